@@ -114,7 +114,7 @@ func TestMutate(t *testing.T) {
 	}
 }
 
-// TestMutations keeps the table complete: each property of docs/security.md has a mutation, or stands in withoutMutation; each
+// TestMutations keeps the table complete: each property of docs/security.md has a mutation, or is in withoutMutation; each
 // text to be changed is still there; each test is one of its property's.
 func TestMutations(t *testing.T) {
 	page, err := os.ReadFile("docs/security.md")

@@ -73,7 +73,7 @@ func TestMethodsPerInterface(t *testing.T) {
 	requireAtMost(t, maxInterface, "methods", count)
 }
 
-// TestReferencesBack counts, for each package, the pairs of files of which one refers to a name that the other declares, and
+// TestReferencesBack counts, for each package, the pairs of files in which one refers to a name that the other declares, and
 // how many of these point back in the order that has few of them. Where there are none, the files can be read from top to
 // bottom. A method counts as referred to if no other file of the package has a method of its name.
 func TestReferencesBack(t *testing.T) {

@@ -75,7 +75,7 @@ func productFiles(t *testing.T) (files []goFile) {
 	return files
 }
 
-// lineCount counts lines by what stands on them.
+// lineCount counts lines by what is on them.
 type lineCount struct{ code, comment, blank int }
 
 func (c lineCount) total() int { return c.code + c.comment + c.blank }

@@ -11,7 +11,7 @@ import (
 func TestWriteFileHasOneSourceOfContents(t *testing.T) {
 	for _, x := range []struct {
 		env  map[string]string
-		want string // "": it is right
+		want string // "": it is valid
 	}{
 		{map[string]string{"CONTENTS": ""}, ""},
 		{map[string]string{"BOOTCONFIG_CONTENTS": "kernel {}"}, ""},

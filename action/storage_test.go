@@ -260,7 +260,7 @@ func FuzzStorage(f *testing.F) {
 		if len(s.ProblemsOn(sizes)) > 0 || size <= 0 {
 			return
 		}
-		// What is accepted lies on the disk, beside each other.
+		// What is accepted lies on the disk, without overlaps.
 		for _, d := range s.Disks {
 			placed, _ := d.Layout(sizes[0].Size, 512)
 			for i, p := range placed {

@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// shelf is a store with two images, of which one was declared.
+// shelf is a store with two images; one of them was declared.
 type shelf struct {
 	unused
 	template string

@@ -30,13 +30,13 @@ func (q *quietSite) Agent(context.Context, inventory.Owner) (inventory.Agent, er
 func (q *quietSite) PendingSignals(context.Context, inventory.Owner) (int, error) { return 0, nil }
 
 // TestSilenceNeedsAListener: a server that was frozen for ten minutes, or began
-// to listen late, waits until it would have heard the agent.
+// to listen late, waits until it would have received the agent's heartbeat.
 func TestSilenceNeedsAListener(t *testing.T) {
 	for name, lives := range map[string]bool{Alive: true, Silent: false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				var frozen, heard atomic.Int64
+				var frozen, received atomic.Int64
 				elapsed := func() time.Duration { return time.Since(begun) + time.Duration(frozen.Load()) }
 				c := clock.Of(func() time.Time { return begun.Add(elapsed()) }, elapsed)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -46,8 +46,10 @@ func TestSilenceNeedsAListener(t *testing.T) {
 				a := New(Config{
 					Store: storeOf(q),
 					Clocks: Clocks{
-						Clock:   c,
-						Silence: func(inventory.Owner, int) (time.Duration, bool) { return elapsed() - time.Duration(heard.Load()), true },
+						Clock: c,
+						Silence: func(inventory.Owner, int) (time.Duration, bool) {
+							return elapsed() - time.Duration(received.Load()), true
+						},
 					},
 				})
 				ask := func() (EvidenceFound, time.Duration) {
@@ -60,12 +62,12 @@ func TestSilenceNeedsAListener(t *testing.T) {
 				}
 				for _, broken := range []func(){
 					func() { frozen.Add(int64(10 * time.Minute)) },
-					func() { heard.Store(int64(elapsed() - time.Minute)); c.Listening() },
+					func() { received.Store(int64(elapsed() - time.Minute)); c.Listening() },
 				} {
 					time.Sleep(20 * time.Minute)
 					broken()
 					if lives {
-						time.AfterFunc(Heartbeat, func() { heard.Store(int64(elapsed())) })
+						time.AfterFunc(Heartbeat, func() { received.Store(int64(elapsed())) })
 					}
 					found, took := ask()
 					require.Equal(t, name, found.Kind)

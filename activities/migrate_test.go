@@ -123,7 +123,7 @@ func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 	}
 }
 
-// TestRelaySwitch lists the target beside the server, which comes first, then
+// TestRelaySwitch lists the target next to the server, which comes first, then
 // leaves it alone there; or takes its line away again.
 func TestRelaySwitch(t *testing.T) {
 	const seed, target = "192.168.1.10", "10.10.20.11"

@@ -32,7 +32,7 @@ func TestBindComparesTheImage(t *testing.T) {
 		then   string // action after the image
 		from   int
 		named  bool // the operator names the disk
-		anyway bool // after the reason was that of another firmware
+		anyway bool // after the reason was another firmware's
 		reason string
 	}{
 		"nothing is known":                 {},

@@ -96,7 +96,7 @@ func TestWhatABMCDidIsNotDoneAgain(t *testing.T) {
 		require.NoError(t, a.BMCTasks(t.Context(), o, Job("j", tasks)))
 		require.Equal(t, []string{"cycle", "on"}, l.steps)
 	})
-	t.Run("the activity ends meanwhile", func(t *testing.T) {
+	t.Run("the activity ends first", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l, a := site(time.Hour)
 			a.Troubles = NewTroubles(time.Now)

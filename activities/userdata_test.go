@@ -138,10 +138,10 @@ func TestPlanRefusesWhatUserDataMakesInvalid(t *testing.T) {
 		return err
 	}
 	const inside = "    image: inject\n    environment: {FILES: '[{\"path\": \"/x\", \"contents\": \"{{.user_data}}\"}]'}\n"
-	const beside = "    image: inject\n    environment: {FILES: '[{\"path\": \"/x\", \"from\": \"DATA\"}]', DATA: \"{{.user_data}}{{.nonce}}\"}\n"
+	const extra = "    image: inject\n    environment: {FILES: '[{\"path\": \"/x\", \"from\": \"DATA\"}]', DATA: \"{{.user_data}}{{.nonce}}\"}\n"
 	const program = "    image: cexec\n    environment: {CMD_LINE: id, DATA: \"{{.user_data}}\"}\n"
 	require.NoError(t, plan(inside, "one line"))
-	require.NoError(t, plan(beside, "#cloud-config\n\"x\"\n"))
+	require.NoError(t, plan(extra, "#cloud-config\n\"x\"\n"))
 	require.NoError(t, plan(program, "#cloud-config\n"))
 	for environment, text := range map[string]string{inside: "#cloud-config\nhush\n", program: "\x1f\x8b\x00hush"} {
 		err := plan(environment, text)

@@ -164,7 +164,7 @@ func TestS1LostAnswerSurvivesARestart(t *testing.T) {
 }
 
 // A run's record may be deleted while its last agent is up: the agent is told that its run
-// is over.
+// has ended.
 func TestAgentOfADeletedRunIsToldToGo(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)

@@ -45,7 +45,7 @@ func qcow2(disk []byte) []byte {
 	return append(b, disk...)
 }
 
-// bigDisk is a disk of two frames, the second of which is not full.
+// bigDisk is a disk of two frames, and the second one is not full.
 func bigDisk() []byte {
 	disk := diskOf(diskimage.FrameSize+1<<20, 8192)
 	copy(disk[2<<20:], noise(3<<20))
@@ -105,7 +105,7 @@ func TestAnImageIsKeptAsItIs(t *testing.T) {
 	require.Equal(t, before, s.files())
 }
 
-// An image from a URL is converted, too, and its digest is that of the file at the URL.
+// An image from a URL is converted, too, and its digest is the digest of the file at the URL.
 func TestAFetchedImageIsConverted(t *testing.T) {
 	disk := diskOf(4<<20, 4096)
 	file := qcow2(disk)

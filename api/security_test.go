@@ -43,7 +43,7 @@ func TestS1OneClaimPerBoot(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	free := inventory.Owner{Machine: "m1", Run: "r0", Epoch: 1}
-	require.Equal(t, http.StatusNotFound, s.claim(s.hello(free, 1, nonceA)).Code, "nobody holds the machine")
+	require.Equal(t, http.StatusNotFound, s.claim(s.hello(free, 1, nonceA)).Code, "no run holds the machine")
 	g, err := s.Store.Grants.TakeGrant(t.Context(), "m1", "r0", "machine/m1", false)
 	require.NoError(t, err)
 	for boot := range 3 {
@@ -453,7 +453,7 @@ func TestS28NothingRawReachesABMC(t *testing.T) {
 	require.Empty(t, s.Temporal.Options, "nothing was started")
 }
 
-// TestS44AClaimIsUselessAfterItsUse: it stands on a kernel command line, where
+// TestS44AClaimIsUselessAfterItsUse: it is on a kernel command line, where
 // everything that runs on the machine can read it, and on the wire.
 func TestS44AClaimIsUselessAfterItsUse(t *testing.T) {
 	s := newSite(t)

@@ -22,7 +22,7 @@ func free(t *testing.T, dir string) int64 {
 	return n
 }
 
-// otherDisk is a directory on another file system than that of temporary ones.
+// otherDisk is a directory on another file system than the temporary directories.
 func otherDisk(t *testing.T) string {
 	t.Helper()
 	//nolint:usetesting // must lie elsewhere

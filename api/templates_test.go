@@ -36,7 +36,7 @@ func TestS15TemplatesAreNotFiles(t *testing.T) {
 	}
 }
 
-// The answer to "what would this template do" is that of a run's plan: files without a known digest, images for another use and
+// The answer to "what would this template do" is the same as a run's plan: files without a known digest, images for another use and
 // hosts that get no disk are refused here, too, and a digest that was not declared is a warning.
 func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 	s := newSite(t, func(c *siteConfig) { c.UploadHosts = []string{"store.example"} })

@@ -316,7 +316,7 @@ func TestDecideIsAnUpdateThatMayBeRefused(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	s.Arm("m1", "r1")
-	in := `{"question":"1.0.1","choice":"retry","by":"somebody else"}`
+	in := `{"question":"1.0.1","choice":"retry","by":"another client"}`
 	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/workflows/r1/decide", in).Code)
 	u := s.Temporal.Updates[0]
 	require.Equal(t, []string{"machine/m1", "r1", workflows.UpdateDecide}, []string{u.WorkflowID, u.RunID, u.UpdateName})

@@ -53,7 +53,7 @@ func newBench(t *testing.T) *bench {
 }
 
 // writeProgram writes an executable file. No process of a parallel test is forked
-// meanwhile: it would hold the file open for writing, and the program could not be
+// during that: it would hold the file open for writing, and the program could not be
 // started (ETXTBSY, execve(2)).
 func writeProgram(t *testing.T, path string, text []byte) {
 	t.Helper()
@@ -377,14 +377,14 @@ func TestErrors(t *testing.T) {
 func TestClassify(t *testing.T) {
 	exit := errors.New("exit status 1")
 	for said, want := range map[string]error{
-		"> RAKP 2 HMAC is invalid\nError: Unable to establish IPMI v2 / RMCP+ session":                                                                        inventory.ErrRefused,
-		"RAKP 2 message indicates an error : unauthorized name\nError: Unable to establish IPMI v2 / RMCP+ session":                                           inventory.ErrRefused,
-		"RAKP 2 message indicates an error : insufficient resources for session\nError: Unable to establish IPMI v2 / RMCP+ session":                          inventory.ErrUnreachable,
-		"Error in open session response message : invalid authentication algorithm\nError: Unable to establish IPMI v2 / RMCP+ session":                       inventory.ErrUnsupported,
-		"Get Auth Capabilities error\nError issuing Get Channel Authentication Capabilities request\nError: Unable to establish IPMI v2 / RMCP+ session":      inventory.ErrUnreachable,
-		"Address lookup for no.such.host failed\nCould not open socket!\nError: Unable to establish IPMI v2 / RMCP+ session":                                  inventory.ErrUnreachable,
-		"Invalid completion code received: Invalid command\nUnable to send RAW command (channel=0x0 netfn=0x3e lun=0x0 cmd=0x1 rsp=0xc1): Invalid command":    inventory.ErrUnsupported,
-		"Running Get VSO Capabilities my_addr 0x20, transit 0, target 0x20\nInvalid completion code received: Invalid command\nsomething that nobody expects": exit,
+		"> RAKP 2 HMAC is invalid\nError: Unable to establish IPMI v2 / RMCP+ session":                                                                     inventory.ErrRefused,
+		"RAKP 2 message indicates an error : unauthorized name\nError: Unable to establish IPMI v2 / RMCP+ session":                                        inventory.ErrRefused,
+		"RAKP 2 message indicates an error : insufficient resources for session\nError: Unable to establish IPMI v2 / RMCP+ session":                       inventory.ErrUnreachable,
+		"Error in open session response message : invalid authentication algorithm\nError: Unable to establish IPMI v2 / RMCP+ session":                    inventory.ErrUnsupported,
+		"Get Auth Capabilities error\nError issuing Get Channel Authentication Capabilities request\nError: Unable to establish IPMI v2 / RMCP+ session":   inventory.ErrUnreachable,
+		"Address lookup for no.such.host failed\nCould not open socket!\nError: Unable to establish IPMI v2 / RMCP+ session":                               inventory.ErrUnreachable,
+		"Invalid completion code received: Invalid command\nUnable to send RAW command (channel=0x0 netfn=0x3e lun=0x0 cmd=0x1 rsp=0xc1): Invalid command": inventory.ErrUnsupported,
+		"Running Get VSO Capabilities my_addr 0x20, transit 0, target 0x20\nInvalid completion code received: Invalid command\nsomething unexpected":       exit,
 	} {
 		require.ErrorIs(t, classify(said, 623, exit), want, said)
 		require.NotContains(t, classify(said, 623, exit).Error(), "VSO")

@@ -83,15 +83,15 @@ func TestCommandDiesWithServer(t *testing.T) {
 			require.NoError(t, server.Process.Kill())
 			_ = server.Wait() // "signal: killed"
 
-			heard := &waitingHandler{waiting: make(chan struct{})}
-			next := slowDriver(dir, heard)
+			handler := &waitingHandler{waiting: make(chan struct{})}
+			next := slowDriver(dir, handler)
 			done := make(chan error, 1)
 			go func() {
 				_, err := next.State(t.Context(), inventory.BMC{Driver: inventory.DriverExec, Command: command, Machine: "m"}, inventory.Secret{})
 				done <- err
 			}()
 			if command == "late" {
-				<-heard.waiting
+				<-handler.waiting
 			} else {
 				require.NoError(t, <-done)
 				done <- nil

@@ -259,7 +259,7 @@ func TestRedfishLeftovers(t *testing.T) {
 		require.Zero(t, now)
 	}
 
-	require.NoError(t, killed.Open(t.Context())) // now it is of a program that runs beside this one
+	require.NoError(t, killed.Open(t.Context())) // now it belongs to another running program
 	_, err = b.State(t.Context(), b.bmc, password())
 	require.NoError(t, err)
 	now, _ = b.service.Sessions()

@@ -128,7 +128,7 @@ func TestS29BusyServiceIsAskedAgain(t *testing.T) {
 		"without a time":       {"", 3, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}, true},
 		"seconds":              {"7", 2, []time.Duration{7 * time.Second, 7 * time.Second}, true},
 		"a date":               {"Thu, 01 Jan 2026 00:00:09 GMT", 1, []time.Duration{9 * time.Second}, true},
-		"a date that is over":  {"Thu, 01 Jan 1970 00:00:00 GMT", 1, []time.Duration{0}, true},
+		"a date in the past":   {"Thu, 01 Jan 1970 00:00:00 GMT", 1, []time.Duration{0}, true},
 		"for long":             {"3600", 1, nil, false},
 		"always":               {"", 100, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}, false},
 		"always, at once":      {"0", 100, make([]time.Duration, maxWaits), false},

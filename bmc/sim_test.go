@@ -57,9 +57,9 @@ func TestLabSimulator(t *testing.T) {
 
 	_, err = d.State(ctx, b, inventory.NewSecret("wrong"))
 	require.ErrorIs(t, err, inventory.ErrRefused)
-	nobody := b
-	nobody.User = "nobody"
-	_, err = d.State(ctx, nobody, pw)
+	stranger := b
+	stranger.User = "nobody"
+	_, err = d.State(ctx, stranger, pw)
 	require.ErrorIs(t, err, inventory.ErrRefused)
 	b.CipherSuite = "17"
 	_, err = d.State(ctx, b, pw)

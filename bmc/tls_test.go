@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// amtAddress is that of AMT with TLS, whose port cannot be chosen.
+// amtAddress is the address of AMT with TLS, whose port cannot be chosen.
 const amtAddress = "127.0.0.27"
 
 // issue returns a certificate of other addresses, or else of 127.0.0.1 and amtAddress, that by signed, or one that signed itself.

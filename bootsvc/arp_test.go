@@ -25,12 +25,12 @@ func TestLabProbeARP(t *testing.T) {
 	})
 	s, _ := newServer(t, &fakeMachines{}, func(c *Config) { c.Interfaces = []string{"srv0"} })
 	mac := cli.HardwareAddr.String()
-	for _, c := range []struct{ address, besides, want string }{
+	for _, c := range []struct{ address, except, want string }{
 		{"10.10.20.50", testMAC, mac}, {"10.10.20.50", mac, ""}, {"10.10.20.51", testMAC, ""},
 	} {
-		got, ok := s.discovery.probe(netip.MustParseAddr(c.address), c.besides)
+		got, ok := s.discovery.probe(netip.MustParseAddr(c.address), c.except)
 		if got != c.want || ok != (c.want != "") {
-			t.Errorf("%s besides %s: %q, want %q", c.address, c.besides, got, c.want)
+			t.Errorf("%s except %s: %q, want %q", c.address, c.except, got, c.want)
 		}
 	}
 }

@@ -26,13 +26,13 @@ const (
 	leastSent = 0.8
 )
 
-// TestBenchDHCP measures this server beside Kea with its leases in a file (memfile), with reservations
+// TestBenchDHCP measures this server and Kea with its leases in a file (memfile), with reservations
 // for all clients: the highest rate that perfdhcp, as a relay, completes while it loses at most 1 % of its
 // DISCOVERs and REQUESTs together, and how many exchanges are completed when twice that rate is asked for. The
 // figures are medians.
 //
 // The sockets of perfdhcp and Kea get a receive buffer of the size that this server's have. The kernel's usual one holds 277
-// answers: all losses beside this server would be in perfdhcp's socket (RcvbufErrors of its namespace).
+// answers: all losses of this server's benchmark would be in perfdhcp's socket (RcvbufErrors of its namespace).
 func TestBenchDHCP(t *testing.T) {
 	setHost(t, "core/rmem_max", strconv.Itoa(dhcp.ReceiveBuffer))
 	setHost(t, "core/rmem_default", strconv.Itoa(2*dhcp.ReceiveBuffer)) // the kernel doubles only what a program sets
@@ -83,7 +83,7 @@ func TestBenchDHCP(t *testing.T) {
 	}
 	first, last := sizes[0], sizes[len(sizes)-1]
 	relative := func(s map[int][]float64) float64 { return median(s[last]) / median(s[first]) }
-	fmt.Printf("%-44s %9.2f %9.2f\n", fmt.Sprintf("at most 1 %% lost, %d beside %d machines", last, first),
+	fmt.Printf("%-44s %9.2f %9.2f\n", fmt.Sprintf("at most 1 %% lost, %d compared to %d machines", last, first),
 		relative(lossFree[0]), relative(lossFree[1]))
 }
 

@@ -31,9 +31,9 @@ const (
 )
 
 // TestBenchHTTP measures with wrk the answers to machines that boot and to installed systems in requests per
-// second, over 16 connections that stay open, beside net/http with a handler that does nothing: that is
+// second, over 16 connections that stay open, compared to net/http with a handler that does nothing: that is
 // what the host and its load permit. Each request is for another machine. It measures the image server
-// beside nginx with sendfile. The figures are medians.
+// in comparison with nginx and its sendfile. The figures are medians.
 //
 // Connections use cubic, the kernel's default. With BBR, one client gets about half as much from either server, and runs differ
 // more.
@@ -197,7 +197,7 @@ func lengthOf(head []byte) (int, error) {
 	return strconv.Atoi(string(digits))
 }
 
-// benchImages measures the image server beside nginx. The clients discard in the kernel what they receive: copying it
+// benchImages compares the image server with nginx. The clients discard in the kernel what they receive: copying it
 // takes longer than sending it, so otherwise the clients would be measured.
 func benchImages(t *testing.T, dir string) {
 	t.Helper()

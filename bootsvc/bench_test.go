@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// The benchmarks beside other servers (make bench-wire). This server runs in a process of its own, in
+// The benchmarks compared to other servers (make bench-wire). This server runs in a process of its own, in
 // the namespace of the test, with a real inventory on the disk of /var/tmp: events are recorded, and
 // fsync is on. The other server runs in a third namespace. The client has one veth pair to each. All
 // share the processors, so the two servers are measured in turns.
@@ -251,7 +251,7 @@ func setHost(t *testing.T, setting, value string) {
 	t.Cleanup(func() { set(string(before)) })
 }
 
-// beginBench prepares a benchmark beside another server: the network, and a folder on a disk. ok is false in
+// beginBench prepares a benchmark against another server: the network, and a folder on a disk. ok is false in
 // the process that serves for the benchmark (startServer), after it has served, and outside the namespace.
 func beginBench(t *testing.T) (dir string, ok bool) {
 	t.Helper()

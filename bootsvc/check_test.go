@@ -31,7 +31,7 @@ func checking(t *testing.T, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *d
 	return p
 }
 
-// Every server answers CheckMAC, but only to a DISCOVER like that of firmware. The
+// Every server answers CheckMAC, but only to a DISCOVER like a firmware's. The
 // answer cannot be used to boot anything (S30).
 func TestCheckIsAnswered(t *testing.T) {
 	machines := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
@@ -95,7 +95,7 @@ func TestCheckIsAnsweredWithDiscovery(t *testing.T) {
 	}
 }
 
-// A relay-only server answers its own check besides listed relays. A reply to its own
+// A relay-only server answers its own check in addition to listed relays. A reply to its own
 // port reaches the check that waits for it.
 func TestCheckThroughARelay(t *testing.T) {
 	s, j := newServer(t, &fakeMachines{}, relayOnly)
@@ -107,8 +107,8 @@ func TestCheckThroughARelay(t *testing.T) {
 			t.Errorf("giaddr %s: %s to %s", giaddr, r.Route, r.To)
 		}
 	}
-	for _, heard := range j.relays {
-		if heard == s.cfg.Address {
+	for _, relay := range j.relays {
+		if relay == s.cfg.Address {
 			t.Error("the server takes itself for a relay")
 		}
 	}

@@ -40,7 +40,7 @@ func TestOldROMsReadTheFileName(t *testing.T) {
 	here := netip.MustParsePrefix("10.10.20.2/24")
 	uuid := generic(97, append([]byte{0}, "AAAAAAAAAAAAAAAA"...)...)
 	for _, mode := range []inventory.DHCPMode{inventory.DHCPReservation, inventory.DHCPProxy} {
-		s, _ := newServer(t, f, beside(mode))
+		s, _ := newServer(t, f, inMode(mode))
 		s.network.neighbour = func(netip.Addr) (string, bool) { return testMAC, true }
 		tftp := startTFTP(t, s)
 		for _, arch := range []byte{wire.ArchBIOS, wire.ArchUEFIEBC} {
@@ -73,7 +73,7 @@ func TestOldROMsReadTheFileName(t *testing.T) {
 	}
 }
 
-// Option 93 is a list, of which the first architecture counts that has a loader (RFC 4578 §2.1). A machine whose
+// Option 93 is a list: its first architecture that has a loader counts (RFC 4578 §2.1). A machine whose
 // document says that it is no x86 gets no loader for x86.
 func TestArchitecturesOfAClient(t *testing.T) {
 	for _, c := range []struct {

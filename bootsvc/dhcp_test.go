@@ -246,7 +246,7 @@ func checkSane(t *testing.T, where string, p *dhcpv4.DHCPv4, r dhcp.Reply, addre
 	}
 }
 
-// packet returns a request like that of a real client.
+// packet returns a request like a real client's.
 func packet(t testing.TB, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
 	mac, err := net.ParseMAC(testMAC)

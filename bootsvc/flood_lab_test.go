@@ -87,7 +87,7 @@ func floodOneMode(t *testing.T, f *fakeMachines, mode inventory.DHCPMode, cli *n
 	flood.stop()
 	sent, st := flood.sent.Load(), s.Stats()
 	t.Logf("mode %s, %d rounds quiet: %s", mode, floodRounds, quiet)
-	t.Logf("mode %s, %d rounds beside %d forged packets: %s; at most %d neighbours were unresolved; %+v",
+	t.Logf("mode %s, %d rounds during %d forged packets: %s; at most %d neighbours were unresolved; %+v",
 		mode, floodRounds, sent, flooded, incomplete, st)
 	// The rest was answered: what had room, and the armed machine.
 	if st.DHCPUnresolved < sent/4 || st.TFTPUnresolved < sent/4 {

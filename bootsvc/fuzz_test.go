@@ -25,7 +25,7 @@ func FuzzProxy(f *testing.F) {
 	}
 
 	m := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
-	s, _ := newServer(f, m, beside(inventory.DHCPProxy))
+	s, _ := newServer(f, m, inMode(inventory.DHCPProxy))
 	own := netip.MustParsePrefix("10.10.20.2/24")
 	f.Fuzz(func(t *testing.T, b []byte, bootServer bool, source uint32) {
 		if len(b) >= 34 {

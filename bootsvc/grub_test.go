@@ -50,7 +50,7 @@ func TestShimIsForUEFIByTFTP(t *testing.T) {
 	}
 }
 
-// TestLoaderOfTheSite: the loader in the configuration is that of interfaces that name none.
+// TestLoaderOfTheSite: interfaces that name no loader have the one of the configuration.
 func TestLoaderOfTheSite(t *testing.T) {
 	m := machine(func(m *inventory.Machine) {
 		m.Interfaces = append(m.Interfaces, inventory.Interface{MAC: "52:54:00:20:01:02", Loader: "ipxe.efi"})
@@ -221,7 +221,7 @@ func TestGrubBootsTheAgent(t *testing.T) {
 		f.setGrant(g)
 		for _, file := range files {
 			if _, err := tftptest.Get(t, addr, file[1]); err == nil {
-				t.Errorf("%s was served by a boot that is over", file[2])
+				t.Errorf("%s was served by a boot that has ended", file[2])
 			}
 		}
 	}
@@ -248,7 +248,7 @@ func TestGrubOfAMachineThatIsNotArmed(t *testing.T) {
 		}
 	}
 	f.setGrant(notArmed)
-	off, _ := newServer(t, f, beside(inventory.DHCPOff))
+	off, _ := newServer(t, f, inMode(inventory.DHCPOff))
 	if got, err := tftptest.Get(t, startTFTP(t, off), "/grub/m/"+testMAC); err != nil || !strings.Contains(got, "\nset ingot=disk\n") {
 		t.Errorf("%q, %v: another server names the loader after a restart as well", got, err)
 	}
@@ -262,8 +262,8 @@ func TestGrubOfAMachineThatIsNotArmed(t *testing.T) {
 	}
 }
 
-// grubWords reads a script as GRUB does, which has all of sh's operators: into commands, and into words, of which parts may
-// stand in single quotes or behind a backslash (GRUB manual, "Quoting"). It returns nil if a character outside of these has a
+// grubWords reads a script as GRUB does, which has all of sh's operators: into commands, and into words, whose parts may
+// be in single quotes or behind a backslash (GRUB manual, "Quoting"). It returns nil if a character outside of these has a
 // meaning that is not known here.
 func grubWords(script string) (out [][]string) {
 	var command []string

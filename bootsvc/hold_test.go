@@ -93,7 +93,7 @@ func TestHoldIsTheSameOnEveryListener(t *testing.T) {
 			t.Errorf("%q: %+v, %v", method, e, err)
 		}
 
-		// When the run is over, the hold script ends for every method. A 404 would keep
+		// When the run has ended, the hold script ends for every method. A 404 would keep
 		// the machine in it.
 		f.setGrant(acting(func(g *inventory.Grant) { g.Run = "" }))
 		if w := get(

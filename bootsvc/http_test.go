@@ -314,7 +314,7 @@ func (changedImages) OpenImage(context.Context, string, string) (io.ReadSeekClos
 	return nil, inventory.Image{}, fmt.Errorf("image %q: /mnt/images/a.raw has changed: %w", "a.raw", inventory.ErrConflict)
 }
 
-// A file in place that has changed is refused for good: with a 5xx or a 404 the agent would ask again, or say that it
+// A file in place that has changed is refused permanently: with a 5xx or a 404 the agent would ask again, or say that it
 // is gone. The path on the server is not disclosed.
 func TestChangedImageIsRefused(t *testing.T) {
 	w := httptest.NewRecorder()

@@ -282,7 +282,7 @@ func TestLabCheckClient(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, on)
 	_, err := s.CheckClient(t.Context())
 	if !errors.Is(err, inventory.ErrUnreachable) || !strings.Contains(err.Error(), "gets nothing from 10.10.20.2") {
-		t.Errorf("nobody serves: %v", err)
+		t.Errorf("no server answers: %v", err)
 	}
 	stop := run(s)
 	notes, err := s.CheckClient(t.Context())

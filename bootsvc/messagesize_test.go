@@ -62,7 +62,7 @@ func withLongNames(m *inventory.Machine) {
 	i.Nameservers, i.TimeServers = servers, servers
 }
 
-// No reply is longer than its client accepts (option 57, RFC 2131 §2): 576 bytes of IP, of which 28 are headers of IP and
+// No reply is longer than its client accepts (option 57, RFC 2131 §2): 576 bytes of IP, with 28 bytes of headers of IP and
 // UDP. What does not fit goes to file and sname, if the client does not boot, or is left out in the order of its importance.
 // What relay and client have sent, and what a boot needs, stays.
 func TestRepliesAreNotTooLong(t *testing.T) {

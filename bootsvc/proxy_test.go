@@ -21,15 +21,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// beside makes a server's only interface one of that mode.
-func beside(mode inventory.DHCPMode) func(*Config) {
+// inMode returns a change of the configuration: the server's only interface has that mode.
+func inMode(mode inventory.DHCPMode) func(*Config) {
 	return func(c *Config) {
 		c.Modes = map[string]inventory.DHCPMode{"lo": mode}
 		c.Relays = []netip.Prefix{netip.MustParsePrefix("10.10.30.1/32")}
 	}
 }
 
-// The golden file has the answers beside a server that gives addresses: on port 67 and on 4011.
+// The golden file has the answers next to a server that gives addresses: on port 67 and on 4011.
 func TestS30ProxyAnswers(t *testing.T) {
 	const discover, request, inform = dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform
 	ipxe := func(p *dhcpv4.DHCPv4) { pxeClient(0)(p); generic(77, []byte("iPXE")...)(p) }
@@ -69,7 +69,7 @@ func TestS30ProxyAnswers(t *testing.T) {
 		if !r.unarmed {
 			f.grants["node1"] = armed("node1")
 		}
-		s, _ := newServer(t, f, beside(inventory.DHCPProxy))
+		s, _ := newServer(t, f, inMode(inventory.DHCPProxy))
 		in := dhcp.Link{
 			Name: "lo", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.10.20.2/24")}, Mode: inventory.DHCPProxy,
 			Port: dhcpv4.ServerPort,
@@ -90,7 +90,7 @@ func TestS30ProxyAnswers(t *testing.T) {
 // Every name that a proxy offers resolves by TFTP, whatever the address of the client.
 func TestProxyNamesResolve(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
-	s, _ := newServer(t, f, beside(inventory.DHCPProxy))
+	s, _ := newServer(t, f, inMode(inventory.DHCPProxy))
 	s.network.neighbour = func(netip.Addr) (string, bool) { return "", false }
 	addr := startTFTP(t, s)
 	in := dhcp.Link{Name: "lo", Mode: inventory.DHCPProxy, Port: dhcpv4.ServerPort}
@@ -102,16 +102,16 @@ func TestProxyNamesResolve(t *testing.T) {
 	}
 	script, err := tftptest.Get(t, addr, strings.Replace(name, "undionly.kpxe", "autoexec.ipxe", 1))
 	if err != nil || !strings.Contains(script, "ingot.claim=") {
-		t.Fatalf("the script beside %q: %v\n%s", name, err, script)
+		t.Fatalf("the script next to %q: %v\n%s", name, err, script)
 	}
 }
 
 // Where another server always names the loader, the files decide: a machine is known by the MAC of
 // its source address, and gets nothing unless it is armed. A client that cannot be told gets a
 // loader and a script that asks by MAC. An unknown MAC gets nothing.
-func TestFilesBesideAnotherServer(t *testing.T) {
+func TestFilesNextToAnotherServer(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{}}
-	s, j := newServer(t, f, beside(inventory.DHCPOff))
+	s, j := newServer(t, f, inMode(inventory.DHCPOff))
 	var neighbour atomic.Value // of the kernel's table; the servers' goroutines read it
 	be := func(mac string) { neighbour.Store(mac) }
 	s.network.neighbour = func(netip.Addr) (string, bool) { mac := neighbour.Load().(string); return mac, mac != "" }
@@ -179,10 +179,10 @@ func TestFilesBesideAnotherServer(t *testing.T) {
 	}
 }
 
-// S34: beside another server, an armed machine's own address is the one for which the kernel knows its MAC.
+// S34: next to another server, an armed machine's own address is the one for which the kernel knows its MAC.
 func TestTFTPOwnRankBesideAnotherServer(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}
-	s, _ := newServer(t, f, beside(inventory.DHCPOff))
+	s, _ := newServer(t, f, inMode(inventory.DHCPOff))
 	for neighbour, want := range map[string]tftp.Rank{testMAC: tftp.RankOwn, "52:54:00:99:99:99": tftp.RankArmed, "": tftp.RankArmed} {
 		s.network.neighbour = func(netip.Addr) (string, bool) { return neighbour, neighbour != "" }
 		for _, name := range []string{"/snponly.efi", "/" + autoexecName} {
@@ -198,9 +198,9 @@ func TestTFTPOwnRankBesideAnotherServer(t *testing.T) {
 	}
 }
 
-// An address of an interface in mode reservation is that of its document, whatever MAC answers for it (that
-// of a bond, say), also if another interface has another mode. Elsewhere an unknown MAC is none of the machines.
-func TestReservedAddressesBesideAnotherServer(t *testing.T) {
+// An address of an interface in mode reservation is the one in its document, whatever MAC answers for it (a
+// bond's, say), also if another interface has another mode. Elsewhere an unknown MAC is none of the machines.
+func TestReservedAddressesNextToAnotherServer(t *testing.T) {
 	at := func(a string) inventory.Machine {
 		return machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr(a) })
 	}
@@ -229,7 +229,7 @@ func TestProxyNamesTheLengthOfARelaysNetwork(t *testing.T) {
 		f := &fakeMachines{machines: []inventory.Machine{machine(func(m *inventory.Machine) { m.Interfaces[0].Address = netip.Addr{} })}}
 		f.grants = map[string]inventory.Grant{"node1": armed("node1")}
 		s, _ := newServer(t, f, func(c *Config) {
-			beside(inventory.DHCPProxy)(c)
+			inMode(inventory.DHCPProxy)(c)
 			c.Relays, c.Log = []netip.Prefix{netip.MustParsePrefix(relay)}, slog.New(slog.NewTextHandler(&log, nil))
 		})
 		in := dhcp.Link{Name: "lo", Mode: inventory.DHCPProxy, Port: wire.ProxyPort, From: netip.MustParseAddrPort("10.10.31.77:4011")}

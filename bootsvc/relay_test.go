@@ -29,7 +29,7 @@ var (
 	relayAddrs = []netip.Prefix{netip.MustParsePrefix("10.10.20.1/32")}
 )
 
-// relayOnly changes newServer's configuration to that of a relay-only server.
+// relayOnly changes newServer's configuration to a relay-only server's.
 func relayOnly(c *Config) {
 	c.Interfaces, c.RelayOnly, c.Address, c.Relays, c.HTTPAddr = nil, true, relaySelf, relayAddrs, nil
 }

@@ -56,7 +56,7 @@ func TestLabS33SecondServer(t *testing.T) {
 	}
 
 	ip(t, "-n", clientNS, "addr", "add", "10.10.20.1/24", "dev", "cli0")
-	// probe repeats the probe until it finds somebody: on a slow host an answer may come too late.
+	// probe repeats the probe until it finds a server: on a slow host an answer may come too late.
 	probe := func() (found []inventory.Rival) {
 		waitFor(t, func() bool {
 			s.Rivals.Probe(ctx, "srv0")

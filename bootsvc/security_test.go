@@ -167,7 +167,7 @@ func (n noMachines) UserData(context.Context, string) (user, vendor inventory.Se
 // tokens in URLs.
 var hex40 = regexp.MustCompile(`[0-9a-f]{40,64}`)
 
-// words splits a script like iPXE: into lines, and at blanks into words, of which one that begins with # begins a comment
+// words splits a script like iPXE: into lines, and at blanks into words; one that begins with # begins a comment
 // (src/core/exec.c). An operator is a word as any other here. iPXE replaces ${…} in each word, which is therefore split there.
 func words(script string) [][]string {
 	var out [][]string
@@ -371,7 +371,7 @@ func TestS44NoSecretOnTheKernelCommandLine(t *testing.T) {
 	}
 	// The token in the URLs differs from the claim, because URLs end up in logs.
 	if strings.Count(script, claim) != 1 {
-		t.Error("the claim stands in a URL")
+		t.Error("the claim is in a URL")
 	}
 	known := regexp.MustCompile(`^(initrd=initramfs|rdinit=/init|ingot\.(server|pin|machine|mac|claim|plan)=\S+|console=\S+|panic=30)$`)
 	for _, line := range strings.Split(script, "\n") {
@@ -572,7 +572,7 @@ func TestS46S48FloodWritesBoundedRows(t *testing.T) {
 		}
 	}
 	if kinds[inventory.EventDHCP] < forged/8 {
-		t.Errorf("the flood was not heard: %v", kinds)
+		t.Errorf("the flood was not received: %v", kinds)
 	}
 	signals, err := store.Events.Unsignalled(ctx, 0, 100_000)
 	if err != nil || len(signals) > len(kinds) {

@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-var bench = flag.Bool("bench", false, "measure beside other servers (make bench-wire)")
+var bench = flag.Bool("bench", false, "measure next to other servers (make bench-wire)")
 
 const (
 	benchRuns   = 15
@@ -29,7 +29,7 @@ const (
 	benchPort   = 6901                 // of this server; tftpd-hpa and atftpd have the next ones
 )
 
-// TestBenchTFTP measures this server beside tftpd-hpa and atftpd, in turns, over a veth pair between two network
+// TestBenchTFTP measures this server, tftpd-hpa and atftpd, in turns, over a veth pair between two network
 // namespaces: the medians of the speeds and of the ratios. The clients are one of this test, which does as little as
 // possible, and atftp, which others have written. Servers and clients share the processors.
 func TestBenchTFTP(t *testing.T) {

@@ -196,9 +196,9 @@ func (w transferWriter) Write(b []byte) (int, error) {
 	return w.ResponseRecorder.Write(b)
 }
 
-// A machine that is being sent a file counts as heard, however long ago it has asked for it: a pause of this process breaks
+// A machine that is being sent a file has just been in contact, however long ago it has asked for it: a pause of this process breaks
 // no connection.
-func TestHeardDuringATransfer(t *testing.T) {
+func TestContactDuringATransfer(t *testing.T) {
 	late := testNow.Add(time.Hour)
 	agent, _ := newServer(t, &fakeMachines{
 		machines: []inventory.Machine{machine(nil)}, grants: map[string]inventory.Grant{"node1": armed("node1")},
@@ -220,7 +220,7 @@ func TestHeardDuringATransfer(t *testing.T) {
 		during := 0
 		check := func() {
 			if during++; !c.s.History.HasAskedSince(testMAC, late) || c.s.History.HasAskedSince(unknownMAC, late) {
-				t.Errorf("%s by %s: the machine that gets it must count as heard, and no other", c.path, c.protocol)
+				t.Errorf("%s by %s: the machine that gets it must be in contact, and no other", c.path, c.protocol)
 			}
 		}
 		if c.protocol == "HTTP" {

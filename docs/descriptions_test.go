@@ -99,7 +99,7 @@ func (c commentReader) describe(name string) {
 	}
 }
 
-// comment returns what describes field n of s: its own comment, that of its type, or that of the line above, if that one
+// comment returns what describes field n of s: its own comment, its type's, or the one of the line above, if that one
 // names the field.
 func (c commentReader) comment(s structType, n int, folder string) string {
 	f := s.fields.List[n]

@@ -93,8 +93,8 @@ func labKeys(s reflect.Type, prefix string) []string {
 
 var quoted = regexp.MustCompile(`'([^']*)'`)
 
-// byHand are parts of config.boot that everybody has in a way of his own, or
-// that VyOS sets by itself: genesis.md does not type them in.
+// byHand are parts of config.boot that differ between installations, or
+// that VyOS sets automatically: genesis.md does not type them in.
 var byHand = regexp.MustCompile(
 	`^(system|interfaces loopback|service (ntp server|ssh)|service dhcp-relay relay-options (hop-count|max-size))( |$)| description$`,
 )

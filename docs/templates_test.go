@@ -17,7 +17,7 @@ const templatesFile = "templates.md"
 
 var writeDocs = flag.Bool("write", false, `write the generated parts of documents ("make docs")`)
 
-// A generated part stands between these lines.
+// A generated part is between these lines.
 var generated = regexp.MustCompile(`(?s)<!-- generated: ([^\n]+) -->\n(.*?)<!-- end -->\n`)
 
 // TestTemplatesAreDocumented holds templates.md against the keys of the code and its actions.

@@ -29,7 +29,7 @@ import (
 // TestNativeActions: what GNU tar put into an archive is on the disk of a QEMU machine afterwards, attribute by attribute,
 // and the machine starts the installed kernel without its firmware.
 func TestNativeActions(t *testing.T) {
-	beside(t, 100, 9)
+	runInTurn(t, 100, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -227,7 +227,7 @@ func debugfs(ctx context.Context, t *testing.T, m *lab.Machine, command string) 
 
 // TestSyslinux: an image whose boot loader is gone boots by BIOS after the action syslinux.
 func TestSyslinux(t *testing.T) {
-	beside(t, 60, 9)
+	runInTurn(t, 60, 9)
 	ctx := needLab(t)
 	raw := filepath.Join(t.TempDir(), "bare.raw")
 	shell(t, `cp --sparse=always "$1" "$2"
@@ -263,7 +263,7 @@ tasks:
 
 // TestSlurp: the disk that qemuimg2disk wrote on a QEMU machine is sent to another host, bit by bit.
 func TestSlurp(t *testing.T) {
-	beside(t, 60, 9)
+	runInTurn(t, 60, 9)
 	ctx := needLab(t)
 	const size = 256 << 20
 	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Top: "images: {upload_hosts: [" + lab.DirectGateway + "]}\n"})

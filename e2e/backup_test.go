@@ -34,7 +34,7 @@ import (
 // the runs ask an operator. Then the machines are installed again from the restored server. Their
 // firmware is simulated; the agent is the real one.
 func TestBackupAndRestore(t *testing.T) {
-	beside(t, 14, 6)
+	runInTurn(t, 14, 6)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ tasks:
 	}
 	a, err = agent.Ask(ctx, http.MethodGet, "/agent/v1/next", nil)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusUnauthorized, a.Status, "nobody has taken its machine since: %s", a)
+	require.Equal(t, http.StatusUnauthorized, a.Status, "no run has taken its machine since: %s", a)
 	require.NotContains(t, o.must(ctx, t, "status"), "its run began before the restore")
 }
 

@@ -62,7 +62,7 @@ func (s *Site) benchFleets(ctx context.Context, t *testing.T, f *figures) {
 		var walls, cpus, waits []float64
 		for range 3 {
 			ours, bare, err := s.benchFleet(ctx, t, first, n)
-			require.NoError(t, ctx.Err(), "this test's own time is over")
+			require.NoError(t, ctx.Err(), "this test's own time has ended")
 			if err != nil {
 				t.Logf("bare Temporal does not complete %d runs; ratios so far: walls %.2f, CPU times %.2f: %v", n, walls, cpus, err)
 				return

@@ -40,7 +40,7 @@ func bonded(m lab.Spec, mode, bond, tagged string) map[string]any {
 // tagged VLAN, and one an LACP bond with an address on the bond and one in the tagged VLAN. Each reports over its bond, and is still
 // reached when the cable of its first card is pulled.
 func TestBonds(t *testing.T) {
-	beside(t, 240, 14)
+	runInTurn(t, 240, 14)
 	ctx := needLab(t)
 	image, err := lab.NetplanImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ import (
 // TestBinaryUserData: binary user data comes from a YAML file and is the same on the CIDATA volume, in the NoCloud seed
 // and, by the machine's address, in the EC2 tree; also after the machine was read and pushed back.
 func TestBinaryUserData(t *testing.T) {
-	beside(t, 40, 4)
+	runInTurn(t, 40, 4)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

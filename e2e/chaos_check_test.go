@@ -123,7 +123,7 @@ func (x *cell) checkStarts(context.Context) error {
 	now := x.starts()
 	x.made = started{now.powerOns - x.before.powerOns, now.resets - x.before.resets}
 	if x.made.powerOns > x.want.powerOns ||
-		x.qemu == "" && x.made.powerOns+x.made.resets > x.want.starts { // emulated firmware resets its machine by itself, too
+		x.qemu == "" && x.made.powerOns+x.made.resets > x.want.starts { // emulated firmware also resets its machine
 		return fmt.Errorf("the machine was switched on %d times and reset %d times; at most %d power-ons and %d starts were expected",
 			x.made.powerOns, x.made.resets, x.want.powerOns, x.want.starts)
 	}

@@ -221,7 +221,7 @@ type expected struct {
 	// answer is the operator's answer to the expected question; the run then reaches its expected
 	// end. "" means that no question is asked.
 	answer string
-	// powerOns is the maximum number of power-ons of the machine, starts that of power-ons and resets together. Its own
+	// powerOns is the maximum number of power-ons of the machine, starts the maximum of power-ons and resets together. Its own
 	// reboot after the installation is a reset.
 	powerOns, starts int
 	// within is the maximum time from the fault to the end of the run.
@@ -250,7 +250,7 @@ const (
 )
 
 // lostBoot is the expected end where firmware or a loader has given up without a sign. The second boot is a warm reset: a
-// machine that is back before its boot is allowed gets the first boot's claim, and restarts once more by itself.
+// machine that is back before its boot is allowed gets the first boot's claim, and restarts once more.
 var lostBoot = right(2).bound(oneBoot).reset()
 
 // bound sets the maximum time.
@@ -290,7 +290,7 @@ var bmcAway = all(right(1).maybe()).but(right(1), inventory.PhasePlan, inventory
 var expectations = map[strike]row{
 	noFault:   all(right(1)),
 	killServe: all(right(1)),
-	// Where a packet or a transfer is lost for good, firmware or loader give up: that boot is lost.
+	// Where a packet or a transfer is lost permanently, firmware or loader give up: that boot is lost.
 	killBare:     all(right(1)).but(right(2), inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent),
 	killTemporal: all(right(1)),
 	killWorker:   all(right(1)),

@@ -32,7 +32,7 @@ var (
 // TestChaos is the short form of the matrix: nine cells of nine faults, on two sites. None
 // of them loses a boot, because that takes minutes to detect.
 func TestChaos(t *testing.T) {
-	beside(t, 58, 4)
+	runInTurn(t, 58, 4)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -542,7 +542,7 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 		return x.finish(ctx, answer)
 	}
 	if x.want.answer != "" && x.asked == "" {
-		return fmt.Errorf("%s: nobody was asked", x)
+		return fmt.Errorf("%s: the operator was not asked", x)
 	}
 	return x.check(ctx)
 }
@@ -721,7 +721,7 @@ func (c *chaos) cause(ctx context.Context, s strike, cells []*cell) (heal func()
 		return bmcFault(bmc.Unreachable(ctx))
 	case frozenServe:
 		undo, err := c.Freeze(ctx, c.Pid())
-		return seen("an agent that waited in vain", undo, func() (bool, error) {
+		return seen("an agent that waited without an answer", undo, func() (bool, error) {
 			for _, x := range cells {
 				text, err := x.m.Serial()
 				if err != nil || strings.Contains(text, `msg="sending a heartbeat" error=`) {

@@ -75,7 +75,7 @@ mkdir -p "$2.root"
 // TestUnmodifiedClients: clients that others have written, as Debian packages them, get what they need from the server. They run in
 // the network of simulated machines that wait for their system's call, so that the calls are cloud-init's own.
 func TestUnmodifiedClients(t *testing.T) {
-	beside(t, 90, 6)
+	runInTurn(t, 90, 6)
 	ctx := needLab(t)
 	clients := needClients(t)
 	image, err := lab.SimImage(ctx, testWriter{t})

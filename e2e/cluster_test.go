@@ -515,7 +515,7 @@ func TestTemporalAPIKey(t *testing.T) {
 }
 
 // TestTemporalAway: while the cluster is away, for ten minutes, DHCP, boot files, images and the metadata service answer as always,
-// and every run ends right afterwards. Half of the machines boot the agent meanwhile, the others their installed systems, which
+// and every run ends right afterwards. Half of the machines boot the agent during that time, the others their installed systems, which
 // phone home.
 func TestTemporalAway(t *testing.T) {
 	ctx := needLabFor(t, 10*time.Minute+*temporalAway)
@@ -586,19 +586,19 @@ func TestTemporalAway(t *testing.T) {
 	var back api.Status
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/status", nil, &back))
 	require.True(t, back.Temporal.Ready)
-	heard := map[string]int{}
+	received := map[string]int{}
 	for _, m := range machines {
 		var events struct{ Items []inventory.Event }
 		require.NoError(t, json.Unmarshal([]byte(s.must(ctx, t, "workflow", "events", m.Name(), "-o", "json")), &events))
 		for _, e := range events.Items {
 			if e.At.After(from) && e.At.Before(to) {
-				heard[e.Kind]++
+				received[e.Kind]++
 			}
 		}
 	}
-	t.Logf("events meanwhile: %v", heard)
+	t.Logf("events while it was away: %v", received)
 	for _, kind := range []string{inventory.EventDHCP, inventory.EventScript, inventory.EventOS, inventory.EventPhoneHome} {
-		require.NotZero(t, heard[kind], "%s: no machine was served while the cluster was away", kind)
+		require.NotZero(t, received[kind], "%s: no machine was served while the cluster was away", kind)
 	}
 }
 

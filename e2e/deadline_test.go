@@ -24,7 +24,7 @@ import (
 // time is not switched. Tests with deadlines of minutes are in workflows, with a simulated
 // clock.
 func TestTemporalDownAcrossDeadlines(t *testing.T) {
-	beside(t, 55, 2)
+	runInTurn(t, 55, 2)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

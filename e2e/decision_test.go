@@ -18,7 +18,7 @@ import (
 // its record, and it can be answered. This takes a minute whenever the write of the record was
 // interrupted.
 func TestKilledAsAnOperatorDecides(t *testing.T) {
-	beside(t, 60, 1)
+	runInTurn(t, 60, 1)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	w := s.askForDisk(ctx, t)

@@ -28,7 +28,7 @@ import (
 // an operator has released it. The short form installs only the first machine, and ends with the
 // release.
 func TestDecommission(t *testing.T) {
-	beside(t, 120, 9)
+	runInTurn(t, 120, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -71,7 +71,7 @@ func TestDecommission(t *testing.T) {
 	parts := partitions(t, whole.DiskPath())
 	require.NotEmpty(t, parts)
 
-	// A boot entry like that of an operating system's installer.
+	// A boot entry like the one of an operating system's installer.
 	require.NoError(t, whole.PowerOff(ctx))
 	stale, err := whole.AddBootEntry("Lab OS")
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestDecommission(t *testing.T) {
 		t,
 		s.must(ctx, t, "workflow", "logs", w.Run),
 		stale+` "Lab OS" is deleted`,
-		"it was the agent, not the firmware by itself",
+		"it was the agent, not the firmware alone",
 	)
 	require.Empty(t, recognised(ctx, t, whole.DiskPath()), "wipefs and blkid find something")
 	for _, at := range parts {

@@ -155,7 +155,7 @@ func dhcpCells(setup dhcpSetup) (out []dhcpCell) {
 // TestDHCPModes installs a machine in each mode of DHCP: a cell for each firmware, each way to the
 // server and each other server. The long form writes the table of docs/booting.md.
 func TestDHCPModes(t *testing.T) {
-	beside(t, 200, 9)
+	runInTurn(t, 200, 9)
 	done := map[dhcpCell]map[string]string{}
 	for _, setup := range dhcpSetups {
 		for _, secureBoot := range []bool{false, true} { // the other server of mode off names one loader to all
@@ -244,7 +244,7 @@ func writeDHCPTable(t *testing.T, done map[dhcpCell]map[string]string) {
 // network first. It is installed once, and then boots from its disk, also while Ingot is stopped and
 // after a run that failed.
 func TestOffBesideISC(t *testing.T) {
-	beside(t, 200, 9)
+	runInTurn(t, 200, 9)
 	setup := dhcpSetups[3]
 	// Behind a relay, GRUB starts what is on the disk. In the server's own network shim is refused before that.
 	for _, cell := range []dhcpCell{{lab.BIOS, lab.DirectVLAN}, {lab.UEFI, lab.DirectVLAN}, {lab.UEFISecure, lab.RelayedVLAN}} {
@@ -303,7 +303,7 @@ tasks:
 // TestSnippets: the DHCP servers of Debian accept what `ingot dhcp snippet` prints for them, and answer each client
 // as `ingot doctor` expects.
 func TestSnippets(t *testing.T) {
-	beside(t, 13, 9)
+	runInTurn(t, 13, 9)
 	ctx := needLab(t)
 	for _, program := range []lab.DHCPProgram{lab.ISC, lab.Kea, lab.Dnsmasq} {
 		t.Run(string(program), func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // One is accepted by a rule and one by an operator; nothing is installed before an operator orders it. The second
 // has Secure Boot on.
 func TestDiscovery(t *testing.T) {
-	beside(t, 120, 9)
+	runInTurn(t, 120, 9)
 	ctx := needLab(t)
 	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Netboot: `  loader: shim
   discovery:

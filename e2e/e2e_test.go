@@ -191,7 +191,7 @@ func (s *Site) closed(ctx context.Context, t *testing.T, machine string) {
 // behind a relay at the same time, real Debian, both ways of configuring it, observed with the
 // unmodified temporal command and with a browser.
 func TestDemo(t *testing.T) {
-	beside(t, 150, 14)
+	runInTurn(t, 150, 14)
 	ctx := needLab(t)
 	image, err := lab.DebianImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -243,7 +243,7 @@ func shortOf(ctx context.Context, t *testing.T, firmware lab.Firmware) (lab.Imag
 // TestDrivenByTheTemporalCommand starts a run with "temporal workflow start",
 // drives it by a signal, lets an action fail and resumes from that step.
 func TestDrivenByTheTemporalCommand(t *testing.T) {
-	beside(t, 20, 6)
+	runInTurn(t, 20, 6)
 	ctx := needLab(t)
 	image, firmware := shortOf(ctx, t, lab.UEFI)
 	s := site(ctx, t)
@@ -319,7 +319,7 @@ tasks:
 // TestCancelAndTerminate starts runs over REST, cancels one and terminates the next from outside:
 // network boot is closed both times.
 func TestCancelAndTerminate(t *testing.T) {
-	beside(t, 20, 6)
+	runInTurn(t, 20, 6)
 	ctx := needLab(t)
 	image, firmware := shortOf(ctx, t, lab.BIOS)
 	s := site(ctx, t)
@@ -378,7 +378,7 @@ tasks:
 // TestFlippedBit serves an image with one wrong bit: the run fails and the disk does not boot. A
 // start with a wrong workflow id does nothing.
 func TestFlippedBit(t *testing.T) {
-	beside(t, 25, 9)
+	runInTurn(t, 25, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -421,7 +421,7 @@ func TestFlippedBit(t *testing.T) {
 // TestKilledInMidWrite kills the server while the image is being written and starts it again: the
 // installation succeeds, and the decoy disk does not change.
 func TestKilledInMidWrite(t *testing.T) {
-	beside(t, 65, 8)
+	runInTurn(t, 65, 8)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -473,7 +473,7 @@ tasks:
 // TestNetworkFirst power-cycles an installed machine whose firmware boots from the network first,
 // once while Ingot is stopped: it boots from its disk each time.
 func TestNetworkFirst(t *testing.T) {
-	beside(t, 100, 9)
+	runInTurn(t, 100, 9)
 	firmwares, cycles := []lab.Firmware{lab.BIOS}, 2
 	if *full {
 		firmwares, cycles = append(firmwares, lab.UEFI), 3

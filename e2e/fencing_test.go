@@ -33,7 +33,7 @@ import (
 // TestBetweenRuns covers effects of an earlier run and repeated requests: they must not harm the
 // next run. Every part runs on a separate machine, in parallel with the others.
 func TestBetweenRuns(t *testing.T) {
-	beside(t, 32, 7)
+	runInTurn(t, 32, 7)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	s.template(ctx, t, "two-empty", `version: "0.1"
@@ -138,7 +138,7 @@ func (s *Site) of(ctx context.Context, t *testing.T, run string, see func(w inve
 			return w
 		}
 		if err == nil && inventory.Final(w.State) {
-			require.Fail(t, "the run is over", "%s: %s %s", run, w.State, w.Message)
+			require.Fail(t, "the run has ended", "%s: %s %s", run, w.State, w.Message)
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
@@ -390,7 +390,7 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 	require.Len(t, s.eventsOfKind(ctx, t, second, inventory.EventActionDone), 3)
 	ended := s.of(ctx, t, first, final)
 	require.Equal(t, inventory.StateFailed, ended.State)
-	t.Logf("run 1 ended as %s (%s); run 2 heard %d of its own reports and 2 forged ones, and ended as %s",
+	t.Logf("run 1 ended as %s (%s); run 2 received %d of its own reports and 2 forged ones, and ended as %s",
 		ended.State, ended.Message, signals(s.shown(ctx, t, m.Name, second), workflows.SignalActionCompleted)-2, end.State)
 }
 
@@ -579,7 +579,7 @@ func (s *Site) shut(ctx context.Context, t *testing.T, m *Simulated, from time.T
 		if err != nil && !got.Netboot.AllowPXE && !got.Netboot.AllowWorkflow {
 			return took
 		}
-		require.Less(t, took, sinceOver, "network boot of a run that is over must be closed")
+		require.Less(t, took, sinceOver, "network boot of a run that has ended must be closed")
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
@@ -703,7 +703,7 @@ func (r *slowly) Read(p []byte) (int, error) {
 	return r.Reader.Read(p[:min(len(p), 64<<10)])
 }
 
-// WriteTo replaces that of bytes.Reader, which would write everything at once.
+// WriteTo replaces the method of bytes.Reader, which would write everything at once.
 func (r *slowly) WriteTo(w io.Writer) (n int64, err error) {
 	b := make([]byte, 64<<10)
 	for {
@@ -888,7 +888,7 @@ func (w midWrite) again(ctx context.Context, t *testing.T, s *Site, run string, 
 	select {
 	case <-w.agent.Done():
 	case <-ctx.Done():
-		require.NoError(t, ctx.Err(), "the agent of run 1 must end: its run is over")
+		require.NoError(t, ctx.Err(), "the agent of run 1 must end: its run has ended")
 	}
 	require.NoError(t, w.agent.Wait())
 	t.Logf("the agent of run 1 has closed the disk and gone %.1f s after its run's end", time.Since(over).Seconds())
@@ -1031,14 +1031,14 @@ func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	require.NoError(t, thaw())
 	late := s.jobEnd(ctx, t, m.Name(), "netboot-1-1")
 	require.Equal(t, inventory.StateFailed, late.State)
-	require.Contains(t, late.Message, "fenced", "run 1's power-off was refused before the BMC heard of it")
+	require.Contains(t, late.Message, "fenced", "run 1's power-off was refused before the BMC received it")
 	own := s.jobEnd(ctx, t, m.Name(), "netboot-2-1")
 	require.Equal(t, inventory.StateSuccess, own.State, own.Message)
 	// Run 2 has switched the machine on, and waits for its agent.
 	s.of(ctx, t, second, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseDHCP })
 	require.Empty(t, s.eventsOfKind(ctx, t, run, inventory.EventPower))
 	for range 30 {
-		require.Equal(t, lab.On, m.PowerState(), "nobody switches off what run 2 has switched on")
+		require.Equal(t, lab.On, m.PowerState(), "nothing switches off what run 2 has switched on")
 		require.Equal(t, 2, m.PowerOns(), "for this test, and for run 2")
 		pause(ctx, t, 100*time.Millisecond)
 	}

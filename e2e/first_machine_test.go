@@ -39,7 +39,7 @@ var (
 // TestFirstMachine runs each command of docs/first-machine.md in the lab, and compares the output with the
 // page. With -write it writes the outputs into the page.
 func TestFirstMachine(t *testing.T) {
-	beside(t, 80, 6)
+	runInTurn(t, 80, 6)
 	ctx := needLab(t)
 	text, err := os.ReadFile(firstMachinePage)
 	require.NoError(t, err)

@@ -53,8 +53,8 @@ func TestS46S48FloodOfDiscovers(t *testing.T) {
 	}, spent, func(mac net.HardwareAddr) { wire.discover(ctx, t, mac, spent) })
 	after := s.usage(t)
 
-	require.GreaterOrEqual(t, flooded.heard["dhcp"], int64(armed), "the flood reached the server")
-	require.GreaterOrEqual(t, flooded.heard["rebooted"], int64(spent))
+	require.GreaterOrEqual(t, flooded.received["dhcp"], int64(armed), "the flood reached the server")
+	require.GreaterOrEqual(t, flooded.received["rebooted"], int64(spent))
 	require.Equal(t, control.signals, flooded.signals, "one signal per run, boot and kind, however many packets there were")
 	// Signals that arrive together share a workflow task and a record, so that the events around them vary by a few.
 	require.InDelta(t, control.history, flooded.history, 24)
@@ -68,7 +68,7 @@ func TestS46S48FloodOfDiscovers(t *testing.T) {
 		}
 		require.LessOrEqual(t, n, max(limit, 64), "rows of table %s", table)
 	}
-	t.Logf("history: %d events beside %d; rows: %v; files: %v, before %v", flooded.history, control.history, after.rows,
+	t.Logf("history: %d events compared to %d; rows: %v; files: %v, before %v", flooded.history, control.history, after.rows,
 		after.bytes, before.bytes)
 	require.Less(t, after.bytes["ingot.db"]-before.bytes["ingot.db"], int64(512<<10))
 	require.Less(t, after.bytes["ingot.db-wal"], int64(8<<20), "the log before the database is written back at 4 MiB")
@@ -77,11 +77,11 @@ func TestS46S48FloodOfDiscovers(t *testing.T) {
 
 // A floodedRun is the recorded cost of a run.
 type floodedRun struct {
-	state   string
-	history int            // events of the workflow
-	signals int            // of them signals
-	rows    map[string]int // of the inventory, by kind of event
-	heard   map[string]int64
+	state    string
+	history  int            // events of the workflow
+	signals  int            // of them signals
+	rows     map[string]int // of the inventory, by kind of event
+	received map[string]int64
 }
 
 // floodRun provisions a simulated machine. It calls whileArmed when its boot is allowed, and
@@ -127,7 +127,7 @@ func (s *Site) floodRun(
 	w, err := s.Follow(ctx, name, func(w inventory.Workflow) bool { return inventory.Final(w.State) })
 	require.NoError(t, err)
 	out := floodedRun{state: w.State}
-	out.rows, out.heard = s.eventsOf(ctx, t, run)
+	out.rows, out.received = s.eventsOf(ctx, t, run)
 	// The number of requests for the script before the boot opened depends on timing.
 	maps.DeleteFunc(out.rows, func(kind string, _ int) bool { return kind == inventory.EventDisk })
 
@@ -149,29 +149,29 @@ func (s *Site) floodRun(
 func (s *Site) waitForEvents(ctx context.Context, t *testing.T, run, kind string, n int) {
 	t.Helper()
 	for {
-		rows, heard := s.eventsOf(ctx, t, run)
-		if heard[kind] >= int64(n) {
+		rows, received := s.eventsOf(ctx, t, run)
+		if received[kind] >= int64(n) {
 			return
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			t.Fatalf("waiting for %d of kind %s: %v: %v %v", n, kind, ctx.Err(), rows, heard)
+			t.Fatalf("waiting for %d of kind %s: %v: %v %v", n, kind, ctx.Err(), rows, received)
 		}
 	}
 }
 
 // eventsOf counts a run's rows by kind, and the events in them.
-func (s *Site) eventsOf(ctx context.Context, t *testing.T, run string) (rows map[string]int, heard map[string]int64) {
+func (s *Site) eventsOf(ctx context.Context, t *testing.T, run string) (rows map[string]int, received map[string]int64) {
 	t.Helper()
 	var events struct{ Items []inventory.Event }
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/workflows/"+run+"/events", nil, &events))
-	rows, heard = map[string]int{}, map[string]int64{}
+	rows, received = map[string]int{}, map[string]int64{}
 	for _, e := range events.Items {
 		rows[e.Kind]++
-		heard[e.Kind] += e.Count
+		received[e.Kind] += e.Count
 	}
-	return rows, heard
+	return rows, received
 }
 
 // usage is the amount of data that a site has written.

@@ -23,7 +23,7 @@ func shell(t *testing.T, command, one, two string) {
 // TestImageFormats installs the same disk image from a file of each format, converted by the server and as it is: each
 // disk holds the image, bit by bit.
 func TestImageFormats(t *testing.T) {
-	beside(t, 30, 9)
+	runInTurn(t, 30, 9)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ tasks:
 // TestDebianQcow2 installs Debian from its cloud-style image in the form in which distributions publish it, added by one
 // command: a compressed qcow2 file, proven by a list of digests.
 func TestDebianQcow2(t *testing.T) {
-	beside(t, 160, 9)
+	runInTurn(t, 160, 9)
 	ctx := needLab(t)
 	image, err := lab.DebianImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -163,7 +163,7 @@ func (w *wrecked) agrees(activity string) func() bool {
 	return func() bool { return w.logged(st.Size(), "waiting ended with success", "activity="+activity) }
 }
 
-// sideEffectOf returns the effect of a step: every kind has one. That of the migration is its
+// sideEffectOf returns the effect of a step: every kind has one. The migration's effect is its
 // beginning; see migrated for its end.
 func (w *wrecked) sideEffectOf(ctx context.Context, s inventory.OperationStep) sideEffect {
 	st, err := os.Stat(w.log.Name())
@@ -256,7 +256,7 @@ func (w *wrecked) underway(ctx context.Context, ask client.Client, step, activit
 		return kill{}, false
 	}
 	require.False(w.t, inventory.Final(o.State), "%s: %s", o.Step, o.Message)
-	require.NotEqual(w.t, inventory.StepDone, rowOf(o, step).State, "step %s was over before the server could be killed", step)
+	require.NotEqual(w.t, inventory.StepDone, rowOf(o, step).State, "step %s had ended before the server could be killed", step)
 	// While it waits for an operator, the running activity ends after the operator's action.
 	if rowOf(o, step).State != inventory.StepRunning {
 		return kill{}, false
@@ -285,7 +285,7 @@ func (w *wrecked) kill(ctx context.Context, s inventory.OperationStep, d sideEff
 		for !cond() {
 			select {
 			case <-ctx.Done():
-				w.t.Fatalf("waiting in vain for: %s of step %s", what, s.Name)
+				w.t.Fatalf("timed out waiting for: %s of step %s", what, s.Name)
 			case <-time.After(20 * time.Millisecond):
 			}
 		}
@@ -552,7 +552,7 @@ func (w *wrecked) asks(ctx context.Context, step string, says string) inventory.
 		require.False(w.t, inventory.Final(o.State), "%s: %s", o.Step, o.Message)
 		select {
 		case <-ctx.Done():
-			w.t.Fatalf("waiting in vain for the question of step %s: %s: %s", step, o.Step, o.Message)
+			w.t.Fatalf("timed out waiting for the question of step %s: %s: %s", step, o.Step, o.Message)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -583,7 +583,7 @@ func (w *wrecked) fails(ctx context.Context, s inventory.OperationStep, f failur
 		require.Nil(w.t, f.undone)
 		require.NotContains(w.t, o.Question.Choices, workflows.Undo)
 	} else {
-		require.NotNil(w.t, f.undone, "nobody looks at the undo of step %s", s.Name)
+		require.NotNil(w.t, f.undone, "no test looks at the undo of step %s", s.Name)
 		require.Contains(w.t, o.Question.Choices, workflows.Undo)
 		w.decide(ctx, o, workflows.Undo)
 		o = w.asks(ctx, s.Name, "undone: ")
@@ -612,7 +612,7 @@ func (w *wrecked) fails(ctx context.Context, s inventory.OperationStep, f failur
 // record, and in the migration's step at either end. The steps come from the table itself. Actions
 // that must not be repeated happen once, and no operator is needed.
 func TestGenesisKilled(t *testing.T) {
-	beside(t, 230, 10)
+	runInTurn(t, 230, 10)
 	ctx := needLab(t)
 	w := newWrecked(ctx, t, true, nil)
 	w.absent.Store(true)
@@ -650,7 +650,7 @@ func shortBudgets() map[string]time.Duration {
 // externally, or the table has the reason why it cannot be undone. Then the Genesis is aborted and
 // resumed, eleven times.
 func TestGenesisFails(t *testing.T) {
-	beside(t, 300, 10)
+	runInTurn(t, 300, 10)
 	ctx := needLab(t)
 	w := newWrecked(ctx, t, true, shortBudgets())
 	all := w.breaks(ctx)
@@ -673,7 +673,7 @@ func TestGenesisFails(t *testing.T) {
 // one that happens once, and in one that installs. Two steps fail, one without an undo and one with
 // it.
 func TestGenesisChaos(t *testing.T) {
-	beside(t, 95, 10)
+	runInTurn(t, 95, 10)
 	ctx := needLab(t)
 	w := newWrecked(ctx, t, false, nil)
 	w.absent.Store(true)

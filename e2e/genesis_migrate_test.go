@@ -23,7 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// platformAddress is the node's own address, which is that of um760 in the lab file.
+// platformAddress is the node's own address: the address of um760 in the lab file.
 const platformAddress = "10.10.20.11"
 
 // migrates adds the migration to the lab file: afterwards, the cluster fetches its image from the
@@ -149,7 +149,7 @@ func (e *genesisRun) injected(ctx context.Context) {
 // of the target, next to the Talos node. With -qemu, all machines are real ones and both servers run
 // in the container image. With INGOT_PICTURE, it saves a picture of the page.
 func TestGenesisMigrates(t *testing.T) {
-	beside(t, 76, 8)
+	runInTurn(t, 76, 8)
 	ctx := needGenesisRun(t)
 	e := newGenesisRun(ctx, t)
 	e.migrates()

@@ -94,7 +94,7 @@ install:
 type genesisRun struct {
 	*Site
 	t        *testing.T
-	image    string // root file system in which the servers run; empty: that of this host
+	image    string // root file system in which the servers run; empty: this host's
 	machines map[string]*lab.Machine
 	file     string      // the lab file
 	absent   atomic.Bool // no machine requests an address to prove the relay
@@ -421,7 +421,7 @@ func (e *genesisRun) without(what, text string) {
 // three, with simulated machines and stand-in guests. Then it is verified again with Temporal's own
 // command alone.
 func TestGenesis(t *testing.T) {
-	beside(t, 57, 7)
+	runInTurn(t, 57, 7)
 	ctx := needGenesisRun(t)
 	e := newGenesisRun(ctx, t)
 	plan := e.must(ctx, t, "genesis", "plan", e.file)
@@ -482,7 +482,7 @@ func (e *genesisRun) until(ctx context.Context, step string, cond func(o invento
 		}
 		select {
 		case <-ctx.Done():
-			e.t.Fatalf("waiting in vain for step %s", step)
+			e.t.Fatalf("timed out waiting for step %s", step)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // TestHandlers lets an action fail, and another one time out, behind an image that was written: on-failure wipes the disk,
 // on-timeout outlasts the server's wait for an action without handlers. Both runs end with the first error.
 func TestHandlers(t *testing.T) {
-	beside(t, 45, 2)
+	runInTurn(t, 45, 2)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ tasks:
 		log := s.must(ctx, t, "workflow", "logs", name, "--action", "last")
 		require.Contains(t, log, "it is late")
 		require.Contains(t, log, "on-timeout: done")
-		require.False(t, blankStart(t, m.DiskPath()), "nobody asked for a wipe")
+		require.False(t, blankStart(t, m.DiskPath()), "no wipe was requested")
 		require.Equal(t, 1, m.Writers())
 		s.closed(ctx, t, name)
 	}

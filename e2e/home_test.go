@@ -17,11 +17,11 @@ import (
 // programs is the directory in which the tests find ingot; empty: bin of the repository.
 func programs() string { return os.Getenv("INGOT_E2E_PROGRAMS") }
 
-// TestSeed installs from a host that is only on the home network: directly on that network, beside
+// TestSeed installs from a host that is only on the home network: directly on that network, next to
 // a home router whose DHCP answers every client; and through the relay, as an unprivileged process
 // that answers only relays.
 func TestSeed(t *testing.T) {
-	beside(t, 16, 6)
+	runInTurn(t, 16, 6)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestSeed(t *testing.T) {
 // TestTwoSites: two installations in one lab, each in its own namespace and data directory, and a
 // relay that is switched from one to the other.
 func TestTwoSites(t *testing.T) {
-	beside(t, 14, 5)
+	runInTurn(t, 14, 5)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestTwoSites(t *testing.T) {
 // TestSeedFirmware is step 0 with real firmware: SeaBIOS with iPXE and OVMF get the offers of two
 // servers and choose the one with a boot file.
 func TestSeedFirmware(t *testing.T) {
-	beside(t, 300, 10)
+	runInTurn(t, 300, 10)
 	ctx := needLab(t)
 	if !*full {
 		t.Skip("two minutes: make e2e FULL=1")

@@ -29,7 +29,7 @@ const hostile = `%s<img src=x onerror="window.pwned=1"><script>window.pwned=1</s
 // TestS47HostileMachineInTheBrowser lets a machine send such texts everywhere (facts, messages,
 // logs, DHCP). It opens the page in a real browser and uses the command line with the same data.
 func TestS47HostileMachineInTheBrowser(t *testing.T) {
-	beside(t, 7, 6)
+	runInTurn(t, 7, 6)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	s.template(

@@ -33,7 +33,7 @@ func imageRoot(t *testing.T) string {
 // TestImage installs a machine behind the relay with a server in the container image, as on a NAS:
 // with a read-only root, one capability, and only the kernel of this host.
 func TestImage(t *testing.T) {
-	beside(t, 40, 4)
+	runInTurn(t, 40, 4)
 	ctx := needLab(t)
 	root := imageRoot(t)
 	image, err := lab.SimImage(ctx, testWriter{t})

@@ -62,7 +62,7 @@ stringData: {username: "%[8]s", password: "%[9]s"}
 // templates install QEMU machines: the one that users of the first Tinkerbell start with, and the chain of EKS Anywhere
 // for Ubuntu with another image's address and without its digest, on an image of the same layout.
 func TestImportedDocuments(t *testing.T) {
-	beside(t, 120, 12)
+	runInTurn(t, 120, 12)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)

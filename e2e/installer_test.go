@@ -77,7 +77,7 @@ installer:
 // Harvester's kernel arguments, configuration and webhooks. The server is killed while one of them
 // writes.
 func TestInstaller(t *testing.T) {
-	beside(t, 64, 2)
+	runInTurn(t, 64, 2)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestInstaller(t *testing.T) {
 		s.closed(ctx, t, "create")
 		s.holds(t, m, image)
 		status, _ = sim.fetch(ctx, t, documents)
-		require.Equal(t, http.StatusNotFound, status, "the run is over")
+		require.Equal(t, http.StatusNotFound, status, "the run has ended")
 
 		history, err := s.TemporalCLI(ctx, "workflow", "show", "--workflow-id", "machine/create", "--output", "json")
 		require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestInstaller(t *testing.T) {
 		require.Equal(t, "DISK-by-hand", w.Disk.Serial)
 		_, err = m.WaitSerial(ctx, "LAB-MINI-BOOTED")
 		require.NoError(t, err)
-		require.Equal(t, 1, m.PowerOns(), "nobody had to press the button twice")
+		require.Equal(t, 1, m.PowerOns(), "the button was not pressed twice")
 		require.Equal(t, 2, m.Resets(), "to the installer, and to what it installed")
 		s.closed(ctx, t, "by-hand")
 		s.holds(t, m, image)
@@ -231,7 +231,7 @@ func TestInstaller(t *testing.T) {
 		require.NoError(t, err)
 		gate.Open()
 		w := s.ended(ctx, t, "late", inventory.StateSuccess)
-		require.Equal(t, "webhook", w.Evidence, "nobody had to answer")
+		require.Equal(t, "webhook", w.Evidence, "the operator did not have to answer")
 		require.Equal(t, 1, m.PowerOns())
 		s.closed(ctx, t, "late")
 		s.holds(t, m, image)

@@ -101,7 +101,7 @@ func eventually(ctx context.Context, t *testing.T, what string, cond func() bool
 	for !cond() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("waiting in vain for: %s", what)
+			t.Fatalf("timed out waiting for: %s", what)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -274,7 +274,7 @@ func tables(ctx context.Context, t *testing.T, file string) dbcopy.Content {
 // request addresses from both servers (S33: only the holder answers). The run and the migration itself continue at the target.
 // Then the old server is started again in all the ways in which that could happen by mistake.
 func TestMigrate(t *testing.T) {
-	beside(t, 32, 5)
+	runInTurn(t, 32, 5)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -608,9 +608,9 @@ func (s *Site) temporals() (pids []int) {
 func TestMigrateKilled(t *testing.T) {
 	kinds := []string{"kill source", "kill target", "cut link"}
 	if *full {
-		beside(t, 266, 4)
+		runInTurn(t, 266, 4)
 	} else {
-		beside(t, 90, 4)
+		runInTurn(t, 90, 4)
 	}
 	ctx := needLab(t)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 40*time.Minute)

@@ -31,7 +31,7 @@ const monitoring = "../deploy/monitoring"
 // TestMonitoring: Debian's Prometheus scrapes a server with the token of /metrics alone. The alert about an open question fires
 // and resolves, each query of the board and each rule returns data, and the lines of the log of one run are joined by its keys.
 func TestMonitoring(t *testing.T) {
-	beside(t, 40, 8)
+	runInTurn(t, 40, 8)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -49,7 +49,7 @@ func TestMonitoring(t *testing.T) {
 	require.NoError(t, err)
 	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
 	require.NoError(t, err)
-	// Meanwhile a BMC that refuses the password, a window that an operator has opened, and a run that asks which disk is meant.
+	// At the same time: a BMC that refuses the password, a window that an operator has opened, and a run that asks which disk is meant.
 	spec.Name = "refused"
 	refused, err := s.Add(ctx, spec, func(doc map[string]any) { doc["bmc"].(map[string]any)["password"] = "wrong" })
 	require.NoError(t, err)

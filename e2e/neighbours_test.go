@@ -23,7 +23,7 @@ import (
 // TestS30S34BootsBesideAbsentNeighbours installs a machine with real firmware twice: on a quiet network, and during forged packets
 // whose answers go to addresses that no host has. bootsvc has the flood of each port.
 func TestS30S34BootsBesideAbsentNeighbours(t *testing.T) {
-	beside(t, 150, 8)
+	runInTurn(t, 150, 8)
 	ctx := needLab(t)
 	s := siteWith(ctx, t, Options{LogLevel: "info", Netboot: "  relays: [10.20.0.0/16]"})
 	require.NoError(t, s.Command(ctx, lab.Server, "ip", "address", "add", "10.20.0.2/16", "dev", lab.ServerInterface).Run())
@@ -51,7 +51,7 @@ func TestS30S34BootsBesideAbsentNeighbours(t *testing.T) {
 	require.Equal(t, ons+2*once, m.PowerOns(), "the flood costs no boot")
 
 	dhcp, tftp := s.unresolved(ctx, t, "dhcp"), s.unresolved(ctx, t, "tftp")
-	t.Logf("installed in %s on a quiet network, in %s beside %d forged packets; %d answers by DHCP and %d by TFTP were dropped",
+	t.Logf("installed in %s on a quiet network, in %s during %d forged packets; %d answers by DHCP and %d by TFTP were dropped",
 		quiet.Round(time.Second/10), flooded.Round(time.Second/10), sent, dhcp, tftp)
 	require.Positive(t, dhcp)
 	require.Positive(t, tftp)

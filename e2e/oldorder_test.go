@@ -20,7 +20,7 @@ import (
 // the command line, and with Temporal's own reset: the installed system stays. The page offers no retry. Jobs of the BMC and
 // inspections change nothing in what the page shows of a machine that is ready, or whose installation failed.
 func TestOldOrderIsNotRepeated(t *testing.T) {
-	beside(t, 60, 1)
+	runInTurn(t, 60, 1)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -56,8 +56,8 @@ type user struct {
 	dir, program string
 }
 
-// nobody is the id of that user.
-const nobody = 65534
+// nobodyID is the id of the user nobody.
+const nobodyID = 65534
 
 func unprivileged(t *testing.T, capabilities uint32) user {
 	t.Helper()
@@ -78,7 +78,7 @@ func unprivileged(t *testing.T, capabilities uint32) user {
 	require.NoError(t, os.WriteFile(filepath.Join(u.dir, "etc/ingot/ingot.yaml"), fmt.Appendf(nil,
 		"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\nreserve_mib: 1\n", ports, ports+1, ports+5), 0o600))
 	for _, d := range []string{"", "etc", "etc/ingot", "etc/ingot/ingot.yaml"} {
-		require.NoError(t, os.Chown(filepath.Join(u.dir, d), nobody, nobody))
+		require.NoError(t, os.Chown(filepath.Join(u.dir, d), nobodyID, nobodyID))
 	}
 	return u
 }
@@ -109,7 +109,7 @@ func (u user) serve(ctx context.Context, t *testing.T) *exec.Cmd {
 	log, err := os.Create(filepath.Join(u.dir, "log"))
 	require.NoError(t, err)
 	c.Stdout, c.Stderr = log, log
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
 	err = c.Start()
 	require.NoError(t, log.Close()) // the process has its own descriptor
 	require.NoError(t, err)

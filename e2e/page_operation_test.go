@@ -22,7 +22,7 @@ import (
 // TestPageShowsGenesis uses only the page to operate a Genesis: its questions, what it waits for,
 // and the buttons for the answers.
 func TestPageShowsGenesis(t *testing.T) {
-	beside(t, 25, 6)
+	runInTurn(t, 25, 6)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	file, router := s.exampleLab(t)

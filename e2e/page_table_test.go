@@ -194,7 +194,7 @@ func (s *pageSite) addSpecial(t *testing.T) {
 // waiting machines, and acts on machines from there. axe must find no accessibility problems on the
 // way.
 func TestPageWithManyMachines(t *testing.T) {
-	beside(t, 40, 8)
+	runInTurn(t, 40, 8)
 	s := newPageSite(t)
 	axe, err := os.ReadFile("../web/node_modules/axe-core/axe.min.js")
 	require.NoError(t, err, "make web installs it")

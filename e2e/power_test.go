@@ -29,7 +29,7 @@ case $1 in status) echo "${out##* }" ;; esac
 // TestEveryPower installs machines that are switched by Intel AMT, by AMT over TLS, by a command
 // and by wake-on-LAN, all at the same time.
 func TestEveryPower(t *testing.T) {
-	beside(t, 7, 9)
+	runInTurn(t, 7, 9)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestEveryPower(t *testing.T) {
 		s.closed(ctx, t, name)
 	}
 	require.Positive(t, machines["wol"].Woken())
-	require.Equal(t, 1, machines["wol"].PowerOns(), "nobody pressed a button")
+	require.Equal(t, 1, machines["wol"].PowerOns(), "no button was pressed")
 	require.Equal(t, 2, machines["amt"].PowerOns(), "off, then on")
 
 	// The features that each driver supports and reports.

@@ -18,11 +18,11 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// TestRecover wipes and installs three machines at the same time, one of which has a dead BMC: two
+// TestRecover wipes and installs three machines at the same time, one with a dead BMC: two
 // are installed again, and the recovery waits for the operator of the third. Another recovery is
 // started with Temporal's own command.
 func TestRecover(t *testing.T) {
-	beside(t, 350, 1)
+	runInTurn(t, 350, 1)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

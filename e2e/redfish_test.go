@@ -17,7 +17,7 @@ import (
 // alone, whose network card cannot boot. Each boots its disk afterwards, and no session and no medium
 // stays. In the short form, only virtual media.
 func TestRedfish(t *testing.T) {
-	beside(t, 60, 12)
+	runInTurn(t, 60, 12)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
@@ -52,7 +52,7 @@ func TestRedfish(t *testing.T) {
 		calls := strings.Join(m.Redfish().Calls(), "\n")
 		require.Equal(t, strings.HasPrefix(name, "media"), strings.Contains(calls, "VirtualMedia.InsertMedia"), name)
 		require.Eventually(t, func() bool { return m.Redfish().Media() == "" }, time.Minute, 100*time.Millisecond,
-			"%s: the medium is ejected when the run is over", name)
+			"%s: the medium is ejected when the run has ended", name)
 		_, most := m.Redfish().Sessions()
 		require.Equal(t, 1, most, "%s: one session at a time", name)
 		require.Eventually(t, func() bool { now, _ := m.Redfish().Sessions(); return now == 0 }, time.Minute, 100*time.Millisecond, name)
@@ -75,7 +75,7 @@ func TestRedfish(t *testing.T) {
 // TestRedfishShapes installs a simulated machine through each shape of a Redfish service that strays from the
 // specification. Each is switched on for the agent, and for its disk afterwards, by one-time PXE.
 func TestRedfishShapes(t *testing.T) {
-	beside(t, 20, 8)
+	runInTurn(t, 20, 8)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestRedfishShapes(t *testing.T) {
 // TestRedfishJudges: two clients that others have written switch a machine through the lab's Redfish
 // service, so that the service is not only what Ingot expects. Long form: they are in Python.
 func TestRedfishJudges(t *testing.T) {
-	beside(t, 20, 4)
+	runInTurn(t, 20, 4)
 	ctx := needLab(t)
 	if !*full {
 		t.Skip("long form: go test ./e2e -run TestRedfishJudges -args -lab -full")

@@ -213,7 +213,7 @@ func judgeRelay(packets []dhcpSeen) relayVerdict {
 			if t.answered.IsZero() {
 				t.answered = p.at
 			}
-			server := "nobody"
+			server := "no server"
 			if a, ok := netip.AddrFromSlice(p.packet.ServerIdentifier().To4()); ok {
 				server = a.String()
 			}
@@ -294,7 +294,7 @@ func TestJudgeRelay(t *testing.T) {
 // client gets two answers. At the end, two servers that both know the machines show that two
 // answers would be detected.
 func TestRelayLoad(t *testing.T) {
-	beside(t, 25, 3)
+	runInTurn(t, 25, 3)
 	ctx := needLab(t)
 	seed, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), Programs: programs(), Home: true, Namespace: lab.Seed, RelayOnly: true})
 	require.NoError(t, err)

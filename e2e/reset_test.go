@@ -17,7 +17,7 @@ import (
 // tasks after the plan was made, with the unmodified temporal command: the BMC gets no command, the
 // disk does not change, and the machine can be provisioned afterwards.
 func TestResetLeavesTheMachineAlone(t *testing.T) {
-	beside(t, 15, 5)
+	runInTurn(t, 15, 5)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

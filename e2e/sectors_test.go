@@ -11,9 +11,9 @@ import (
 )
 
 // TestSectors: an image for 512-byte sectors is not written to a disk with sectors of 4096 bytes, though an operator names the
-// disk. An image of another server, of which the server knows nothing, is refused by the agent before its first write.
+// disk. An image of another server, unknown to this one, is refused by the agent before its first write.
 func TestSectors(t *testing.T) {
-	beside(t, 60, 9)
+	runInTurn(t, 60, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)

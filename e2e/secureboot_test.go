@@ -18,7 +18,7 @@ import (
 // TestSecureBootRefusesAChangedKernel: one bit of the kernel is flipped, or its signature is removed. GRUB fetches it and
 // does not start it, so the kernel is the last file of the boot.
 func TestSecureBootRefusesAChangedKernel(t *testing.T) {
-	beside(t, 60, 9)
+	runInTurn(t, 60, 9)
 	for name, change := range map[string]func(kernel []byte){
 		"flipped bit": func(kernel []byte) { kernel[len(kernel)/2] ^= 1 },
 		"unsigned":    removeSignature,
@@ -31,7 +31,7 @@ func TestSecureBootRefusesAChangedKernel(t *testing.T) {
 // Debian's shim. In place of the iPXE project's shim and iPXE there is Debian's iPXE, signed with a key that this firmware knows; as
 // it knows no other, Debian's shim is signed with it, too.
 func TestSignedIPXE(t *testing.T) {
-	beside(t, 60, 9)
+	runInTurn(t, 60, 9)
 	ctx := needLab(t)
 	loaders := t.TempDir()
 	key := filepath.Join(loaders, "key")

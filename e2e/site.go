@@ -107,7 +107,7 @@ type Options struct {
 	KeepSockets bool
 	// NoStart only prepares the site; Start or Launch starts it.
 	NoStart bool
-	// LogFormat is that of the server's log; "" = text. LogLevel is its level; "" = debug.
+	// LogFormat is the format of the server's log; "" = text. LogLevel is its level; "" = debug.
 	LogFormat, LogLevel string
 	// Config is added to the server's configuration, under "netboot:" and at
 	// the top level.

@@ -29,7 +29,7 @@ import (
 // killed; then the reserve, too. When space is available again, the second installation completes,
 // and nothing was lost.
 func TestFullDisk(t *testing.T) {
-	beside(t, 29, 4)
+	runInTurn(t, 29, 4)
 	ctx := needLab(t)
 	s := smallSite(ctx, t, 192<<20, "reserve_mib: 32\n")
 	data := filepath.Join(s.dir, "state/ingot")

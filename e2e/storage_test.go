@@ -20,7 +20,7 @@ import (
 // TestStorage: rootio makes a mirror with LVM on two disks of a QEMU machine. The disks are read on the host afterwards: both
 // halves of the mirror hold the same file systems.
 func TestStorage(t *testing.T) {
-	beside(t, 40, 9)
+	runInTurn(t, 40, 9)
 	ctx := needLab(t)
 	s := site(ctx, t)
 	s.template(ctx, t, "storage", `version: "0.1"
@@ -102,7 +102,7 @@ tasks:
 // TestMirror: a Debian is installed on a mirror of two disks by archive2disk, cexec and grub2disk. It boots from the second
 // disk when the first one is missing.
 func TestMirror(t *testing.T) {
-	beside(t, 200, 9)
+	runInTurn(t, 200, 9)
 	ctx := needLab(t)
 	system, err := lab.DebianSystem(ctx, testWriter{t})
 	require.NoError(t, err)

@@ -50,7 +50,7 @@ func (s *Site) serveCollector(ctx context.Context, t *testing.T, c *fakecollecto
 // other span has its parent, although the server is killed in the middle of the run. The spans are of the workflow,
 // its activities, the BMC, the network, the agent's actions and the phone-home. They hold no secret.
 func TestS62Traces(t *testing.T) {
-	beside(t, 40, 10)
+	runInTurn(t, 40, 10)
 	ctx, cancel := context.WithTimeout(needLab(t), 5*time.Minute)
 	defer cancel()
 	image, err := lab.SimImage(ctx, testWriter{t})

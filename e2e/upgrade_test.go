@@ -21,7 +21,7 @@ import (
 // the workflows replay, this server serves the baseline's agents, and it reads the baseline's
 // database. TestReplay in workflows replays recorded histories (security S13).
 func TestUpgradeUnderLoad(t *testing.T) {
-	beside(t, 19, 3)
+	runInTurn(t, 19, 3)
 	ctx := needLab(t)
 	previous := filepath.Join("..", "bin", "previous")
 	for _, f := range []string{"ingot", "worker-agent"} {

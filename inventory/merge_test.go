@@ -64,7 +64,7 @@ func fill(t *testing.T, path string, v reflect.Value) {
 	}
 }
 
-// eachPart calls f for each field below v, with its path and whether Merge looks at it by itself.
+// eachPart calls f for each field below v, with its path and whether Merge looks at it on its own.
 func eachPart(v reflect.Value, path string, alone bool, f func(path string, alone bool, field reflect.Value)) {
 	eachField(v, path, func(path string, field reflect.Value) {
 		f(path, alone, field)

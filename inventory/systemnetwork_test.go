@@ -92,7 +92,7 @@ func TestRoutersOnLink(t *testing.T) {
 		{"a host address and a network, said", list{"192.0.2.78/32", "10.0.0.1/24"}, "0.0.0.0/0", "192.0.2.65", false, true, true, true},
 		{"a host address of the other family", list{"2001:db8::1/128"}, "0.0.0.0/0", "192.0.2.65", false, false, false, false},
 		{"link-local", list{"2001:db8:7::2/64"}, "::/0", "fe80::1", false, false, true, true},
-		{"link-local beside announced addresses", nil, "::/0", "fe80::1", true, false, true, true},
+		{"link-local with announced addresses", nil, "::/0", "fe80::1", true, false, true, true},
 		{"link-local of IPv4", list{"192.0.2.78/24"}, "0.0.0.0/0", "169.254.0.1", false, false, true, true},
 		{"DHCP of IPv4 gives no network of IPv6", nil, "::/0", "2001:db8::1", true, false, false, false},
 		{"a zone", list{"2001:db8:7::2/64"}, "::/0", "fe80::1%eno1", false, false, false, true},

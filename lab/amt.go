@@ -182,7 +182,7 @@ func (a *AMT) install(ctx context.Context) error {
 	return nil
 }
 
-// selfSigned creates a self-signed certificate like that of a real AMT, and the fingerprint of its
+// selfSigned creates a self-signed certificate like a real AMT's, and the fingerprint of its
 // key.
 func selfSigned(address string) (tls.Certificate, string, error) {
 	fail := func(err error) (tls.Certificate, string, error) {

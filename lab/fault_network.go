@@ -12,7 +12,7 @@ import (
 // Link is one port of the lab's switch, and therefore the cable of the host at that port.
 type Link string
 
-// The links that every lab has. Machine.Link returns that of a machine.
+// The links that every lab has. Machine.Link returns the link of a machine.
 const (
 	ServerLink    Link = "p-srv-eth0"  // the server's provisioning interface
 	ServerBMCLink Link = "p-srv-eth10" // the server's interface to the BMCs

@@ -129,11 +129,11 @@ func TestLabFreezeAndKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	if still, err := standsStill(c.Pid()); !still || err != nil {
-		t.Errorf("stands still: %t, %v", still, err)
+		t.Errorf("frozen: %t, %v", still, err)
 	}
-	say(t, in, "heard")
+	say(t, in, "received")
 	undo(t, thaw)
-	expect(t, out, "heard")
+	expect(t, out, "received")
 
 	// A frozen process can be killed, and Undo is not an error afterwards.
 	thaw, err = l.Freeze(ctx, c.Pid())
@@ -254,7 +254,7 @@ func TestLabCutAndLose(t *testing.T) {
 	say(t, up, "0") // and resolve the addresses
 	say(t, down, "0")
 	if got := hear(t, server) + hear(t, router); got != "0\n0\n" {
-		t.Fatalf("heard %q", got)
+		t.Fatalf("received %q", got)
 	}
 	for _, link := range []Link{ServerLink, routerLink} {
 		cut, err := l.Cut(link)
@@ -273,7 +273,7 @@ func TestLabCutAndLose(t *testing.T) {
 		say(t, up, "1")
 		say(t, down, "1")
 		if got := hear(t, server) + hear(t, router); got != "1\n1\n" {
-			t.Errorf("after link %q was cut: heard %q", link, got)
+			t.Errorf("after link %q was cut: received %q", link, got)
 		}
 	}
 	lose, err := l.Lose(routerLink, 50)
@@ -315,7 +315,7 @@ func TestLabDelay(t *testing.T) {
 	begin := time.Now()
 	say(t, up, "1")
 	if got, took := hear(t, server), time.Since(begin); got != "1\n" || took < d {
-		t.Errorf("heard %q after %s", got, took)
+		t.Errorf("received %q after %s", got, took)
 	}
 	// Segments whose splitting and checksums the kernel has left to the network card must arrive
 	// intact, too.
@@ -323,7 +323,7 @@ func TestLabDelay(t *testing.T) {
 	undo(t, delay)
 	say(t, up, "2")
 	if got := hear(t, server); got != "2\n" {
-		t.Errorf("heard %q", got)
+		t.Errorf("received %q", got)
 	}
 	transfer(t, l, 1<<20)
 }
@@ -464,11 +464,11 @@ exec 3<>/dev/tcp/127.0.0.1/7233; read -r line <&3; echo "connected $line"; read 
 	expect(t, out, "lost")
 	other, err := l.DialContext(ctx, Server, "tcp", "127.0.0.1:7233")
 	if err != nil {
-		t.Fatalf("somebody else: %v", err)
+		t.Fatalf("another client: %v", err)
 	}
 	defer other.Close() // nothing more is written
 	if line, err := bufio.NewReader(other).ReadString('\n'); err != nil || line != "hello\n" {
-		t.Errorf("somebody else heard %q (%v)", line, err)
+		t.Errorf("another client received %q (%v)", line, err)
 	}
 	say(t, in, "again")
 	expect(t, out, "refused")

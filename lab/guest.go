@@ -17,7 +17,7 @@ import (
 
 // GuestSpec configures a Guest.
 type GuestSpec struct {
-	// Command is run by /bin/sh; the guest's file system is that of this machine.
+	// Command is run by /bin/sh; the guest's file system is this machine's.
 	Command string
 	// Writable is a folder of this machine that the guest may write. Volatile is a folder whose
 	// content belongs to the guest and is deleted with it: it is for databases, which do not work

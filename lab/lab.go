@@ -271,7 +271,7 @@ func removeRemains(name string) error {
 	run := filepath.Join(stateRoot, name)
 	killRecorded(filepath.Join(run, "pids"))
 	errs := []error{unmountBelow(run), removeGroups(name)}             // see SmallDisk and Sever
-	namespaces, _ := filepath.Glob(filepath.Join(netnsDir, name+"-*")) // the pattern is right: name has letters and a number
+	namespaces, _ := filepath.Glob(filepath.Join(netnsDir, name+"-*")) // the pattern is valid: name has letters and a number
 	for _, ns := range namespaces {
 		errs = append(errs, removeNamespace(filepath.Base(ns)))
 	}

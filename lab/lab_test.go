@@ -119,7 +119,7 @@ func dhcpServerSocket(t *testing.T, l *Lab) <-chan *dhcpv4.DHCPv4 {
 			if p, err := dhcpv4.FromBytes(buf[:n]); err == nil {
 				select {
 				case packets <- p:
-				default: // nobody listens any more
+				default: // the reader has ended
 				}
 			}
 		}

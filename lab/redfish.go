@@ -469,6 +469,6 @@ func sessionResource(s redfishSession) map[string]any {
 	}
 }
 
-// etag is that of the system, accountTag that of the user's account.
+// etag is the ETag of the system, accountTag the one of the user's account.
 func (r *Redfish) etag() string       { return r.formatTag(strconv.Itoa(r.changes)) }
 func (r *Redfish) accountTag() string { return r.formatTag("account-" + strconv.Itoa(r.accounts)) }

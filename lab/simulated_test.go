@@ -68,7 +68,7 @@ func TestIPXE(t *testing.T) {
 			"no route", 0,
 		},
 		{
-			"asks in vain", "#!ipxe\nkernel http://s/vmlinuz || chain --replace http://s/again || exit\nboot\n", 2, "", "",
+			"asks without an answer", "#!ipxe\nkernel http://s/vmlinuz || chain --replace http://s/again || exit\nboot\n", 2, "", "",
 			[]string{"kernel http://s/vmlinuz", "script http://s/again"},
 			"no route", 0,
 		},
@@ -437,7 +437,7 @@ func TestLabWriters(t *testing.T) {
 	if err := os.WriteFile(other, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	beside, err := g.watch(other)
+	unrelated, err := g.watch(other)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func TestLabWriters(t *testing.T) {
 	read := open("<")
 	check(0, "a reader")
 	one := open("<>")
-	check(1, "a writer beside it")
+	check(1, "a writer and a reader")
 	one()
 	two := open(">>")
 	check(1, "one after the other")
@@ -465,10 +465,10 @@ func TestLabWriters(t *testing.T) {
 	three()
 	read()
 	check(2, "all gone")
-	if n := beside.most(); n != 0 {
+	if n := unrelated.most(); n != 0 {
 		t.Errorf("the other disk had %d writers", n)
 	}
-	if n, none := w.openings(), beside.openings(); n != 3 || none != 0 {
+	if n, none := w.openings(), unrelated.openings(); n != 3 || none != 0 {
 		t.Errorf("opened for writing %d times, the other disk %d times; want 3 and 0", n, none)
 	}
 }

@@ -649,13 +649,13 @@ func talosNode(t *testing.T, l *Lab, ca pair, ip string) {
 	if err != nil || v.GetMessages()[0].GetVersion().GetTag() != "v1.13.0" {
 		t.Fatalf("Version: %v, %v", v, err)
 	}
-	nobody, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip),
+	anonymous, err := talosclient.New(t.Context(), talosclient.WithEndpoints(ip),
 		talosclient.WithTLSConfig(&tls.Config{RootCAs: pool}), talosclient.WithGRPCDialOptions(dial))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = nobody.Close() }()
-	if _, err := nobody.Version(ctx); err == nil {
+	defer func() { _ = anonymous.Close() }()
+	if _, err := anonymous.Version(ctx); err == nil {
 		t.Error("a client without a certificate was answered")
 	}
 	reader := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{ca.sign(t, "os:reader")}}

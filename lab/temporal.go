@@ -178,7 +178,7 @@ func (c *TemporalCluster) run(ctx context.Context, program string, args ...strin
 }
 
 // asNobody returns the arguments of unshare for a program of PostgreSQL, which refuses to run as root: in a user namespace of its
-// own it is the user nobody, and its files belong to it.
+// own, it runs as the user nobody, and its files belong to it.
 func asNobody(program string, args ...string) []string {
 	return append([]string{
 		"--user", "--map-user=65534", "--map-group=65534", "--",

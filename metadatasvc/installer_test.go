@@ -200,7 +200,7 @@ func TestWebhook(t *testing.T) {
 	for name, p := range map[string]string{
 		"another event": path + "DELETED", "no event": path, "wrong capability": "/c/node1/" + strings.Repeat("0", 64) + "/webhook/SUCCEEDED",
 		"another machine": strings.Replace(path, "node1", "node2", 1) + "SUCCEEDED", "the nonce": "/c/node1/" + inventory.Nonce(testKey, g.Owner) + "/webhook/SUCCEEDED",
-		"nobody's": "/c/node2/" + inventory.Capability(testKey, inventory.Owner{}) + "/webhook/SUCCEEDED",
+		"no run's": "/c/node2/" + inventory.Capability(testKey, inventory.Owner{}) + "/webhook/SUCCEEDED",
 	} {
 		if code, body := post(p, ""); code != http.StatusNotFound || body != "not found\n" {
 			t.Errorf("%s: %d %s", name, code, body)

@@ -107,7 +107,7 @@ func TestUnsupportedChecksumWithCatalogueDigest(t *testing.T) {
 	require.Equal(t, d.Image.SHA256, r.Actions[0].Environment["IMG_SHA256"])
 }
 
-// In the plan the action that a waitdaemon starts stands in its place, with the time-out and
+// In the plan the action that a waitdaemon starts is in its place, with the time-out and
 // the environment of the waitdaemon.
 func TestWaitDaemonIsUnwrapped(t *testing.T) {
 	const text = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n" +

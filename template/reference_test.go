@@ -96,7 +96,7 @@ func TestEveryDatumIsDescribed(t *testing.T) {
 
 var writeDocs = flag.Bool("write", false, `write the generated parts of documents ("make docs")`)
 
-// A generated part stands between these lines.
+// A generated part is between these lines.
 var generated = regexp.MustCompile(`(?s)<!-- generated: (limits|data|functions) -->\n.*?<!-- end -->\n`)
 
 // TestReferenceIsDocumented holds docs/templates.md against limits, data and functions.
@@ -229,7 +229,7 @@ type Datum struct {
 	Go, JSON string // expressions; JSON is "" at the top level of the data
 	Type     string
 	Text     string
-	Example  any // value in referenceData; that of Go if the two differ
+	Example  any // value in referenceData; Go's value if the two differ
 }
 
 // referenceData returns the data for the examples in docs/templates.md.

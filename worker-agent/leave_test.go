@@ -43,7 +43,7 @@ func TestKexecLeaves(t *testing.T) {
 	}{
 		"kexec":                     {nil, nil, "kexec", "kexec", action.Success},
 		"lockdown":                  {unix.EPERM, nil, "reboot", "reboot", action.Success},
-		"nobody signed it":          {fmt.Errorf("loading: %w", unix.EKEYREJECTED), nil, "reboot", "reboot", action.Success},
+		"it is not signed":          {fmt.Errorf("loading: %w", unix.EKEYREJECTED), nil, "reboot", "reboot", action.Success},
 		"a kernel without the call": {unix.ENOSYS, nil, "reboot", "reboot", action.Success},
 		"no kernel":                 {unix.ENOEXEC, nil, "kexec", "", action.Failed},
 		"it does not start":         {nil, unix.EINVAL, "kexec", "reboot", action.Success},

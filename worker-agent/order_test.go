@@ -76,8 +76,8 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 			return as
 		}
 	}
-	// beside changes the assignment that is sent with a correctly signed order.
-	beside := func(forge func(*action.Assignment)) func(*fakeServer, action.Assignment) action.Assignment {
+	// forgeAssignment changes the assignment that is sent with a correctly signed order.
+	forgeAssignment := func(forge func(*action.Assignment)) func(*fakeServer, action.Assignment) action.Assignment {
 		return func(s *fakeServer, as action.Assignment) action.Assignment {
 			out := s.order(right(as))
 			out.Action.Environment = clone(as.Action.Environment)
@@ -125,14 +125,14 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 		"signed for another attempt": {send: otherwise(false, func(o *action.Order) { o.Key.Attempt = 2 }), text: "for attempt 7."},
 		"signed for another action":  {send: otherwise(false, func(o *action.Order) { o.Key.Action = 9 }), text: "for attempt 7.9.1"},
 		"signed without a plan":      {send: otherwise(true, func(o *action.Order) { o.Plan = "" }), text: "without a plan"},
-		"the disk changed beside it": {send: beside(func(as *action.Assignment) {
+		"the disk changed outside": {send: forgeAssignment(func(as *action.Assignment) {
 			as.Disk = &action.Disk{
 				Path: "/dev/sdb", Serial: "S2",
 				Size: disktest.ImageDiskSize,
 			}
 		}), text: "differs from the assignment"},
-		"the alias changed beside it": {send: beside(func(as *action.Assignment) { as.DiskAlias = "/dev/x" }), text: "differs from the assignment"},
-		"the digest changed beside it": {send: beside(func(as *action.Assignment) {
+		"the alias changed outside": {send: forgeAssignment(func(as *action.Assignment) { as.DiskAlias = "/dev/x" }), text: "differs from the assignment"},
+		"the digest changed outside": {send: forgeAssignment(func(as *action.Assignment) {
 			as.Action.Environment["IMG_SHA256"] = disktest.SHA256([]byte("x"))
 		}), text: "differs from the assignment"},
 		"the disk changed in it": {send: otherwise(false, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "differs from the assignment"},

@@ -128,7 +128,7 @@ func TestShortenedKeepsRequiredFields(t *testing.T) {
 }
 
 // An agent whose token was revoked stops and stays. It delivers its report when the server accepts
-// it, and leaves when it hears that the run is over.
+// it, and leaves when it is told that the run has ended.
 func TestRevokedAgentHoldsUntilTheRunIsOver(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)

@@ -260,7 +260,7 @@ func TestClockSetForwardUnderADeadMachine(t *testing.T) {
 }
 
 // TestClockBehindItsEventsAsks: after a clock jump forward that was reverted, the newest
-// event is in the future, and only an operator knows which is right.
+// event is in the future, and only an operator knows which is correct.
 func TestClockBehindItsEventsAsks(t *testing.T) {
 	w := newWorld(t, nil)
 	require.NoError(t, w.Store.Events.AppendEvents(t.Context(), []inventory.Event{{

@@ -21,7 +21,7 @@ const Hung = 5 * time.Minute
 
 // Environment is a test environment that does not depend on the load of the machine. By
 // default, the SDK reports workflow code that was not scheduled for a second as a deadlock,
-// and activities that a workflow has abandoned run beside the test that looks at their effects.
+// and activities that a workflow has abandoned run along with the test that looks at their effects.
 type Environment struct {
 	*testsuite.TestWorkflowEnvironment
 	attempts attempts

@@ -284,7 +284,7 @@ func (h *house) play(ctx context.Context, w inventory.Workflow, in workflows.Pro
 	if w.Input, err = json.Marshal(in); err != nil {
 		return err
 	}
-	// The clock of the test environment is not that of its activities.
+	// The test environment and its activities have different clocks.
 	if w.Seq == 1 {
 		h.note("install %s", w.Machine)
 		h.happens("installing " + w.Machine)
@@ -859,7 +859,7 @@ func TestGenesisCancelled(t *testing.T) {
 		return h.do.AwaitRun(ctx, q)
 	}
 	h.events["installing ms-02-a"] = func() {
-		h.slow = time.Minute // of which 100 ms pass
+		h.slow = time.Minute // only 100 ms of it pass
 		h.env.RegisterDelayedCallback(h.env.CancelWorkflow, 100*time.Millisecond)
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})

@@ -692,7 +692,7 @@ func TestTheTalosAPIProvesWhatTalosInstalled(t *testing.T) {
 		require.Contains(t, w.asked[0].Text, "has not reported its end within 1h0m0s")
 		w.closed()
 	})
-	t.Run("the run loses its machine meanwhile", func(t *testing.T) {
+	t.Run("the run loses its machine during it", func(t *testing.T) {
 		w := start(t)
 		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(10*time.Minute).
 			Return("", temporal.NewNonRetryableApplicationError("taken", activities.TypeFenced, nil))

@@ -82,9 +82,9 @@ func TestLadderSkipsUnsupportedSteps(t *testing.T) {
 	w.closed()
 }
 
-// TestLadderKeepsAPathOnWhichTheMachineWasHeard: the firmware was received on the path,
+// TestLadderKeepsAPathWithContact: the firmware was received on the path,
 // although the agent was not.
-func TestLadderKeepsAPathOnWhichTheMachineWasHeard(t *testing.T) {
+func TestLadderKeepsAPathWithContact(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool { return boot < inventory.MaxBoots }
 	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))

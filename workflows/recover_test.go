@@ -170,7 +170,7 @@ func TestRecoverGoesGroupByGroup(t *testing.T) {
 	require.Equal(t, inventory.StateSuccess, out.State)
 	require.Equal(t, "3 of 3 machines installed", out.Message)
 	require.Equal(t, "m3", r.began[0])
-	require.Equal(t, 2, r.atATime, "the second group begins when the first is over")
+	require.Equal(t, 2, r.atATime, "the second group begins when the first has ended")
 	for _, w := range r.runs {
 		require.Equal(t, "t", w.Template)
 	}

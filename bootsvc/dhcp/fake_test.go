@@ -114,7 +114,7 @@ func relayOnly(c *Config) {
 	c.RelayAt, c.Relays = c.Address, wire.Relays{netip.PrefixFrom(gateway, 32)}
 }
 
-// packet returns a request like that of a real client.
+// packet returns a request like a real client's.
 func packet(t testing.TB, kind dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
 	mac, err := net.ParseMAC(testMAC)

@@ -30,7 +30,7 @@ func TestJudgeCheck(t *testing.T) {
 		t.Errorf("alone: %v %v", notes, err)
 	}
 	if notes, err := judged(self, router, me, router); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "10.10.20.1") {
-		t.Errorf("beside a router: %v %v", notes, err)
+		t.Errorf("next to a router: %v %v", notes, err)
 	}
 	if _, err := judged(
 		self,

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestS34TheLeastValuableTransferEnds: when all places are taken, a transfer that nobody answers ends first, then one of the busiest
+// TestS34TheLeastValuableTransferEnds: when all places are taken, a transfer that no client answers ends first, then one of the busiest
 // source, then the one that has been idle longest. An armed machine's own ends last.
 func TestS34TheLeastValuableTransferEnds(t *testing.T) {
 	now := time.Now()
@@ -48,7 +48,7 @@ func TestS34TransfersAreBounded(t *testing.T) {
 		}
 	}
 	if serve(maxSessions, RankKnown) {
-		t.Error("any client's transfer ends that of an armed machine")
+		t.Error("any client's transfer ends an armed machine's")
 	}
 	if !serve(maxSessions+1, RankOwn) || c.transfers != maxSessions || len(c.live) != maxSessions {
 		t.Errorf("%d transfers, %d sessions", c.transfers, len(c.live))

@@ -12,7 +12,7 @@ import (
 )
 
 // The last requests of a client are listed oldest first, also after older ones were replaced.
-func TestHeardIsInOrder(t *testing.T) {
+func TestHistoryIsInOrder(t *testing.T) {
 	for _, sent := range []int{1, maxEach, maxEach + 1, 3*maxEach - 1} {
 		w := NewHistory()
 		for n := range sent {
@@ -31,7 +31,7 @@ func TestHeardIsInOrder(t *testing.T) {
 }
 
 // What is remembered of a client that was forgotten is not shown for the one that takes its place, and a packet is copied.
-func TestHeardReusesMemory(t *testing.T) {
+func TestHistoryReusesMemory(t *testing.T) {
 	w := NewHistory()
 	mac := func(n int) string { return net.HardwareAddr{2, 0, 0, 0, byte(n >> 8), byte(n)}.String() }
 	b := discover(t).ToBytes()
@@ -77,7 +77,7 @@ func TestTransfersEnd(t *testing.T) {
 	first, second := w.BeginTransfer(clientMAC), w.BeginTransfer(clientMAC)
 	first()
 	if !w.HasAskedSince(clientMAC, someTime) {
-		t.Error("a machine that is being sent a file is not heard")
+		t.Error("a machine that is being sent a file does not count as received")
 	}
 	second()
 	if w.HasAskedSince(clientMAC, someTime) || len(w.sending) > 0 {

@@ -74,7 +74,7 @@ func TestSameBytes(t *testing.T) {
 }
 
 // TestUnpack: what is in the image is enough for what it runs, with the modes
-// that it needs; and an image of which a byte was changed is refused.
+// that it needs; and an image with a changed byte is refused.
 func TestUnpack(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "image.tar")
 	require.NoError(t, run(made(t), out, nil))

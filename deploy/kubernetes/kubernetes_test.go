@@ -175,7 +175,7 @@ func marshal(t *testing.T, objects map[string]object) []byte {
 	return out.Bytes()
 }
 
-// get returns what stands at a path of keys, and of indexes of lists.
+// get returns the value at a path of keys, and of indexes of lists.
 func get(t *testing.T, v any, path ...any) any {
 	t.Helper()
 	for _, step := range path {
@@ -277,7 +277,7 @@ extraSecrets:
 	for i, secret := range []struct{ name, mountPath string }{
 		{"ingot-temporal", "/etc/ingot-temporal"}, {"ingot.example.com-tls", "/etc/ingot-tls"},
 	} {
-		name := fmt.Sprintf("secret-%d", i) // the name of a Secret may have dots, that of a volume may not
+		name := fmt.Sprintf("secret-%d", i) // the name of a Secret may have dots, a volume's may not
 		require.Contains(t, get(t, pod, "volumes"), object{"name": name, "secret": object{"secretName": secret.name, "defaultMode": 0o400}})
 		for _, containers := range []string{"initContainers", "containers"} {
 			require.Contains(t, get(t, pod, containers, 0, "volumeMounts"),

@@ -31,7 +31,7 @@ func moduleDir(t *testing.T, module string) string {
 	return m.Dir
 }
 
-// writeSchemas writes one JSON Schema for each kind, made of the OpenAPI description in Kubernetes' own source, and that of
+// writeSchemas writes one JSON Schema for each kind, made of the OpenAPI description in Kubernetes' own source, and those of
 // ServiceMonitor and PrometheusRule from the Prometheus operator's. It returns where kubeconform finds them.
 func writeSchemas(t *testing.T) string {
 	t.Helper()

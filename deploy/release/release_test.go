@@ -266,7 +266,7 @@ func TestS45Manual(t *testing.T) {
 	}
 }
 
-// TestS43SBOM reads the modules of this test, whose build information is like that of the programs.
+// TestS43SBOM reads the modules of this test, whose build information is like the programs'.
 func TestS43SBOM(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)

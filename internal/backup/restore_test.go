@@ -47,7 +47,7 @@ func TestFailedRestoreChangesNothing(t *testing.T) {
 		}
 		require.ErrorIs(t, err, inventory.ErrConflict, name)
 		if name != "notes.txt" {
-			// The rest of a restore that broke off is nobody's.
+			// The rest of a restore that broke off belongs to no server.
 			require.NoError(t, os.Mkdir(filepath.Join(cfg.DataDir, restoreDir), 0o700))
 			require.NoError(t, (&Restore{Config: cfg}).requireEmpty(), name)
 			require.ErrorIs(t, RefuseUnfinishedRestore(cfg.DataDir), inventory.ErrConflict)

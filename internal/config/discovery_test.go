@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A range belongs to an interface in mode reservation or to a listed relay; beside another DHCP server
+// A range belongs to an interface in mode reservation or to a listed relay; next to another DHCP server
 // there is none.
 func TestDiscovery(t *testing.T) {
 	const head = "netboot:\n  interfaces: [eth0, eth1]\n  dhcp: {eth1: proxy}\n  relays: [10.10.30.1]\n  discovery:\n"
@@ -30,7 +30,7 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-// An address is in one range only: each pair that overlaps is an error, beside all other errors.
+// An address is in one range only: each pair that overlaps is an error, along with all other errors.
 func TestDiscoveryRangesOverlap(t *testing.T) {
 	_, err := load(t, `netboot:
   interfaces: [eth0, eth1, eth2]

@@ -60,7 +60,7 @@ func TestPowerCommandsThatAreWrong(t *testing.T) {
 	}
 }
 
-// TestExamplePowerCommandsCanBeRead: what stands behind the # can be read.
+// TestExamplePowerCommandsCanBeRead: the text behind the # can be read.
 func TestExamplePowerCommandsCanBeRead(t *testing.T) {
 	_, example, ok := strings.Cut(Example, "#power:\n")
 	require.True(t, ok)

@@ -71,7 +71,7 @@ func TestLostAttemptsStartAgain(t *testing.T) {
 		UnderWay: func(a Attempt) bool { return underWay[a] },
 	}
 	require.NoError(t, l.Pass(t.Context()))
-	require.Equal(t, []string{fmt.Sprintf(lost, "1")}, p.ended, "at once, if the worker is gone and nobody is at it")
+	require.Equal(t, []string{fmt.Sprintf(lost, "1")}, p.ended, "at once, if the worker is gone and no worker has the task")
 
 	p.activities, p.ended = p.activities[1:], nil
 	delete(underWay, left)
@@ -85,7 +85,7 @@ func TestLostAttemptsStartAgain(t *testing.T) {
 	require.NoError(t, l.Pass(t.Context()))
 	require.Empty(t, p.ended)
 
-	p.err = serviceerror.NewNotFound("it ended meanwhile")
+	p.err = serviceerror.NewNotFound("it has ended")
 	require.NoError(t, l.Pass(t.Context()))
 	require.Len(t, p.ended, 1)
 	p.err = serviceerror.NewUnavailable("gone")

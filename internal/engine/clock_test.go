@@ -48,9 +48,9 @@ func TestAgentsAreNotLostWhenTheClockIsSet(t *testing.T) {
 	require.False(t, ok, "no agent has come under that boot")
 }
 
-// TestAgentsAreNotLostWhenNobodyListened: a server that was frozen, or that started to
+// TestAgentsAreNotLostWhenTheServerDidNotListen: a server that was frozen, or that started to
 // listen late, cannot tell that agents were silent.
-func TestAgentsAreNotLostWhenNobodyListened(t *testing.T) {
+func TestAgentsAreNotLostWhenTheServerDidNotListen(t *testing.T) {
 	real := fakesite.NewClock(time.Unix(0, 0))
 	passed := func() time.Duration { return real.Now().Sub(time.Unix(0, 0)) }
 	c := process.Of(real.Now, passed)

@@ -19,7 +19,7 @@ func TestBootsLostByARestart(t *testing.T) {
 	for name, c := range map[string]struct {
 		kinds []string // of the boot's requests, oldest first
 		last  time.Duration
-		heard bool // since the start
+		asked bool // since the start
 		spent bool
 		up    time.Duration
 		want  int
@@ -33,7 +33,7 @@ func TestBootsLostByARestart(t *testing.T) {
 		"its system has an address": {kinds: []string{inventory.EventDHCP, inventory.EventOS}, last: before},
 		"in its self-test":          {},
 		"asks again":                {kinds: []string{inventory.EventDHCP}, last: after},
-		"loads a file":              {kinds: []string{inventory.EventDHCP}, last: before, heard: true},
+		"loads a file":              {kinds: []string{inventory.EventDHCP}, last: before, asked: true},
 		"its agent has said hello":  {kinds: []string{inventory.EventDHCP}, last: before, spent: true},
 		"not listened long enough":  {kinds: []string{inventory.EventDHCP}, last: before, up: bootSilence - time.Second},
 	} {
@@ -41,7 +41,7 @@ func TestBootsLostByARestart(t *testing.T) {
 			up := time.Duration(0)
 			s := newSite(t, func(x *Config) {
 				x.Up = func() time.Duration { return up }
-				x.IsBooting = func(context.Context, string, time.Time) (bool, error) { return c.heard, nil }
+				x.IsBooting = func(context.Context, string, time.Time) (bool, error) { return c.asked, nil }
 			})
 			s.AddMachine("m1", fakesite.MAC)
 			o := s.Arm("m1", "r1")

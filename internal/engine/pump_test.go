@@ -168,7 +168,7 @@ func TestPumpLetsNoRunWaitForAnother(t *testing.T) {
 }
 
 // TestPumpSendsReportsFirst: when more runs have events than are signalled at once, one with a report goes before those that boot,
-// also when the report stands behind another event of its run.
+// also when the report is behind another event of its run.
 func TestPumpSendsReportsFirst(t *testing.T) {
 	t.Parallel()
 	event := func(seq int64, run, kind string) inventory.Event {

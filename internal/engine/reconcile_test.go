@@ -52,7 +52,7 @@ func (hungTemporal) CountWorkflow(
 	return nil, ctx.Err()
 }
 
-// busyStore is an inventory with many runs, of which the first has an agent with work that
+// busyStore is an inventory with many runs; the agent of the first has work and
 // is silent.
 type busyStore struct {
 	fakesite.Inventory // of no store
@@ -332,7 +332,7 @@ func TestIdleAgentOfARunThatIsBehindIsNotTold(t *testing.T) {
 	require.Zero(t, idle())
 	require.NotZero(t, s.hears())
 	s.Clock.Move(9 * time.Second)
-	require.Zero(t, idle(), "it has heard just now")
+	require.Zero(t, idle(), "it has received a report just now")
 	s.Clock.Move(time.Second)
 	require.Equal(t, 1, idle())
 }

@@ -94,11 +94,11 @@ func within(from, to time.Duration) func(time.Duration) bool {
 }
 
 // TestOneServerWorks: a server waits for workers of other hosts that may have ended, and gives up when one goes on. It does not
-// wait for the worker of its predecessor, but gives up if that worker goes on: it is that of a copied host.
+// wait for the worker of its predecessor, but gives up if that worker goes on: it belongs to a copied host.
 func TestOneServerWorks(t *testing.T) {
 	const forever, elsewhere = 24 * time.Hour, "ingot serve other on b (/b)"
 	for name, c := range map[string]struct {
-		worker         string        // "": that of the predecessor
+		worker         string        // "": the predecessor's
 		from, to       time.Duration // when it polls, since the start of this server
 		cut            bool          // it is cut off at the end, not killed
 		fails, forgets func(time.Duration) bool

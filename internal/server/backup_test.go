@@ -55,8 +55,8 @@ func writeBackup(t *testing.T, s *server, passphrase string) string {
 	return file
 }
 
-// swapped is an archive with another server's inventory, of which every digest is
-// right, as anyone makes it who has the file and no key. Strip leaves the keys
+// swapped is an archive with another server's inventory, in which every digest is
+// valid, as anyone makes it who has the file and no key. Strip leaves the keys
 // out, too.
 func swapped(t *testing.T, file string, other *server, key []byte, strip bool) string {
 	t.Helper()

@@ -96,8 +96,8 @@ func TestDamagedInventoryIsRefused(t *testing.T) {
 	}
 }
 
-// TestLargeInventoryIsCheckedBesideTheWork: the server starts, and status tells.
-func TestLargeInventoryIsCheckedBesideTheWork(t *testing.T) {
+// TestLargeInventoryIsCheckedDuringTheWork: the server starts, and status tells.
+func TestLargeInventoryIsCheckedDuringTheWork(t *testing.T) {
 	t.Parallel()
 	cfg := usedInventory(t)
 	s := testServer(t, cfg)
@@ -135,9 +135,9 @@ func usedTemporal(t *testing.T, cfg config.Config) {
 	require.NoError(t, errors.Join(err, db.Close()))
 }
 
-// TestEmptyInventoryBesideAUsedTemporalIsRefused, each time, also when the file is
+// TestEmptyInventoryWithAUsedTemporalIsRefused, each time, also when the file is
 // gone.
-func TestEmptyInventoryBesideAUsedTemporalIsRefused(t *testing.T) {
+func TestEmptyInventoryWithAUsedTemporalIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(string) error{
 		"empty": func(file string) error { return os.Truncate(file, 0) },

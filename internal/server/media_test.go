@@ -146,7 +146,7 @@ func TestEjectAfterForgetKey(t *testing.T) {
 	require.Len(t, b.try(t), 1, "another key is known")
 	b.clock = b.clock.Add(ejectPause)
 	require.NoError(t, b.controllers.forgetKey(t.Context(), "192.0.2.1:443"))
-	require.Len(t, b.try(t), 1, "that of another BMC was forgotten")
+	require.Len(t, b.try(t), 1, "another BMC's key was forgotten")
 	require.NoError(t, b.controllers.forgetKey(t.Context(), address))
 	require.Empty(t, b.try(t))
 	require.Empty(t, b.service.Media())

@@ -72,16 +72,16 @@ func TestS25ServerTellsSomebody(t *testing.T) {
 	require.NotContains(t, fmt.Sprint(st, log.String(), r.Body), "CANARY")
 }
 
-func TestNobodyIsToldByDefault(t *testing.T) {
+func TestNoNoticesByDefault(t *testing.T) {
 	s := testServer(t, testConfig(t))
 	require.Equal(t, http.StatusServiceUnavailable, s.post(t, "/v1/notices/test", "").Code)
 	require.Nil(t, s.status(t.Context()).Notify)
 	require.Nil(t, s.notices.sender)
 }
 
-// What waits of a server that told somebody is given up where nobody is told,
+// The waiting notices of a server with a target are given up on one without a target,
 // and leaves an event, once.
-func TestNoticesThatNobodySendsAreClosed(t *testing.T) {
+func TestNoticesWithoutATargetAreClosed(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Notify.URL, cfg.Notify.SecretFile = "https://example.com/x", filepath.Join(t.TempDir(), "secret")
 	s, err := startWith(t, cfg, slog.New(slog.DiscardHandler))

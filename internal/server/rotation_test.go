@@ -214,7 +214,7 @@ func TestS26RotationOfAHostileBMC(t *testing.T) {
 	}
 }
 
-// TestS26AnotherOperationKeepsTheCandidate: an operation that runs beside a rotation does not remove the password that is about to
+// TestS26AnotherOperationKeepsTheCandidate: an operation that runs during a rotation does not remove the password that is about to
 // be set, and a run that has lost its machine sets none.
 func TestS26AnotherOperationKeepsTheCandidate(t *testing.T) {
 	b := newRotationBench(t, lab.RedfishHPE)

@@ -129,7 +129,7 @@ func ciphertexts(t *testing.T, path string) (out [][]byte) {
 
 // TestS24KeysAreReplacedWhileTheServerGoesOn: nothing of before opens what
 // is stored afterwards, nothing sealed by the old keys is left in the files,
-// and who writes meanwhile loses nothing.
+// and who writes at that time loses nothing.
 func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 	cfg := testConfig(t)
 	s := testServer(t, cfg)
@@ -221,7 +221,7 @@ func TestS24KeysAreReplacedWhileTheServerGoesOn(t *testing.T) {
 }
 
 // TestS24ReplacingKeysSurvivesACrashAtEachStep: a database that refuses to
-// write one table after the other stands for a process that is killed there.
+// write one table after the other simulates a process that is killed there.
 func TestS24ReplacingKeysSurvivesACrashAtEachStep(t *testing.T) {
 	for _, table := range []string{"machine", "plan", "assignment", "meta", "nothing"} {
 		t.Run(table, func(t *testing.T) {

@@ -176,7 +176,7 @@ func TestImageThatHasChanged(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, sent)
 	}
-	const long, short = "a long image, of which half was sent", "another one"
+	const long, short = "a long image, half of it sent", "another one"
 
 	// The peer has half of a long file when a short file takes its name. The offset
 	// would be beyond the end.

@@ -651,7 +651,7 @@ func TestOperatorDecides(t *testing.T) {
 	}
 }
 
-// TestDecisionAfterTheAnswer: a decision on a question that has been answered meanwhile is refused at once.
+// TestDecisionAfterTheAnswer: a decision on a question that has been answered is refused at once.
 func TestDecisionAfterTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Source

@@ -136,7 +136,7 @@ func TestHeldRunIsRecordedAfterRestore(t *testing.T) {
 	require.Equal(t, "asks", gotOp.Message)
 }
 
-// TestHoldRuns: the runs of a cluster are held beside those of the backup, and each machine's history says so once.
+// TestHoldRuns: the runs of a cluster are held along with those of the backup, and each machine's history says so once.
 func TestHoldRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -556,7 +556,7 @@ func TestOtherHardwareRevokesTokens(t *testing.T) {
 	require.False(t, g.SecretsOpen(w.clock.Now()))
 }
 
-// The grant decides whether an agent's token is over, revoked or unknown here.
+// The grant decides whether an agent's token is of an ended run, revoked or unknown here.
 func TestTokenAfterItsRun(t *testing.T) {
 	h := sha256.Sum256([]byte(token("n1")))
 	for name, c := range map[string]struct {

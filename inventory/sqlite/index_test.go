@@ -370,9 +370,9 @@ func (g *lookupGate) pass() {
 
 func (g *lookupGate) release() { g.once.Do(func() { close(g.open) }) }
 
-// TestFewLookupsReadTheDatabaseBesideTheIndex: of a flood that comes while the index is being read, a few lookups read the
+// TestFewLookupsReadTheDatabaseDuringTheIndex: of a flood that comes while the index is being read, a few lookups read the
 // database. The others are answered from memory when the index is there, also while those few still wait.
-func TestFewLookupsReadTheDatabaseBesideTheIndex(t *testing.T) {
+func TestFewLookupsReadTheDatabaseDuringTheIndex(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const machines = 40

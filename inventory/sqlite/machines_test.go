@@ -418,7 +418,7 @@ func TestSeenIsBounded(t *testing.T) {
 	require.Equal(t, w.in(2499*time.Second), got[0].Last)
 	require.LessOrEqual(t, len(got[0].Class), 256)
 
-	// Counts are added; a stored machine's MAC is not unknown, and that of a new machine is
+	// Counts are added; a stored machine's MAC is not unknown, and a new machine's is
 	// removed.
 	newest := got[0]
 	require.NoError(t, w.Seen.PutSeen(ctx, []inventory.Seen{
@@ -430,7 +430,7 @@ func TestSeenIsBounded(t *testing.T) {
 	require.Equal(t, int64(5), got[0].Count)
 	require.Equal(t, newest.First, got[0].First)
 
-	// What an unknown machine reports is kept with it; that of a stored machine is not.
+	// What an unknown machine reports is kept with it; a stored machine's report is not.
 	facts := action.Facts{Serial: "SN1", Disks: []action.Disk{{Path: "/dev/sda", Signatures: []string{"LVM"}}}}
 	name, err := w.Seen.PutDiscovered(ctx, newest.MAC, facts, w.in(time.Minute))
 	require.NoError(t, err)

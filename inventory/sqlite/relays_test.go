@@ -18,7 +18,7 @@ func TestRelays(t *testing.T) {
 	require.NoError(t, w.Relays.PutRelay(t.Context(), gateway, began))
 	at, err = w.Relays.Relayed(t.Context(), gateway)
 	require.NoError(t, err)
-	require.True(t, began.Add(time.Minute).Equal(at), "%s: what was heard later stays", at)
+	require.True(t, began.Add(time.Minute).Equal(at), "%s: the last contact stays", at)
 
 	// A stored time in the future, from a clock that was ahead, is replaced by any time.
 	require.NoError(t, w.Relays.PutRelay(t.Context(), gateway, w.in(24*time.Hour)))
@@ -38,7 +38,7 @@ func TestRelays(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, at.IsZero())
 
-	// A relay is recorded again when it is heard, and then stays. A relay with a time in the future
+	// A relay is recorded again at its next packet, and then stays. A relay with a time in the future
 	// is removed first.
 	require.NoError(t, w.Relays.PutRelay(t.Context(), netip.MustParseAddr("10.9.9.9"), w.in(24*time.Hour)))
 	require.NoError(t, w.Relays.PutRelay(t.Context(), gateway, w.in(0)))

@@ -131,7 +131,7 @@ func (h *host) harvesterDocument(ctx context.Context) (*harvesterConfig, error) 
 	}
 	setup, _ := inline["install"].(map[string]any)
 	if setup["automatic"] != true {
-		return nil, errors.New("installing: a person would have to answer questions (harvester.install.automatic is not true)")
+		return nil, errors.New("installing: an operator would have to answer questions (harvester.install.automatic is not true)")
 	}
 	if url, ok := setup["config_url"].(string); ok && url != "" {
 		h.stage("config", "fetching the configuration")

@@ -420,7 +420,7 @@ func (r *router) relaying() error {
 // stopRelay stops dhcrelay, if it runs, and waits until its port is free.
 func (r *router) stopRelay() {
 	if r.relay != nil {
-		_ = r.relay.Process.Kill() // it has ended by itself otherwise
+		_ = r.relay.Process.Kill() // it has already ended otherwise
 		<-r.ended
 	}
 	r.relay, r.args = nil, nil

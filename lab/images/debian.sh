@@ -34,7 +34,7 @@ cloud_init_modules: [ seed_random, bootcmd, write_files, set_hostname, update_et
 cloud_config_modules: [ set_passwords, timezone, runcmd ]
 cloud_final_modules: [ scripts_vendor, scripts_per_once, scripts_per_boot, scripts_per_instance, scripts_user, phone_home, final_message ]
 Y
-# ds-identify would otherwise switch cloud-init off: the lab's hardware is not that of a known cloud.
+# ds-identify would otherwise switch cloud-init off: the lab's hardware is not a known cloud's.
 echo "policy: enabled" > "$R/etc/cloud/ds-identify.cfg"
 cat > "$R/etc/systemd/system/lab-booted.service" <<'Y'
 [Unit]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guest.sh OUT.cpio.gz PKG : the initramfs of a guest that runs a program of this machine under a clock of its own.
 #
-# The guest's root is this machine's, read-only, over 9p. What it runs stands in the file /guest that Guest appends as a
+# The guest's root is this machine's, read-only, over 9p. What it runs is in the file /guest that Guest appends as a
 # second archive: variables in the shell's syntax (see Guest in ../guest.go).
 # The second serial port is a shell: one command per line; its output comes back, then a line "guest-done STATUS".
 set -euo pipefail

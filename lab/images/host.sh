@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# host.sh OUT.raw PKG : a Debian 12 with systemd for a server: the root file system, and beside it vmlinuz and initrd, which start it.
+# host.sh OUT.raw PKG : a Debian 12 with systemd for a server: the root file system, and next to it vmlinuz and initrd, which start it.
 #
 # Nothing configures its network. It mounts the second disk, read-only, at /media. When it is up, it prints LAB-HOST-UP on the first
 # serial port. The second serial port is a shell of root: one command per line; its output comes back, then a line

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# vyos-root.sh ROOT PKG : what the stand-in for VyOS has in its root file system beside its configuration: a shell, and the DHCP
+# vyos-root.sh ROOT PKG : what the stand-in for VyOS has in its root file system besides its configuration: a shell, and the DHCP
 # relay of ISC with its libraries.
 set -euo pipefail
 ROOT=$1 PKG=$2

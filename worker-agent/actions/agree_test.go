@@ -151,7 +151,7 @@ func newStore(t *testing.T) *httptest.Server {
 	return web
 }
 
-// validEnvironment returns what each action needs beside a disk.
+// validEnvironment returns what each action needs in addition to a disk.
 func validEnvironment(native string, web *httptest.Server) map[string]string {
 	image := disktest.SHA256(disktest.TestImage())
 	return map[string]map[string]string{

@@ -35,7 +35,7 @@ const (
 	slowDisk  = 300e6 // bytes a second
 )
 
-// TestBenchImage measures image2disk beside `curl | decompressor | dd`, in turns: the median of three runs and the ratio of the
+// TestBenchImage measures image2disk and `curl | decompressor | dd`, in turns: the median of three runs and the ratio of the
 // speeds. The disk is a file in memory, as it is ("free") or with 300 MB/s in each direction. "proof" reads the disk back:
 // image2disk does, and the pipe is followed by `dd | sha256sum`.
 func TestBenchImage(t *testing.T) {
@@ -205,7 +205,7 @@ func (s throttledDisks) Open(path string) (blockdev.Device, error) {
 	return &throttledDevice{Device: d, rate: s.rate}, nil
 }
 
-// A throttledDevice is busy for the time that each read and write takes, also while nobody waits for it.
+// A throttledDevice is busy for the time that each read and write takes, also while no caller waits for it.
 type throttledDevice struct {
 	blockdev.Device
 	rate float64

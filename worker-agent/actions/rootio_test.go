@@ -105,7 +105,7 @@ func (f *fakePrograms) mark(file string, off int64, text string) error {
 	return errors.Join(err, w.Close())
 }
 
-// storageSite is a machine with two disks of 64 MiB, the first of which is bound to the run.
+// storageSite is a machine with two disks of 64 MiB; the first is bound to the run.
 type storageSite struct {
 	*fakePrograms
 	bound   action.Disk

@@ -24,7 +24,7 @@ func TestFactsFitAHello(t *testing.T) {
 				},
 				Rotational: true, Transport: "sas", Signatures: []string{
 					"gpt", "zfs_member",
-					"a very long label of somebody's pool \x00\x01 " + strings.Repeat("<", 200),
+					"a very long label of another host's pool \x00\x01 " + strings.Repeat("<", 200),
 				},
 			})
 		}

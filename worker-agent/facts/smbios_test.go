@@ -88,7 +88,7 @@ func (f fakeBMC) request(netfn, command byte, data ...byte) ([]byte, error) {
 	return nil, errors.New("completion code 0xc1")
 }
 
-// The address is that of the first network channel that has one.
+// The address belongs to the first network channel that has one.
 func TestAskIPMI(t *testing.T) {
 	bmc := fakeBMC{
 		"\x06\x01":                 {0x20, 0x81, 1, 2, 0x02, 0xbf, 0xa2, 0x02, 0xf0, 0, 1},

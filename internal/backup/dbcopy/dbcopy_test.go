@@ -172,7 +172,7 @@ func TestMakeWhileOthersWrite(t *testing.T) {
 	to := path + ".copy"
 	err := Make(t.Context(), again, again, path, to)
 	close(stop)
-	t.Logf("%d transactions meanwhile", <-done)
+	t.Logf("%d transactions during the copy", <-done)
 	if err != nil {
 		t.Fatal(err)
 	}

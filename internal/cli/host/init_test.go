@@ -32,7 +32,7 @@ func TestInitKnowsWhatItHasWritten(t *testing.T) {
 	require.False(t, f.agree(n))
 }
 
-// A key is set where it stands or where its comment does, and nothing else changes. What cannot be changed line by line is refused.
+// A key is set where it is or where its comment is, and nothing else changes. What cannot be changed line by line is refused.
 func TestSetNetboot(t *testing.T) {
 	set := []setting{{"interfaces", "[eth1]"}, {"loaders", `"/x"`}}
 	for name, c := range map[string]struct{ text, want, changed string }{

@@ -177,7 +177,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// loseAnswers DATABASE makes an inventory that of a server that was killed before it stored the answers of requests with an
+// loseAnswers DATABASE makes an inventory look like a killed server's: it had not stored the answers of requests with an
 // Idempotency-Key.
 func loseAnswers(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {

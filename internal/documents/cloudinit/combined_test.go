@@ -33,7 +33,7 @@ const (
 	isEmpty   = ""
 )
 
-// judged are documents, and what cloud-init 22.4.2 (JudgedBy) makes of each where it stands alone: the kinds of its parts, "-"
+// judged are documents, and what cloud-init 22.4.2 (JudgedBy) makes of each where it is alone: the kinds of its parts, "-"
 // before one that it does not take. TestCloudInitJudges asks cloud-init itself.
 var judged = []struct {
 	name, document, alone string

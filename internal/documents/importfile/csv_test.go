@@ -180,7 +180,7 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		goodRow + rest[:len(rest)-1] + ",x\n"
 
 	ms, _, ps := readCSV("f", []byte(text))
-	require.Empty(t, ms, "nothing is imported unless all is right")
+	require.Empty(t, ms, "nothing is imported unless all is valid")
 	for _, p := range ps {
 		require.NotContains(t, p.String(), "hush")
 		require.NotContains(t, p.String(), "root")
@@ -230,7 +230,7 @@ func TestReadCSVReportsEverything(t *testing.T) {
 	}, texts(ps))
 }
 
-// TestS25ShiftedColumnsRepeatNoPassword: whichever column the password stands in, no problem repeats it, though the name of
+// TestS25ShiftedColumnsRepeatNoPassword: whichever column the password is in, no problem repeats it, though the name of
 // its own column is misspelt.
 func TestS25ShiftedColumnsRepeatNoPassword(t *testing.T) {
 	const header = eksaHeader + ",vlan_id,arch,uefi,bmc_type,bmc_port,failure_domain,serial,disk_selector,image"

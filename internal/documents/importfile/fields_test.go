@@ -104,7 +104,7 @@ var unused = map[string]bool{
 	"Job iso spec.tasks[1]":                                            true,
 }
 
-// unmatched are documents of which nothing is taken over, which the import says.
+// unmatched are documents without anything to take over, which the import says.
 var unmatched = regexp.MustCompile(`^(TinkerbellMachineConfig mgmt-(md|etcd)|Cluster .*|TinkerbellDatacenterConfig .*|Task .*|` +
 	`WorkflowRuleSet .*|Policy .*|Namespace .*)$`)
 

@@ -24,7 +24,7 @@ spec:
         - {mount: {device: /dev/sda2, format: ext4, point: /, create: {force: true, options: [-L, ROOT]}}}
 `
 
-// The storage of a Hardware becomes that of the machine. One that rootio could not make is a note, with the reason.
+// The storage of a Hardware becomes the machine's. One that rootio could not make is a note, with the reason.
 func TestStorageIsTakenOver(t *testing.T) {
 	in, err := Read([]File{{Name: "f", Content: []byte(hardwareWithStorage)}})
 	require.NoError(t, err)

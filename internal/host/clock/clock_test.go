@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hands are a wall clock that somebody sets and a counter that nobody does.
+// hands are a wall clock that can be set and a counter that cannot.
 type hands struct {
 	at   time.Time
 	mono time.Duration
@@ -41,7 +41,7 @@ func TestUpCountsOnlyListening(t *testing.T) {
 	require.Equal(t, time.Minute+frozen, c.Up(), "a busy moment")
 
 	c.Listening()
-	require.Zero(t, c.Up(), "the database was opened, and nobody listened")
+	require.Zero(t, c.Up(), "the database was opened, and the server did not listen")
 	h.look(c, time.Minute)
 	require.Equal(t, time.Minute, c.Up())
 
@@ -53,7 +53,7 @@ func TestUpCountsOnlyListening(t *testing.T) {
 	began := h.at
 	h.pass(10 * time.Minute)
 	_, stepped := c.Look()
-	require.False(t, stepped, "nobody has set a clock")
+	require.False(t, stepped, "the clock was not set")
 	h.look(c, 3*time.Second)
 	require.Equal(t, 3*time.Second, c.Up(), "from the look that noticed")
 	require.Zero(t, c.Left(began, 10*time.Minute), "what does not need this server has passed")
@@ -111,7 +111,7 @@ func TestLeft(t *testing.T) {
 			c.Look()
 			h.pass(4 * time.Minute)
 		}, 6 * time.Minute},
-		"a step that nobody saw yet": {func(h *hands, _ *Clock) { h.pass(2 * time.Minute); h.set(24 * time.Hour) }, 10 * time.Minute},
+		"a step that was not seen": {func(h *hands, _ *Clock) { h.pass(2 * time.Minute); h.set(24 * time.Hour) }, 10 * time.Minute},
 		"five minutes forward twice": {func(h *hands, c *Clock) {
 			for range 2 {
 				h.pass(time.Minute)

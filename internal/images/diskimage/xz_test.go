@@ -58,7 +58,7 @@ func TestXZBlocks(t *testing.T) {
 		})
 	}
 
-	// Blocks that declare more than is decompressed beside others are read as one stream.
+	// Blocks that declare more than is decompressed in parallel are read as one stream.
 	large := append(make([]byte, maxBlock), "end"...)
 	got, err := readContent(compressXZ(t, large, "-0", "-T2", "--block-size=40MiB"))
 	require.NoError(t, err)

@@ -40,8 +40,8 @@ func TestFindSum(t *testing.T) {
 			"Algorithm : SHA256\r\nHash      : " + two + "\r\nPath      : other.raw\r\n",
 		"certutil": "SHA256 hash of debian.qcow2:\r\n" + one + "\r\nCertUtil: -hashfile command completed successfully.\r\n" +
 			"SHA256 hash of file other.raw:\r\n" + strings.TrimSpace(strings.Repeat("2b ", 32)) + "\r\n",
-		"beside a digest alone": one + "  debian.qcow2\n" + strings.Repeat("ff", 32) + "\n" + two + "  other.raw\n",
-		"twice":                 one + "  debian.qcow2\n" + one + "  debian.qcow2\n" + two + "  other.raw",
+		"with a digest alone": one + "  debian.qcow2\n" + strings.Repeat("ff", 32) + "\n" + two + "  other.raw\n",
+		"twice":               one + "  debian.qcow2\n" + one + "  debian.qcow2\n" + two + "  other.raw",
 	}
 	for name, list := range lists {
 		t.Run(name, func(t *testing.T) {

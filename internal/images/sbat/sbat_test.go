@@ -37,7 +37,7 @@ func TestS36ProgramsSayTheirGenerations(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "no SBAT generations, not signed", p.String())
 
-	// An optional header that ends before the table of signatures is that of a program without one.
+	// An optional header that ends before the table of signatures belongs to a program without one.
 	b := fakeloader.Program("", true)
 	binary.LittleEndian.PutUint32(b[0x58+108:], 4)
 	p, err = Read(bytes.NewReader(b))
@@ -145,7 +145,7 @@ func FuzzSBAT(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := Read(bytes.NewReader(b))
 		if err != nil && len(p.Components) > 0 {
-			t.Errorf("components %v beside the error %v", p.Components, err)
+			t.Errorf("components %v along with the error %v", p.Components, err)
 		}
 		for _, c := range p.Components {
 			if !validName(c.Name) || c.Generation < 1 || c.Generation > 65535 {

@@ -153,7 +153,7 @@ func (l limited) served(c net.Conn, path string) bool {
 	if err != nil || !strings.HasPrefix(string(b[:n]), "HTTP/1.1 200") {
 		return false
 	}
-	for address := range l.idle { // the server knows that the request is over
+	for address := range l.idle { // the server knows that the request has ended
 		if address == c.LocalAddr().String() {
 			break
 		}

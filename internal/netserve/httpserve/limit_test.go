@@ -110,7 +110,7 @@ func TestSlowLookupDelaysNoConnection(t *testing.T) {
 	require.Len(t, l.conns, 8)
 	require.False(t, l.conns[conns[8]].preferred)
 	accept("127.0.0.2")
-	require.Contains(t, l.conns, conns[8], "it is not closed for others meanwhile")
+	require.Contains(t, l.conns, conns[8], "it is not closed for others during the look-up")
 
 	go func() { answer <- true; close(done) }()
 	<-done

@@ -200,7 +200,7 @@ func TestEvents(t *testing.T) {
 	put(waiting("r1", "1.bind.1"))
 	put(waiting("r1", "1.bind.1")) // the same once more
 	late := w
-	put(late) // older than what stands
+	put(late) // older than the current one
 	again := waiting("r1", "1.bind.2")
 	again.Seq = 4
 	put(again)
@@ -347,7 +347,7 @@ func TestQueueIsBounded(t *testing.T) {
 	require.Equal(t, "r0010", n.Run, "the oldest went")
 }
 
-func TestNobodyIsTold(t *testing.T) {
+func TestNoNotificationsWithoutATarget(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()

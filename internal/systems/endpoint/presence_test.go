@@ -14,5 +14,5 @@ func TestPresence(t *testing.T) {
 	require.Empty(t, mac)
 	found, _, err = Presence{}.Answers(t.Context(), netip.MustParseAddr("192.0.2.7"))
 	require.NoError(t, err)
-	require.False(t, found, "nobody has an address of a documentation network")
+	require.False(t, found, "no host has an address of a documentation network")
 }

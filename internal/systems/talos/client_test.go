@@ -227,7 +227,7 @@ func TestAnotherCluster(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrRefused)
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoServerThere(t *testing.T) {
 	_, err := Client{}.Version(t.Context(), "127.0.0.1:1", newPKI(t).talosconfig(t))
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
 }

@@ -50,7 +50,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 		default:
 		}
 	}
-	t.Logf("%d runs were started meanwhile", started)
+	t.Logf("%d runs were started during the backup", started)
 	if st, err := os.Stat(to); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the copy: %v %v", st, err)
 	}

@@ -294,7 +294,7 @@ func TestDeletedHistoriesShrinkTheFile(t *testing.T) {
 	for number(t, db, "PRAGMA page_count") > full/4 {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("the file had %d pages and has %d, of which %d are free", full, number(t, db, "PRAGMA page_count"),
+			t.Fatalf("the file had %d pages and has %d, %d of them free", full, number(t, db, "PRAGMA page_count"),
 				number(t, db, "PRAGMA freelist_count"))
 		case <-time.After(20 * time.Millisecond):
 		}

@@ -198,7 +198,7 @@ func TestRunContinuesAfterKilledChild(t *testing.T) {
 		followed <- s.While(following, func(ctx context.Context, srv temporalchild.Server) error {
 			lives <- srv
 			<-ctx.Done()
-			return errors.New("not returned, for the life is over")
+			return errors.New("not returned, for the life has ended")
 		})
 	}()
 	before := <-lives

@@ -70,7 +70,7 @@ func TestArchiveIsExtractedAsGNUTarDoes(t *testing.T) {
 	}
 }
 
-// hostileArchives try to write outside of the folder; outside is one beside it.
+// hostileArchives try to write outside of the folder; outside is a folder next to it.
 func hostileArchives(t testing.TB, outside string) map[string][]byte {
 	victim := filepath.Join(outside, "victim")
 	return map[string][]byte{
@@ -115,7 +115,7 @@ func requireUntouched(t testing.TB, outside, what string) {
 	require.Len(t, list, 1, what)
 }
 
-// newOutside returns a folder to extract into, and one beside it.
+// newOutside returns a folder to extract into, and one next to it.
 func newOutside(t testing.TB) (root, outside string) {
 	t.Helper()
 	dir := t.TempDir()

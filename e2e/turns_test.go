@@ -16,8 +16,8 @@ import (
 // core is the load of one fully used processor.
 const core = 10
 
-// besides lists the tests that have called beside.
-var besides queue
+// turns lists the tests that have called runInTurn.
+var turns queue
 
 // A queue holds waiting parallel tests. Go starts parallel tests in an arbitrary order. Here the
 // largest start first, so that none is left over at the end, and as many run at a time as the
@@ -39,13 +39,13 @@ type turn struct {
 // work returns the total processor time of a test.
 func (t turn) work() int64 { return int64(t.seconds) * t.load }
 
-// beside is t.Parallel for a test of the lab, with its duration in seconds on idle processors and
+// runInTurn is t.Parallel for a test of the lab, with its duration in seconds on idle processors and
 // its average load. Tests that do not call it run before these, one at a time: they measure, or
 // check all processes.
 //
 // With -parallel below 64 it is only t.Parallel: otherwise the waiting tests could occupy all
 // places.
-func beside(t *testing.T, seconds int, load int64) {
+func runInTurn(t *testing.T, seconds int, load int64) {
 	t.Helper()
 	places, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String())
 	require.NoError(t, err)
@@ -55,14 +55,14 @@ func beside(t *testing.T, seconds int, load int64) {
 	}
 	carry := int64(runtime.NumCPU() * core)
 	mine := turn{seconds, min(load, carry), make(chan struct{})}
-	besides.mu.Lock()
-	besides.waiting = append(besides.waiting, mine)
-	besides.mu.Unlock()
+	turns.mu.Lock()
+	turns.waiting = append(turns.waiting, mine)
+	turns.mu.Unlock()
 	t.Parallel() // returns when the serial tests have ended and all others are in the queue
 	began := time.Now()
-	besides.begin.Do(func() { besides.release(carry) })
+	turns.begin.Do(func() { turns.release(carry) })
 	<-mine.came
-	t.Cleanup(func() { besides.release(mine.load) })
+	t.Cleanup(func() { turns.release(mine.load) })
 	if waited := time.Since(began); waited > time.Second {
 		t.Logf("%.0f s of its time it has waited for its turn", waited.Seconds())
 	}
