@@ -89,7 +89,7 @@ CONCURRENT = go list -f '{{.Dir}}' ./... | while read -r d; do \
 
 # "make lint" vets the code, once for all; go test would do it again for the race detector.
 test: deps-test build ## all tests that need no virtual machine
-	@$(CONCURRENT) | grep -q /workflows$$ || { echo "make test: the list of packages for the race detector is incomplete" >&2; exit 1; }
+	@$(CONCURRENT) | grep /workflows$$ > /dev/null || { echo "make test: the list of packages for the race detector is incomplete" >&2; exit 1; }
 	GORACE=atexit_sleep_ms=50 go test -race -vet=off -p 3 $$($(CONCURRENT))
 	go test -vet=off $$(go list -f '{{.Dir}}' ./... | grep -vxF "$$($(CONCURRENT))")
 	cd web && npm test --silent

@@ -24,6 +24,7 @@ type Quiet struct {
 	// AllowedHosts as in Access.
 	AllowedHosts []string
 	Version      string
+	Guard        *guard.Guard
 	Log          *slog.Logger
 }
 
@@ -37,11 +38,12 @@ type QuietStatus struct {
 // Handler returns the routes.
 func (q Quiet) Handler() http.Handler {
 	s := &sites{site: q.Site, log: q.Log}
-	r := httpapi.NewRouter(q.Log, guard.New(q.Log))
+	r := httpapi.NewRouter(q.Log, q.Guard)
 	r.Use(q.checkHost(hostSet(q.AllowedHosts)))
 	r.NoRoute(q.refuse)
 	r.NoMethod(q.refuse)
 	r.GET("/healthz", answerHealth)
+	r.HEAD("/healthz", answerHealth)
 	httpapi.AddRoutes(r.Group("", q.authenticate), []httpapi.Route{
 		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(q.status)},
 		{Method: "GET", Path: "/v1/site", Handler: httpapi.Get(s.get)},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -108,10 +109,12 @@ func TestQuiet(t *testing.T) {
 		TokenSHA256:  sha256.Sum256([]byte(adminToken)),
 		AllowedHosts: []string{"localhost", "127.0.0.1"},
 		Version:      "v0-test",
+		Guard:        guard.New(slog.New(slog.DiscardHandler)),
 		Log:          slog.New(slog.DiscardHandler),
 	}.Handler()
 	admin := header{"Authorization", "Bearer " + adminToken}
 	require.Equal(t, http.StatusOK, send(t, h, http.MethodGet, "/healthz", nil).Code)
+	require.Equal(t, http.StatusOK, send(t, h, http.MethodHead, "/healthz", nil).Code, "a load balancer's probe")
 	require.Equal(t, http.StatusForbidden, send(t, h, http.MethodGet, "/healthz", nil, header{"Host", "evil.example"}).Code)
 	byAddress := header{"Host", "10.0.0.9:8080"}
 	require.Equal(t, http.StatusServiceUnavailable, send(t, h, http.MethodGet, "/metrics", nil, byAddress).Code, "a scrape")

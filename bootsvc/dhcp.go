@@ -76,7 +76,7 @@ func (c *clients) bootFile(x dhcp.Client, class wire.Class) (file, why string) {
 func (c *clients) Reasons(ctx context.Context, r dhcp.Request) []string {
 	_, _, d, err := c.decider.lookup(ctx, Request{MAC: r.MAC, Class: r.Class, Arch: r.Arch})
 	if err != nil {
-		return nil // it worked a moment ago
+		return nil // the inventory fails now, or the time for this packet has passed
 	}
 	return d.Reasons
 }

@@ -117,7 +117,7 @@ func (c *client) heartbeat(ctx context.Context, h action.Heartbeat, o *action.Or
 }
 
 // do posts in or, if in is nil, gets path. It decodes the answer into out, which stays unchanged on
-// 204. 410 is an *endedError, other refusals are a *statusError.
+// 204. 410 is an *endedError, other refusals are a *fetch.StatusError.
 func (c *client) do(ctx context.Context, path string, in, out any, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// takeGrant makes the run the owner of its machine. end always undoes it with releaseGrant.
+// takeGrant makes the run the owner of its machine. end always undoes it with grant.release.
 func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 	if err := r.record.showPhase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
 		return err

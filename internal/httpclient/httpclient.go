@@ -1,4 +1,5 @@
-// Package httpclient makes the HTTP clients of controllers, installed systems, peers and receivers of notices.
+// Package httpclient makes the clients of all HTTP services to which credentials are sent: controllers, installed systems, peers,
+// the API, receivers of notices and traces.
 package httpclient
 
 import (

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
@@ -23,6 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/memlimit"
 	"github.com/ingotmetal/ingot/internal/images/imagefile"
 	"github.com/ingotmetal/ingot/internal/netserve/listener"
+	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/internal/observe/metrics"
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
@@ -71,7 +73,7 @@ func quietAPI(o Options, h *siterole.Host) (http.Handler, error) {
 
 	q := api.Quiet{
 		Site: sites{h, h.Peers}, TokenSHA256: sha256.Sum256([]byte(token)), AllowedHosts: listener.OperatorHosts(o.Config),
-		Version: o.Version, Log: o.Log,
+		Version: o.Version, Guard: h.Guard(), Log: slog.New(quietlog.Handler(o.Log.With("part", "api").Handler(), time.Now)),
 	}
 	return q.Handler(), nil
 }

@@ -204,7 +204,7 @@ func TestImageThatHasChanged(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(short), 0o600))
 	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, "11 bytes, but 36 in the inventory")
+	require.ErrorContains(t, err, fmt.Sprintf("%d bytes, but %d in the inventory", len(short), len(long)))
 	img.Size = int64(len(short))
 	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrConflict, "another digest")

@@ -54,11 +54,10 @@ func DestroyKeys(keyFile string, m Mark) error {
 		if err != nil {
 			return err
 		}
-		if marked {
-			continue
-		}
-		if err := overwrite(file); err != nil {
-			return fmt.Errorf("destroying the keys in %q: %w", file, err)
+		if !marked {
+			if err := overwrite(file); err != nil {
+				return fmt.Errorf("destroying the keys in %q: %w", file, err)
+			}
 		}
 		if file != keyFile {
 			if err := os.Remove(file); err != nil {

@@ -184,7 +184,11 @@ func claimEpoch(ctx context.Context, u *backup.Unpacked, ring *keyring.Ring, epo
 
 // Discard removes the files of Receive.
 func (r receiver) Discard(string) error {
-	return errors.Join(os.RemoveAll(r.preparedKeys()), os.RemoveAll(stagingDirOf(r.cfg)))
+	left, err := durablefile.Leftovers(r.preparedKeys())
+	for _, file := range append(left, r.preparedKeys()) {
+		err = errors.Join(err, os.RemoveAll(file))
+	}
+	return errors.Join(err, os.RemoveAll(stagingDirOf(r.cfg)))
 }
 
 // part is a file of a prepared site, which install moves from from to to.

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bytes"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -137,7 +138,13 @@ func TestMigrationRenamesOperators(t *testing.T) {
 		VALUES ('m1', 'person:ann', 1, 0, '', 1, 0, 0, 0, 0, 1), ('m2', 'r1', 1, 0, 'machine/m2', 1, 0, 0, 0, 0, 1);
 		INSERT INTO workflow (run, machine, state, final, started, ended, updated, doc)
 		VALUES ('r1', 'm2', 'RUNNING', 0, 1, 0, 1, '{"run":"r1","phase":"waiting-for-person"}'),
-			('r0', 'm2', 'SUCCESS', 1, 1, 1, 1, '{"run":"r0","phase":"done","evidence":"person"}')`)
+			('r0', 'm2', 'SUCCESS', 1, 1, 1, 1, '{"run":"r0","phase":"done","evidence":"person"}');
+		INSERT INTO operation (run, id, kind, name, final, started, doc)
+		VALUES ('o1', 'recover/all', 'Recover', 'all', 0, 1, '{"run":"o1","id":"recover/all","step":"waiting-for-person"}');
+		INSERT INTO event (machine, run, epoch, boot, kind, key, at, count, message, detail, by, signalled)
+		VALUES ('m1', 'person:ann', 1, 0, 'grant', '', 1, 1, '', NULL, '', 1),
+			('m2', 'r1', 1, 0, 'phase', '1.waiting-for-person', 1, 1, 'waiting-for-person: which disk?', '{"phase":"waiting-for-person"}', '', 1),
+			('m2', 'r1', 1, 0, 'phase', '2.bind', 1, 1, 'bind', '{"phase":"bind","before":"waiting-for-person"}', '', 1)`)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 
@@ -157,6 +164,16 @@ func TestMigrationRenamesOperators(t *testing.T) {
 	ended, err := s.Workflows.Workflow(t.Context(), "r0")
 	require.NoError(t, err)
 	require.Equal(t, "operator", ended.Evidence)
+
+	var old int
+	require.NoError(t, s.ro.Get(&old, `SELECT (SELECT count(*) FROM event WHERE run || key || message || coalesce(detail, '') LIKE '%person%')
+		+ (SELECT count(*) FROM operation WHERE doc LIKE '%person%') + (SELECT count(*) FROM agent WHERE run LIKE '%person%')`))
+	require.Zero(t, old)
+	var phase inventory.PhaseChange
+	var detail string
+	require.NoError(t, s.ro.Get(&detail, "SELECT detail FROM event WHERE key = '1.waiting-for-operator'"))
+	require.NoError(t, json.Unmarshal([]byte(detail), &phase))
+	require.Equal(t, inventory.PhaseWaiting, phase.Phase)
 }
 
 func TestMigrationBacksUpFirst(t *testing.T) {
