@@ -1,7 +1,7 @@
-// Package action is the contract between a template, the workflow that runs it, and the agent that
-// carries out its actions on the machine.
+// Package action defines what templates, workflows and agents share: actions with their variables, and the protocol between agent and
+// server.
 //
-// It imports only the standard library, because the agent links no other part of the server.
+// It imports only the standard library, because it is the only part of the server in the agent's program.
 package action
 
 import (
@@ -37,10 +37,10 @@ type Seconds int64
 // Duration returns s as a time.Duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Second }
 
-// A Key identifies one attempt at one action of one grant. Every message about an action contains
-// it; a message with another key is dropped.
+// A Key identifies one attempt at one action of a run. Every message about an action contains the Key of the attempt; a message with
+// another Key is ignored.
 type Key struct {
-	Epoch   int64 `json:"epoch"`
+	Epoch   int64 `json:"epoch"`   // epoch of the run's grant
 	Action  int   `json:"action"`  // index in the plan, from 0
 	Attempt int   `json:"attempt"` // from 1
 }
@@ -53,16 +53,16 @@ type Disk struct {
 	Serial     string   `json:"serial,omitempty"`
 	WWN        string   `json:"wwn,omitempty"`
 	Model      string   `json:"model,omitempty"`
-	ByID       []string `json:"byID,omitempty"`       // names under /dev/disk/by-id, as udev makes them
+	ByID       []string `json:"byID,omitempty"`       // names that udev makes under /dev/disk/by-id
 	Size       int64    `json:"size"`                 // bytes
 	SectorSize int      `json:"sectorSize,omitempty"` // logical, bytes; 0 = not known
 	Rotational bool     `json:"rotational,omitempty"`
 	Removable  bool     `json:"removable,omitempty"`
 	ReadOnly   bool     `json:"readOnly,omitempty"`
 	Transport  string   `json:"transport,omitempty"` // nvme, sata, usb, virtio …
-	Firmware   string   `json:"firmware,omitempty"`  // its revision
+	Firmware   string   `json:"firmware,omitempty"`  // revision of the disk's firmware
 	Signatures []string `json:"signatures,omitempty"`
-	Written    string   `json:"written,omitempty"` // last run that wrote it; set by the server from its records
+	Written    string   `json:"written,omitempty"` // last run that wrote the disk; set by the server from its records
 	Blank      bool     `json:"blank,omitempty"`   // no signature, and both ends are zero
 }
 
@@ -83,7 +83,7 @@ type NIC struct {
 	MAC   string `json:"mac"`
 	Speed int    `json:"speed,omitempty"` // Mbit/s
 	Up    bool   `json:"up,omitempty"`
-	// Firmware is the version of its firmware, as its driver writes it.
+	// Firmware is the version of the interface's firmware, as its driver reports it.
 	Firmware string `json:"firmware,omitempty"`
 	// Neighbour is the switch port that the interface is connected to, if LLDP has found it.
 	Neighbour *Neighbour `json:"neighbour,omitempty"`
@@ -91,10 +91,10 @@ type NIC struct {
 
 // Neighbour is the sender of an LLDP frame (IEEE 802.1AB).
 type Neighbour struct {
-	System      string `json:"system,omitempty"` // name
+	System      string `json:"system,omitempty"` // name of the switch
 	Chassis     string `json:"chassis"`
 	Port        string `json:"port"`
-	Description string `json:"description,omitempty"` // of the port
+	Description string `json:"description,omitempty"` // description of the port
 }
 
 // Facts describes the machine on which the agent runs.
@@ -111,31 +111,30 @@ type Facts struct {
 	Memory       int64  `json:"memory,omitempty"` // bytes
 	Disks        []Disk `json:"disks,omitempty"`
 	NICs         []NIC  `json:"nics,omitempty"`
-	// BMC is the management controller as seen from the machine; nil = none is known.
+	// BMC is the management controller as the machine itself sees it; nil = none was found.
 	BMC *InsideBMC `json:"bmc,omitempty"`
-	// Truncated lists what was left out to keep a hello small; "" if nothing was. DisksOmitted
-	// counts the disks that are missing from Disks.
+	// Truncated describes what was left out because of MaxHello; "" if nothing was. DisksOmitted is how many disks were left out
+	// of Disks.
 	Truncated    string `json:"truncated,omitempty"`
 	DisksOmitted int    `json:"disksOmitted,omitempty"`
 }
 
-// InsideBMC is a machine's management controller, as its firmware and the controller itself describe it
-// from the inside.
+// InsideBMC is what software on the machine can read about its management controller: from the machine's firmware and from the
+// controller itself.
 type InsideBMC struct {
-	IPMI     string `json:"ipmi,omitempty"`     // version; "" = it speaks no IPMI
+	IPMI     string `json:"ipmi,omitempty"`     // version of IPMI; "" = the controller does not support IPMI
 	Maker    int    `json:"maker,omitempty"`    // IANA enterprise number: 674 is Dell; 0 = not known
-	Firmware string `json:"firmware,omitempty"` // its revision
-	// Redfish is host:port of the host interface (DSP0270), which this machine alone reaches; "" = none.
+	Firmware string `json:"firmware,omitempty"` // revision of the controller's firmware
+	// Redfish is the host:port of the Redfish host interface (DSP0270), which only this machine can reach; "" = there is none.
 	Redfish string `json:"redfish,omitempty"`
 	Address string `json:"address,omitempty"` // IPv4 address on the management network
 	MAC     string `json:"mac,omitempty"`
 }
 
-// MaxHello is the size limit for the JSON of a Hello, in bytes. It is small because the sender is
-// not authenticated yet.
+// MaxHello is the maximum size of the JSON of a Hello, in bytes. It is small because the sender is not authenticated yet.
 const MaxHello = 64 << 10
 
-// Hello is the agent's first message: it redeems the claim of its boot. POST /agent/v1/claim.
+// Hello is the agent's first message, POST /agent/v1/claim, with which it redeems the claim of its boot.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Machine  string `json:"machine"` // as in the boot script
@@ -145,22 +144,21 @@ type Hello struct {
 	Facts    Facts  `json:"facts"`
 }
 
-// Discovery is what the agent of an unknown machine reports. POST /agent/v1/discover.
+// Discovery is the report of the agent of an unknown machine, POST /agent/v1/discover.
 type Discovery struct {
 	Protocol int    `json:"protocol"`
-	MAC      string `json:"mac"` // of the interface that booted
+	MAC      string `json:"mac"` // MAC of the interface that booted
 	Facts    Facts  `json:"facts"`
 }
 
-// Discovered answers Discovery.
+// Discovered is the answer to Discovery.
 type Discovered struct {
-	Known   bool    `json:"known"`             // the machine is in the inventory now, and reboots
-	Machine string  `json:"machine,omitempty"` // its name there
-	Again   Seconds `json:"again"`             // until the next report
+	Known   bool    `json:"known"`             // the machine is in the inventory now, so the agent reboots it
+	Machine string  `json:"machine,omitempty"` // name of the machine in the inventory
+	Again   Seconds `json:"again"`             // time until the agent must report again
 }
 
-// Welcome answers Hello. The same claim and nonce get the same answer until the token is first
-// used.
+// Welcome is the answer to Hello. Until the agent first uses the token, it gets the same answer again for the same claim and nonce.
 type Welcome struct {
 	Protocol  int       `json:"protocol"` // the agent refuses any version but its own
 	Token     string    `json:"token"`    // bearer token for all further requests
@@ -171,23 +169,22 @@ type Welcome struct {
 	Time      time.Time `json:"time"`      // the server's clock, to which the agent sets its own
 }
 
-// Assignment is an action to carry out now. GET /agent/v1/next?wait=30 returns it, or 204 if there
+// Assignment is an action for the agent to carry out now. It is the answer to GET /agent/v1/next?wait=30; the answer is 204 if there
 // is none yet.
 type Assignment struct {
 	Key    Key    `json:"key"`
 	Run    string `json:"run"`
 	Action Action `json:"action"`
-	// Disk is the disk that bind selected; nil before bind and for inspection. Paths in the
-	// environment that name DiskAlias or its partitions refer to this disk.
+	// Disk is the disk that is bound to the run; nil before it is bound and for inspection. The path DiskAlias and the paths of
+	// its partitions in the environment mean this disk.
 	Disk      *Disk  `json:"disk,omitempty"`
 	DiskAlias string `json:"diskAlias,omitempty"`
 	// Protected are disks that the agent must not write or wipe, whatever the action says.
 	Protected []DiskID `json:"protected,omitempty"`
-	// Leaving means that the action takes the machine away from the agent (reboot, kexec,
-	// poweroff). The agent reports success before it leaves.
+	// Leaving means that the agent ends with the action (reboot, kexec, poweroff). The agent then reports success before it
+	// carries out the action.
 	Leaving bool `json:"leaving,omitempty"`
-	// Signed contains the fields above with the server's signature. The agent carries out only what
-	// is in Signed.
+	// Signed contains the fields above, signed by the server. The agent carries out only what is in Signed.
 	Signed *Signed `json:"signed,omitempty"`
 }
 
@@ -201,18 +198,18 @@ const (
 	Success State = "SUCCESS"
 	Failed  State = "FAILED"
 	Timeout State = "TIMEOUT"
-	Stopped State = "STOPPED" // ended by an order to stop; its descriptors are closed
+	Stopped State = "STOPPED" // ended by an order to stop; its file descriptors are closed
 )
 
-// Result is the agent's report on one attempt. POST /agent/v1/report. The agent sends it again
-// until the server acknowledges it with 204. 410 means that the run has ended.
+// Result is the agent's report on one attempt, POST /agent/v1/report. The agent repeats it until the server acknowledges it with 204.
+// 410 means that the run has ended.
 type Result struct {
 	Key      Key       `json:"key"`
 	ID       string    `json:"id"` // id of the report, unique, generated by the agent
 	State    State     `json:"state"`
 	ExitCode int       `json:"exitCode,omitempty"`
 	Message  string    `json:"message,omitempty"` // the original error text
-	Log      string    `json:"log,omitempty"`     // tail, ≤ 16 KiB
+	Log      string    `json:"log,omitempty"`     // end of the log, at most 16 KiB
 	Started  time.Time `json:"started"`
 	Ended    time.Time `json:"ended"`
 	// Output has the values that the action reports, by name: sha256, bytes, blank …
@@ -228,11 +225,11 @@ type Progress struct {
 	Log     string `json:"log,omitempty"` // new lines since the last heartbeat
 }
 
-// Heartbeat is sent every Welcome.Heartbeat, even if the agent is idle. POST /agent/v1/heartbeat.
+// Heartbeat is sent every Welcome.Heartbeat seconds, also by an idle agent: POST /agent/v1/heartbeat.
 type Heartbeat struct {
 	Running *Progress `json:"running,omitempty"`
-	// Idle means that the agent polls and runs no action. The heartbeat then has the keys of its
-	// finished actions, so that the server notices a lost assignment.
+	// Idle means that the agent asks for assignments and carries out no action. By this, the server notices that an assignment
+	// was lost.
 	Idle  bool `json:"idle,omitempty"`
 	Wrote bool `json:"wrote,omitempty"` // this boot has written to a disk
 }
@@ -240,11 +237,11 @@ type Heartbeat struct {
 // Orders is the answer to Heartbeat.
 type Orders struct {
 	Stop []Key `json:"stop,omitempty"` // stop these attempts and report Stopped
-	Hold bool  `json:"hold,omitempty"` // carry out nothing and keep asking
+	Hold bool  `json:"hold,omitempty"` // carry out nothing, and continue to send heartbeats
 }
 
-// Farewell is the body of 410, which answers all requests after the end of the run. The agent stops
-// the running action. It reboots if this boot wrote nothing, and otherwise powers off.
+// Farewell is the body of a 410, the answer to all requests of an agent whose run has ended. The agent then stops the running action.
+// If this boot has written nothing, the agent reboots the machine; otherwise it switches the machine off.
 type Farewell struct {
 	Reason string `json:"reason"`
 }

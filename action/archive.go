@@ -10,11 +10,11 @@ import (
 // Variables of archive2disk, with the names of Tinkerbell's action.
 const (
 	ArchiveURLVariable    = "ARCHIVE_URL"
-	ArchiveDigestVariable = "TARFILE_CHECKSUM" // of the file as it is served
+	ArchiveDigestVariable = "TARFILE_CHECKSUM" // SHA-256 of the file as it is served
 	ArchivePathVariable   = "DEST_PATH"        // a folder
 )
 
-// archive2Disk extracts an archive faithfully and never outside of DEST_PATH.
+// archive2Disk extracts an archive with owners, modes and links, and writes nothing outside of DEST_PATH.
 var archive2Disk = Description{
 	Text:   "Extracts a tar archive into a file system on the disk.",
 	Loader: true, Writes: true, Disk: "DEST_DISK", Volumes: true, URL: ArchiveURLVariable, Digest: ArchiveDigestVariable,
@@ -45,7 +45,7 @@ func fileURL(env map[string]string, name string) error {
 	}
 	u, err := url.Parse(env[name])
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("invalid %s; must be http:// or https:// and a host", name) // it may have a password
+		return fmt.Errorf("invalid %s; must be http:// or https:// and a host", name) // the value is not shown: it may contain a password
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ type encodedBytes struct {
 	Base64 *[]byte `json:"base64"` // standard base64 (RFC 4648) with padding
 }
 
-// EncodeBytes returns the value that encoding/json writes without a loss: s itself if it is UTF-8, otherwise an object
-// {"base64": …}. encoding/json alone would put U+FFFD in place of each byte that is not UTF-8.
+// EncodeBytes returns a value that encoding/json can write without a loss: s itself if it is UTF-8, otherwise an object
+// {"base64": …}. From a string, encoding/json would write U+FFFD in place of each byte that is not UTF-8.
 func EncodeBytes(s string) any {
 	if utf8.ValidString(s) {
 		return s
@@ -22,7 +22,7 @@ func EncodeBytes(s string) any {
 	return encodedBytes{&b}
 }
 
-// DecodeBytes reads what EncodeBytes returns, as JSON. Its errors do not show the value.
+// DecodeBytes decodes the JSON of a value of EncodeBytes: text, or {"base64": …}. Its errors do not contain the value.
 func DecodeBytes(b []byte) (string, error) {
 	if !utf8.Valid(b) {
 		return "", errors.New(`it is not UTF-8: write other bytes as {"base64": …}`)

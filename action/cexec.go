@@ -15,11 +15,11 @@ const (
 	ResolverVariable    = "UPDATE_RESOLV_CONF"
 )
 
-// Credentials are the variables of actions that may hold a credential. The commands of cexec do not get them from the
-// environment of their task (security S22).
+// Credentials are the variables of actions that may contain a credential. cexec does not pass them on to its commands
+// (security S22).
 var Credentials = []string{"IMG_URL", ArchiveURLVariable, UploadURLVariable, HegelVariable, RegistryUserVariable, RegistryPasswordVariable}
 
-// cexec runs commands of the installed system.
+// cexec runs commands in the installed system.
 var cexec = Description{
 	Text:   "Runs commands in the installed system, with its root file system as `/`.",
 	Loader: true, Writes: true,
@@ -47,8 +47,8 @@ var cexec = Description{
 		"commands start ends with them. The first exit code other than 0 ends the action, as its exit code.",
 }
 
-// Commands returns what cexec starts: a program with its arguments for each command. Its error
-// does not repeat the text.
+// Commands returns the commands that cexec starts: for each one, the program and its arguments. The error does not contain the text of
+// CMD_LINE.
 func Commands(env map[string]string) ([][]string, error) {
 	text := env[CommandVariable]
 	switch {
@@ -83,8 +83,8 @@ func Commands(env map[string]string) ([][]string, error) {
 	return commands, nil
 }
 
-// splitWords returns the words of each command of a text. Commands are separated by ; or lines.
-// Words are quoted as in a shell; nothing is expanded.
+// splitWords returns the commands in text, each as its words. Commands are separated by a semicolon or a line break. Words can be
+// quoted as in a shell; nothing is expanded.
 func splitWords(text string) (commands [][]string, err error) {
 	var words []string
 	var word strings.Builder
@@ -139,7 +139,8 @@ func commandLine(env map[string]string, name string) error {
 	return errors.Join(err, programEnvironment(env, name))
 }
 
-// programEnvironment refuses variables that no program can get: a zero byte ends a value for the kernel.
+// programEnvironment returns an error for each variable that cannot be passed to a program: its name or value contains a zero byte,
+// where the kernel ends a value.
 func programEnvironment(env map[string]string, _ string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(env)) {

@@ -14,13 +14,12 @@ import (
 // FileSystems are the file systems that the agent can mount: the values of FS_TYPE.
 var FileSystems = []string{"ext4", "xfs", "btrfs", "vfat"}
 
-// checkVariable returns an error if the variable name of env is invalid.
+// checkVariable returns an error if the variable called name is invalid in env.
 type checkVariable func(env map[string]string, name string) error
 
-// Check returns all errors in a native action's environment that do not depend on the machine,
-// joined and sorted by variable. Variables without a check may have any value, because a task gives
-// its environment to all of its actions. Both the plan and the agent call Check. The errors contain
-// no values that could be part of a secret.
+// Check returns all errors in the environment of the native action called name that do not depend on the machine. They are joined and
+// sorted by variable. Check ignores variables that the action does not read, because a task gives its environment to all of its
+// actions. Both the plan and the agent call Check. The errors contain no value that could be part of a secret.
 func Check(name string, env map[string]string) error {
 	variables := slices.SortedFunc(slices.Values(natives[name].Variables), func(a, b Variable) int { return strings.Compare(a.Name, b.Name) })
 
@@ -31,7 +30,7 @@ func Check(name string, env map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// CheckCommand returns an error if a native action has a command and this is none.
+// CheckCommand returns an error if the native action called name reads its command and command is not one of Description.Commands.
 func CheckCommand(name string, command []string) error {
 	known := natives[name].Commands
 	if known == nil || len(command) == 1 && slices.Contains(known, command[0]) {
@@ -97,14 +96,14 @@ func filePath(env map[string]string, name string) error {
 	return nil
 }
 
-// vfatRefuses are the characters that a name on FAT cannot have, in addition to control characters.
+// vfatRefuses are the characters that a file name on FAT cannot contain, besides control characters.
 const vfatRefuses = `*?<>|":\`
 
-// maxPath is PATH_MAX of Linux: the bytes of a path with the zero byte at its end.
+// maxPath is PATH_MAX of Linux: the maximum size of a path in bytes, including the zero byte at its end.
 const maxPath = 4096
 
-// pathProblem returns why no file system takes a file of that path; "" if one does. FS_TYPE of env, if it is set, is the file
-// system.
+// pathProblem returns why no file with the path p can be created, or "" if it can. If env sets FS_TYPE, it is the file system for
+// the file.
 func pathProblem(p string, env map[string]string) string {
 	vfat := env[FileSystemVariable] == "vfat"
 	if len(p) >= maxPath {
@@ -123,7 +122,7 @@ func pathProblem(p string, env map[string]string) string {
 	return ""
 }
 
-// textPath refuses a path with a zero byte, which ends a path for the kernel.
+// textPath returns an error for a path with a zero byte: for the kernel, the path ends there.
 func textPath(env map[string]string, name string) error {
 	if strings.ContainsRune(env[name], 0) {
 		return fmt.Errorf("reading %s: it has a zero byte", name)
@@ -131,7 +130,7 @@ func textPath(env map[string]string, name string) error {
 	return nil
 }
 
-// owner refuses an owner where the file system that FS_TYPE names has none.
+// owner returns an error if the variable is not a number, or is not 0 while FS_TYPE is vfat, which has no owners.
 func owner(env map[string]string, name string) error {
 	n, err := Number(env, name)
 	if err == nil && n != 0 && env[FileSystemVariable] == "vfat" {
@@ -149,7 +148,7 @@ func oneOf(words ...string) checkVariable {
 	}
 }
 
-// onlyWith refuses a variable that has no effect without the variable other.
+// onlyWith returns a check that fails if a variable is set without the variable other: alone, it would have no effect.
 func onlyWith(other string) checkVariable {
 	return func(env map[string]string, name string) error {
 		if env[other] == "" && env[name] != "" {
@@ -168,8 +167,8 @@ func sha256Digest(env map[string]string, name string) error {
 	return err
 }
 
-// SHA256 returns a variable that is a SHA-256, with or without the prefix "sha256:", as 64
-// lower-case hex digits; "" if it is not set.
+// SHA256 returns the variable called name as 64 lower-case hex digits; "" if it is not set. Its value must be a SHA-256, with or
+// without the prefix "sha256:".
 func SHA256(env map[string]string, name string) (string, error) {
 	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env[name]), "sha256:"))
 	if b, err := hex.DecodeString(s); s != "" && (err != nil || len(b) != 32) {
@@ -178,7 +177,7 @@ func SHA256(env map[string]string, name string) (string, error) {
 	return s, nil
 }
 
-// Number parses a variable with a number from 0 to 2^31-1; "" is 0.
+// Number returns the variable called name, a number from 0 to 2^31-1; 0 if it is not set.
 func Number(env map[string]string, name string) (int, error) {
 	if env[name] == "" {
 		return 0, nil

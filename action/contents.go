@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Variables of writefile that hold or name the contents of the file. Exactly one
-// is given. The first is Tinkerbell's, the others are those of EKS Anywhere.
+// Variables of writefile for the contents of the file. Exactly one of them is given. ContentsVariable is from Tinkerbell's action,
+// the others are from the action of EKS Anywhere.
 const (
 	ContentsVariable   = "CONTENTS"
 	BootConfigVariable = "BOOTCONFIG_CONTENTS" // text of a kernel boot configuration
 	HegelVariable      = "HEGEL_URLS"          // see HegelURLs
 )
 
-// MaxBootConfig is what the kernel reads of a boot configuration, in bytes.
+// MaxBootConfig is the maximum size of a boot configuration that the kernel reads, in bytes.
 const MaxBootConfig = 32766
 
-// contents refuses an environment of writefile without contents, and one with
-// more than one source of them. CONTENTS may be empty, the others may not.
+// contents returns an error unless exactly one of the variables for the contents is given. An empty CONTENTS counts as given, an empty
+// value of the others does not.
 func contents(env map[string]string, name string) error {
 	var given []string
 	if _, ok := env[ContentsVariable]; ok {
@@ -54,9 +54,8 @@ func hegelURLs(env map[string]string, _ string) error {
 	return err
 }
 
-// HegelURLs returns the addresses in HEGEL_URLS, which commas separate: each is
-// the address of a metadata service, without a slash at its end. An error shows no
-// address, which may have a password in it.
+// HegelURLs returns the URLs of metadata services in HEGEL_URLS, without slashes at their ends. In the variable, they are separated
+// by commas. Errors do not contain the URLs, which may contain passwords.
 func HegelURLs(env map[string]string) ([]string, error) {
 	if env[HegelVariable] == "" {
 		return nil, nil
@@ -74,8 +73,8 @@ func HegelURLs(env map[string]string) ([]string, error) {
 	return all, nil
 }
 
-// staticNetwork refuses a request of EKS Anywhere's writefile to make the
-// network's configuration of a machine out of its lease.
+// staticNetwork returns an error if the variable is true: EKS Anywhere's writefile then makes a network configuration from the
+// machine's DHCP lease, which the agent does not do.
 func staticNetwork(env map[string]string, name string) error {
 	if on, err := Bool(env, name, false); err != nil || on {
 		return fmt.Errorf("reading %s: the agent does not make a network configuration: give it by %s, from .Hardware.Interfaces",

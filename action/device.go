@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// partitionForms match the paths of partitions as the kernel and udev make them. The first group is the disk.
+// partitionForms match the paths that the kernel and udev give to partitions. The first group is the path of the disk.
 var partitionForms = []*regexp.Regexp{
 	regexp.MustCompile(`^(/dev/disk/.+)-part\d+$`),
 	regexp.MustCompile(`^(/dev/(?:cciss/|ida/)?[a-z][a-z0-9]*\d)p\d+$`),
 	regexp.MustCompile(`^(/dev/(?:sd|vd|xvd|hd|dasd)[a-z]+)\d+$`),
 }
 
-// volumeForm matches the paths of md, of the device mapper, and of logical volumes in a folder of their group.
+// volumeForm matches the paths of md arrays, of device mapper devices, and of logical volumes whose group has a name with vg.
 var volumeForm = regexp.MustCompile(`^/dev/(md(\d|/)|dm-|mapper/|vg[^/]*/)`)
 
-// contentForm matches the paths by which udev names a file system or a partition, and not a disk.
+// contentForm matches the paths with which udev names a file system or a partition by its label or UUID.
 var contentForm = regexp.MustCompile(`^/dev/disk/by-(label|uuid|partlabel|partuuid)/`)
 
-// DiskOf returns the disk of a partition's path. Any other path is returned as it is.
+// DiskOf returns the path of the disk if path is a partition, and path itself otherwise.
 func DiskOf(path string) string {
 	for _, r := range partitionForms {
 		if m := r.FindStringSubmatch(path); m != nil {
@@ -48,8 +48,8 @@ func CheckDevicePath(path string) error {
 	return nil
 }
 
-// PartitionOf returns the number of the partition that path names on the disk at disk, and 0 for the disk itself. ok is false
-// for any other device. It is the reverse of PartitionPath.
+// PartitionOf returns the number of the partition at path if it is a partition of disk, and 0 if path is disk itself. ok is false
+// if path is any other device. PartitionOf is the reverse of PartitionPath.
 func PartitionOf(path, disk string) (number int, ok bool) {
 	if path == disk {
 		return 0, true
@@ -62,8 +62,8 @@ func PartitionOf(path, disk string) (number int, ok bool) {
 	return n, true
 }
 
-// DiskVariable returns the variable that names the native action's disk in env; "" if there is none. If the variable is not
-// set, the action uses the run's disk.
+// DiskVariable returns the name of the variable with which env chooses the native action's disk; "" if the action has no such
+// variable. If the variable is not set, the action uses the run's disk.
 func DiskVariable(name string, env map[string]string) string {
 	if name == Wipe && env["BLOCK_DEVICE"] == "" && env["DEST_DISK"] != "" {
 		return "DEST_DISK"
@@ -71,16 +71,16 @@ func DiskVariable(name string, env map[string]string) string {
 	return natives[name].Disk
 }
 
-// CheckDevice returns an error if a native action cannot use the device that its environment names. names are the paths by
-// which the environment calls the run's disk; without any, a path's own disk counts as the run's. Both the plan and the agent
-// call it in addition to Check.
+// CheckDevice returns an error if a native action cannot use the device that its environment env names. names are the paths that
+// env uses for the run's disk; if there are none, the disk of the named device counts as the run's. Both the plan and the agent
+// call CheckDevice in addition to Check.
 func CheckDevice(native string, env map[string]string, names ...string) error {
 	row, variable := natives[native], DiskVariable(native, env)
 	device := env[variable]
 	if all, err := Bool(env, AllDisksVariable, false); variable == "" || row.AllDisks && err == nil && all {
 		return nil
 	}
-	disks := names // that GRUB_DISK may name
+	disks := names // disks that GRUB_DISK may name
 	if len(names) == 0 {
 		names = []string{DiskOf(device)}
 	}
@@ -104,7 +104,7 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 		return errors.Join(checkStorageDevice(env, variable, names), checkGrubDisks(native, env, own, disks))
 	case !own:
 		return wrong("it is not the disk bound to this run (%s)", names[0])
-	case native == RootIO: // its partitions are those of the storage; a task's variable may be for other actions
+	case native == RootIO: // it takes its partitions from the storage; PARTITION may come from the task, for other actions
 		return nil
 	case number != 0 && !row.Volumes && !row.Partitions:
 		return wrong("%s takes a whole disk, not partition %d", native, number)
@@ -116,7 +116,8 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 	return checkGrubDisks(native, env, own, disks)
 }
 
-// checkStorageDevice returns an error unless STORAGE declares the device that variable names, and a file system can be on it.
+// checkStorageDevice returns an error unless STORAGE declares the device that the variable names, and the device can contain a file
+// system.
 func checkStorageDevice(env map[string]string, variable string, names []string) error {
 	device := env[variable]
 	s, err := ParseStorage(env[StorageVariable])
@@ -156,8 +157,9 @@ func checkStorageDevice(env map[string]string, variable string, names []string) 
 	return nil
 }
 
-// checkGrubDisks returns an error for each of GRUB_DISK that is neither the run's disk nor, for a system on a device of
-// STORAGE, one of its disks. own means that the system is on the run's disk. Without names, only partitions are refused.
+// checkGrubDisks returns an error for each disk in GRUB_DISK that is neither the run's disk nor, if the system is on another device
+// of STORAGE, a disk of STORAGE. own means that the system is on the run's disk. names are the paths of the run's disk; without
+// any, only partitions are refused.
 func checkGrubDisks(native string, env map[string]string, own bool, names []string) error {
 	if native != Grub2Disk {
 		return nil

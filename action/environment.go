@@ -16,26 +16,25 @@ const (
 	AllDisksVariable   = "ALL_DISKS"   // true: wipe every fixed disk
 )
 
-// WipeModes are the modes of a wipe, the default first.
+// WipeModes are the values of WIPE_MODE, the default first.
 var WipeModes = [...]string{"metadata", "quick"}
 
 // Ways to select a partition of a disk, in the notation of fstab(5) and blkid(8).
 const (
 	ByNumber = "NUMBER"
-	ByLabel  = "LABEL"     // of the file system
-	ByUUID   = "UUID"      // of the file system
-	ByName   = "PARTLABEL" // of the partition, in a GPT
+	ByLabel  = "LABEL"     // label of the file system
+	ByUUID   = "UUID"      // UUID of the file system
+	ByName   = "PARTLABEL" // name of the partition in a GPT
 	ByGUID   = "PARTUUID"
-	ByType   = "PARTTYPE" // GUID, or 0x83 of an MBR
+	ByType   = "PARTTYPE" // type of the partition: a GUID, or a number such as 0x83 in an MBR
 )
 
-// Partition selects a partition in one of these ways; the zero value selects none.
+// Partition selects a partition: By is one of the constants above. The zero value selects none.
 type Partition struct{ By, Value string }
 
 func (p Partition) String() string { return p.By + "=" + p.Value }
 
-// ParsePartition parses a number from 1, or one of the names above, "=" and a value. It returns the
-// zero value for "".
+// ParsePartition parses a number from 1, or one of the constants except ByNumber, "=" and a value. For "", it returns the zero value.
 func ParsePartition(text string) (Partition, error) {
 	if text == "" {
 		return Partition{}, nil
@@ -52,7 +51,7 @@ func ParsePartition(text string) (Partition, error) {
 	return Partition{by, value}, nil
 }
 
-// Bool parses a variable that is true or false; an empty one has the value otherwise.
+// Bool parses the variable called name, which is true or false. If the variable is empty or invalid, it returns otherwise.
 func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	if env[name] == "" {
 		return otherwise, nil
@@ -64,7 +63,7 @@ func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	return b, nil
 }
 
-// MiB parses a variable that is a number of MiB, and returns it in bytes.
+// MiB parses the variable called name, which is a number of MiB, and returns the number of bytes; 0 if it is empty.
 func MiB(env map[string]string, name string) (int64, error) {
 	if env[name] == "" {
 		return 0, nil

@@ -17,16 +17,14 @@ import (
 // File is a file or a directory that inject writes to a file system.
 type File struct {
 	Path string `json:"path"` // absolute path in the file system
-	// Contents, Base64 and From are the source of the contents: at most one is set, and none means
-	// an empty file. From names a variable of the environment, so that long texts and secrets need
-	// no quoting.
+	// Contents, Base64 and From are sources of the contents: at most one is set; if none is set, the file is empty. From is the
+	// name of a variable of the environment with the contents, so that long texts and secrets need no quoting.
 	Contents string `json:"contents,omitempty"`
 	Base64   string `json:"base64,omitempty"`
 	From     string `json:"from,omitempty"`
-	// Directory makes a directory, or sets owner and mode of an existing one.
+	// Directory: the action makes a directory, or sets owner and mode of an existing one.
 	Directory bool `json:"directory,omitempty"`
-	// Owner and Group are numbers, or names in /etc/passwd and /etc/group of the file system; "" =
-	// 0.
+	// Owner and Group are numbers, or names from /etc/passwd and /etc/group of the file system; "" = 0.
 	Owner string `json:"owner,omitempty"`
 	Group string `json:"group,omitempty"`
 	Mode  string `json:"mode,omitempty"` // octal; "" = 0644, or 0755 for a directory
@@ -35,8 +33,7 @@ type File struct {
 	DirMode string `json:"dirMode,omitempty"`
 }
 
-// FilesVariable is the variable of inject's environment that contains its files as a JSON array of
-// File.
+// FilesVariable is the variable of inject that contains the files, as a JSON array of File.
 const FilesVariable = "FILES"
 
 // maxFiles is how many files one action may write.
@@ -45,9 +42,8 @@ const maxFiles = 256
 // accountName matches the names that useradd accepts, and numbers.
 var accountName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$`)
 
-// Files parses the files in inject's environment. In each result, Contents has the contents from
-// any source and Path is clean. All problems are joined in one error, entry by entry; it shows no
-// contents.
+// Files parses the files in inject's environment. In the returned files, Contents has the contents from whichever source is set, and
+// Path is clean. The error joins all problems, in the order of the files, and does not contain their contents.
 func Files(env map[string]string) ([]File, error) {
 	if strings.TrimSpace(env[FilesVariable]) == "" {
 		return nil, fmt.Errorf("reading %s: it is missing: give a JSON array of {path, contents, owner, group, mode}",
@@ -103,7 +99,7 @@ func Files(env map[string]string) ([]File, error) {
 	return files, errors.Join(append(errs, checkFolders(files))...)
 }
 
-// checkFolders returns an error for each file whose path is a folder in the path of another file.
+// checkFolders returns an error for each file whose path would have to be a folder, because another file is below it.
 func checkFolders(files []File) error {
 	var errs []error
 	for i, f := range files {
@@ -130,7 +126,7 @@ func decodeFiles(text string) ([]File, error) {
 	return files, nil
 }
 
-// fill sets f.Contents from the source of the contents.
+// fill sets f.Contents from the source that is set, and clears Base64 and From. It reports problems to wrong.
 func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 	sources := 0
 	for _, s := range []string{f.Contents, f.Base64, f.From} {
@@ -162,7 +158,7 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 	f.From, f.Base64 = "", ""
 }
 
-// Octal parses a file mode such as 0644 or 0o2775; "" has the value otherwise.
+// Octal parses a file mode such as 0644 or 0o2775. For "", it returns otherwise.
 func Octal(s string, otherwise uint32) (uint32, error) {
 	if s == "" {
 		return otherwise, nil

@@ -12,7 +12,7 @@ const (
 	GrubDisksVariable  = "GRUB_DISK"
 )
 
-// grub2Disk installs the installed system's own GRUB.
+// grub2Disk installs GRUB on the disk, with the programs of the installed system.
 var grub2Disk = Description{
 	Text:    "Installs the installed system's GRUB on the disk for BIOS, and lets it write its configuration.",
 	Loader:  true,

@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// HandlerTime is how long on-failure and on-timeout of an action may each take.
+// HandlerTime is how long a handler, the on-failure or on-timeout of an action, may take.
 const HandlerTime Seconds = 300
 
-// maxHandlerWords is the limit for the words of a handler.
+// maxHandlerWords is the maximum number of words in a handler.
 const maxHandlerWords = 64
 
 // Echo is the first word of a handler that only writes its other words to the log.
 const Echo = "echo"
 
-// A Handler is what the agent carries out after an action has failed or timed out: a native action with an environment of its
-// own. The result of the action stays what it was.
+// A Handler is what the agent carries out after an action has failed or timed out: a native action with its own environment. It does
+// not change the result of the failed action.
 type Handler struct {
 	Native      string
 	Environment map[string]string
 }
 
-// ParseHandler reads on-failure or on-timeout of an action: the name of a native action and its variables as NAME=VALUE, or
-// echo and a text. The zero Handler means that there is none. It returns all errors at once; none contains a value, which may
-// be a secret. Both the plan and the agent call it.
+// ParseHandler parses the words of an action's on-failure or on-timeout: the name of a native action and its variables as NAME=VALUE,
+// or echo and a text. If there are no words, it returns the zero Handler. It returns all errors at once. They contain no values of
+// variables, which may be secret. Both the plan and the agent call ParseHandler.
 func ParseHandler(words []string) (Handler, error) {
 	if len(words) == 0 {
 		return Handler{}, nil
@@ -77,13 +77,14 @@ func Handlers() []string {
 	return slices.DeleteFunc(Natives(), func(name string) bool { return !canHandle(natives[name]) })
 }
 
-// canHandle reports whether an action may follow a failed one: the run decides what becomes of the machine, nothing completes
-// the environment of a handler, the images of a run are those of its actions, and the disk is sent by an action only.
+// canHandle reports whether an action may be a handler. An action may not if it ends the agent (the run decides that), writes a whole
+// disk (only the actions of a run may write its images), gets a part of its environment from the server (a handler gets none), or
+// sends the content of the disk.
 func canHandle(row Description) bool {
 	return !row.Leaves && !row.Whole && row.Adds == "" && row.Upload == ""
 }
 
-// handlers returns what the agent may carry out after a has failed. Handlers that cannot be read are left out.
+// handlers returns the handlers of a, without those that ParseHandler refuses.
 func (a Action) handlers() (all []Handler) {
 	for _, words := range [][]string{a.OnFailure, a.OnTimeout} {
 		if h, err := ParseHandler(words); err == nil && h.Native != "" {
@@ -112,7 +113,7 @@ func (a Action) WritesAny() bool {
 	return WritesAny(native) || slices.ContainsFunc(a.handlers(), func(h Handler) bool { return WritesAny(h.Native) })
 }
 
-// Longest returns how long the agent works on a at most, with its handlers.
+// Longest returns the maximum time that the agent needs for a, including one handler.
 func (a Action) Longest() Seconds {
 	if len(a.handlers()) == 0 {
 		return a.Timeout

@@ -2,8 +2,9 @@ package action
 
 import "fmt"
 
-// ImageFits returns an error if no system would find the partitions of a disk image on d. Its partition table counts in
-// logical sectors of sectorSize bytes (UEFI 2.10, 5.3), and end is the offset of its last byte that counts; 0 = not known.
+// ImageFits returns an error if a disk image does not fit on d, or if no system would find its partitions there. sectorSize is the
+// size of the logical sectors in which the image's partition table counts (UEFI 2.10, 5.3). end is how many bytes the image needs.
+// 0 means that a value is not known.
 func ImageFits(sectorSize int, end int64, d Disk) error {
 	switch {
 	case sectorSize != 0 && d.SectorSize != 0 && sectorSize != d.SectorSize:
@@ -15,8 +16,8 @@ func ImageFits(sectorSize int, end int64, d Disk) error {
 	return nil
 }
 
-// BootForm returns how the firmware of a machine starts a disk without a boot entry: bios, or uefi- and the architecture;
-// "" if the facts do not have it.
+// BootForm returns how the machine's firmware starts a disk for which it has no boot entry: "bios", or "uefi-" and the architecture.
+// It returns "" if the facts do not contain this.
 func (f Facts) BootForm() string {
 	switch {
 	case f.Firmware == "uefi" && f.Arch != "":

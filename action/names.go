@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Natives lists the actions, sorted.
+// Natives lists the names of the native actions, sorted.
 func Natives() []string { return slices.Sorted(maps.Keys(natives)) }
 
-// Names returns the actions and their aliases, sorted. A template may use these names without a
-// repository.
+// Names returns the names and aliases of the native actions, sorted. A template may use them without a repository.
 func Names() []string {
 	names := Natives()
 	for _, n := range natives {
@@ -22,33 +21,33 @@ func Names() []string {
 	return names
 }
 
-// repositories are where native actions are published: the path in front of their names, and the public registries where
-// that path is the publisher's. Elsewhere in public, anyone may have a repository of that path.
+// repositories are where native actions are published: the path in front of their names, and the public registries (hosts) where
+// this path belongs to the publisher. In another public registry, anyone may own a repository with this path.
 var repositories = []struct {
 	path  string
 	hosts []string
 }{
 	{waitDaemonRepository, []string{"ghcr.io"}},
 	{"eks-anywhere/tinkerbell/hub/", []string{"public.ecr.aws"}},
-	{"eks-anywhere/tinkerbell/actions/", []string{"public.ecr.aws"}}, // before the row that its path ends with
+	{"eks-anywhere/tinkerbell/actions/", []string{"public.ecr.aws"}}, // must come before "tinkerbell/actions/", with which this path ends
 	{"tinkerbell/actions/", []string{"quay.io", "ghcr.io"}},
 	{"tinkerbell-actions/", []string{"quay.io"}},
-	{"embedded/", nil}, // of HookOS's own registry, at 127.0.0.1
+	{"embedded/", nil}, // HookOS's own registry, at 127.0.0.1
 }
 
-// publicRegistries are registries where anyone can publish. Each includes the hosts below it.
+// publicRegistries are registries where anyone can publish. Subdomains of them are public, too.
 var publicRegistries = []string{
 	"cgr.dev", "codeberg.org", "containers.pkg.github.com", "docker.io", "docker.pkg.github.com", "gcr.io", "ghcr.io",
 	"mcr.microsoft.com", "nvcr.io", "pkg.dev", "public.ecr.aws", "quay.io", "registry.access.redhat.com", "registry.gitlab.com",
 	"registry.hub.docker.com", "registry.k8s.io", "registry.redhat.io", "ttl.sh",
 }
 
-// PublicRegistries returns the registries where only publishers' repositories hold native actions. A host below one of them
-// counts as it does. All other registries are mirrors.
+// PublicRegistries returns the public registries, where only the publisher's repositories contain native actions. Their subdomains
+// are public, too. All other registries count as mirrors of the publisher's.
 func PublicRegistries() []string { return slices.Clone(publicRegistries) }
 
-// Repositories returns where an image reference may name a native action: paths, and the public registries where a path is
-// the publisher's.
+// Repositories returns the prefixes of image references that may name a native action: HOST/PATH if the path belongs to the publisher
+// only in certain public registries, otherwise PATH.
 func Repositories() (out []string) {
 	for _, r := range repositories {
 		path := r.path
@@ -65,8 +64,8 @@ func Repositories() (out []string) {
 	return out
 }
 
-// nameOf maps names and aliases to names. Workflows call Native, which must be deterministic: it
-// must not iterate over the map natives.
+// nameOf maps names and aliases to names. Native uses it instead of iterating over the map natives, because workflows call Native,
+// and workflow code must be deterministic.
 var nameOf = indexNames()
 
 func indexNames() map[string]string {
@@ -80,8 +79,9 @@ func indexNames() map[string]string {
 	return index
 }
 
-// Native returns the native action of an image reference, and whether there is one. Tag and digest are ignored, and so is the
-// host of a registry that is not public: it is a mirror. A repository that only ends in a known name is not an alias.
+// Native returns the name of the native action that an image reference means, and whether there is one. It ignores tag and digest,
+// and also the host of a registry that is not public, which counts as a mirror. A repository whose last element is the name of an
+// action does not mean this action, unless repositories has its path.
 func Native(image string) (string, bool) {
 	r := parseImage(image)
 	name, ok := nameOf[r.name]
@@ -91,8 +91,8 @@ func Native(image string) (string, bool) {
 	return name, true
 }
 
-// Foreign returns why an image that has the name of a native action is not that action: it is in a public registry, under
-// a path that is not the publisher's. For all other images, it returns "".
+// Foreign returns why an image with the name of a native action is not this action: it is in a public registry, under a path that does
+// not belong to the publisher. For all other images, it returns "".
 func Foreign(image string) string {
 	r := parseImage(image)
 	name, ok := nameOf[r.name]
@@ -102,7 +102,7 @@ func Foreign(image string) string {
 	return r.foreign(name)
 }
 
-// foreign returns the reason why a reference that is not published is not the native action name.
+// foreign returns why r, for which published returns false, is not the native action with this name.
 func (r imageReference) foreign(name string) string {
 	if r.host == "" {
 		return fmt.Sprintf(
@@ -115,8 +115,8 @@ func (r imageReference) foreign(name string) string {
 		cmp.Or(r.before+r.repository, r.name))
 }
 
-// Mirror returns the registry's host in the reference of a native action if that registry counts as a mirror of the
-// publisher's; otherwise "".
+// Mirror returns the host of the registry if image is a native action in a registry that counts as a mirror of the publisher's;
+// otherwise "".
 func Mirror(image string) string {
 	r := parseImage(image)
 	if _, ok := nameOf[r.name]; !ok || r.host == "" || publicRegistry(r.host) != "" {
@@ -125,8 +125,7 @@ func Mirror(image string) string {
 	return r.host
 }
 
-// Rule returns the reason why Native finds an action for an image reference, or "" if it finds
-// none.
+// Rule returns why Native finds a native action for the image reference, or "" if it finds none.
 func Rule(image string) string {
 	name, ok := Native(image)
 	if !ok {
@@ -147,19 +146,19 @@ func Rule(image string) string {
 	return rule
 }
 
-// An imageReference is what an image reference has of a native action.
+// An imageReference is an image reference, divided into the parts that decide whether it means a native action.
 type imageReference struct {
-	host       string // of the registry, in lower case and without its port; "" = none is given
-	before     string // folders before repository
-	repository string // an entry of repositories; "" = there is only the name
-	name       string // with its folders where there is no repository
+	host       string // host of the registry, in lower case and without the port; "" = the reference has none
+	before     string // folders in front of repository
+	repository string // path of an entry of repositories; "" = none of them is in the reference
+	name       string // name of the action; if repository is "", the whole path
 }
 
-// published reports whether the reference is to the publisher's image or to a mirror's.
+// published reports whether the reference means the publisher's image, in the publisher's registry or in a mirror.
 func (r imageReference) published() bool {
 	public := publicRegistry(r.host)
 	switch {
-	case r.host == "": // with folders in front, it is another user's image of Docker Hub
+	case r.host == "": // with further folders in front, it is an image of another user of Docker Hub
 		return r.before == ""
 	case public == "":
 		return true
@@ -169,10 +168,10 @@ func (r imageReference) published() bool {
 			return r.before == "" && slices.Contains(known.hosts, public)
 		}
 	}
-	return false // a name alone, which no publisher has
+	return false // there is no repository in front of the name
 }
 
-// publicRegistry returns the entry of publicRegistries that a host belongs to, or "".
+// publicRegistry returns the entry of publicRegistries that is host or a parent domain of host; "" if there is none.
 func publicRegistry(host string) string {
 	for _, public := range publicRegistries {
 		if host == public || strings.HasSuffix(host, "."+public) {

@@ -28,7 +28,7 @@ const (
 	Reboot       = "reboot"
 	PowerOff     = "poweroff"
 	Inspect      = "inspect"
-	Noop         = "noop" // does nothing, or what a test requests: see the agent
+	Noop         = "noop" // writes to the log, waits and fails as its variables say
 )
 
 // A Description describes a native action for the plan, the inventory, the agent and
@@ -36,40 +36,40 @@ const (
 type Description struct {
 	Text    string // what it does
 	Aliases []string
-	// Variables are the variables that the action reads. Others are ignored, because a task gives
-	// its environment to all of its actions.
+	// Variables are the variables that the action reads. It ignores all others, because a task gives its environment to all of
+	// its actions.
 	Variables []Variable
-	// Commands are the values of command, which then has exactly one; nil: command is not read.
+	// Commands are the possible values of the action's command, which must be exactly one of them; nil = the command is not
+	// read.
 	Commands []string
-	Output   []string // names of the values that it reports
+	Output   []string // names of the values that the action reports
 	Limits   string   // "" for none
-	// Adds lists what the plan or the server adds automatically; "" for nothing.
+	// Adds describes what the plan or the server adds to the action automatically; "" for nothing.
 	Adds string
 	// Writes means that the action changes disks or, like kexec, starts a system from one.
 	Writes bool
 	// Reads means that the action reads the run's disk and changes nothing.
 	Reads bool
-	// Upload is the variable for the address to which the action sends what is on the disk; "" if it
-	// sends nothing.
+	// Upload is the variable with the URL to which the action sends the content of the disk; "" if it sends nothing.
 	Upload string
-	// Whole means that the action replaces all that is on the disk.
+	// Whole means that the action replaces everything on the disk.
 	Whole bool
-	// URL and Digest are the variables for the address of the file that it fetches, and for the
-	// SHA-256 of that file as it is served; "" if it fetches none.
+	// URL is the variable with the URL of the file that the action fetches, and Digest the variable with the SHA-256 of that
+	// file as it is served. Both are "" if the action fetches no file.
 	URL, Digest string
 	// Disk is the variable that names the disk. If the variable is not set, the action uses the
 	// run's disk.
 	Disk string
-	// Partitions means that Disk may also name a partition of the run's disk.
+	// Partitions means that the variable Disk may also name a partition of the run's disk.
 	Partitions bool
-	// Volumes means, in addition to Partitions, that Disk may also name an array, a logical volume or another disk's partition
-	// that the machine's storage declares.
+	// Volumes means that the variable Disk may name, besides the run's disk and its partitions, an array, a logical volume or
+	// a partition of another disk, if the machine's storage declares it.
 	Volumes bool
-	// AllDisks means that the action handles every disk if AllDisksVariable is true, and then needs
+	// AllDisks means that the action has the variable AllDisksVariable. If it is true, the action handles every disk and needs
 	// no bound disk.
 	AllDisks bool
-	// Leaves means that the action takes the machine away from the agent: the following phase must
-	// prove its success. It can only be the last action.
+	// Leaves means that the agent ends with the action, such as a reboot. It can only be the last action, and the next phase of
+	// the run must prove its success.
 	Leaves bool
 	// Loader means that the action can install or start a boot loader or a kernel, so that the machine does not depend on
 	// the loader of the image on its disk.
@@ -80,7 +80,7 @@ type Description struct {
 type Variable struct {
 	Name     string
 	Text     string
-	Default  string // meaning of an empty or missing variable; "" for nothing
+	Default  string // what is used if the variable is empty or missing; "" for nothing
 	Required bool
 	check    checkVariable // nil: any text
 }
@@ -124,7 +124,7 @@ const (
 	partitionText = "partition of the disk: a number, or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value"
 )
 
-// natives has one row for each action.
+// natives are the descriptions of the native actions, by name.
 var natives = map[string]Description{
 	Image2Disk: {
 		Text:    "Writes an image to the disk and reads it back.",
@@ -289,12 +289,11 @@ var natives = map[string]Description{
 // Describe returns the description of a native action, or the zero Description if there is none.
 func Describe(name string) Description { return natives[name] }
 
-// Leaves reports whether the native action takes the machine away from the agent. The following
-// phase must then prove its success.
+// Leaves reports whether the agent ends with the native action; see Description.Leaves.
 func Leaves(name string) bool { return natives[name].Leaves }
 
-// Writes reports whether the native action needs the bound disk, because it writes to it or, like
-// kexec, starts a system from it. A wipe of all disks does not need it.
+// Writes reports whether the native action writes to the bound disk or, like kexec, starts a system from it. It returns false for
+// a wipe of all disks, which needs no bound disk.
 func Writes(name string, env map[string]string) bool {
 	n := natives[name]
 	if !n.AllDisks {
@@ -304,14 +303,14 @@ func Writes(name string, env map[string]string) bool {
 	return n.Writes && (err != nil || !all)
 }
 
-// WritesWhole reports whether the native action replaces all that is on the bound disk.
+// WritesWhole reports whether the native action replaces everything on the bound disk.
 func WritesWhole(name string) bool { return natives[name].Whole }
 
 // WritesAny reports whether the native action writes to any disk, bound or not, or starts a system
 // from one.
 func WritesAny(name string) bool { return natives[name].Writes }
 
-// Requires reports whether a variable of the native action must be set by the template.
+// Requires reports whether the template must set this variable of the native action.
 func Requires(name, variable string) bool {
 	return slices.ContainsFunc(natives[name].Variables, func(v Variable) bool { return v.Name == variable && v.Required })
 }
@@ -319,7 +318,7 @@ func Requires(name, variable string) bool {
 // Installs reports whether the native action writes a system to a disk: an image or an archive.
 func Installs(name string) bool { return natives[name].URL != "" || name == OCI2Disk }
 
-// DiskVariables returns the sorted variables that name a disk in any action.
+// DiskVariables returns the names of all variables that name the disk of some action, sorted.
 func DiskVariables() []string {
 	var all []string
 	for _, n := range natives {

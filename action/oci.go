@@ -13,7 +13,7 @@ const (
 	RegistryPasswordVariable = "REGISTRY_PASSWORD"
 )
 
-// oci2Disk is image2Disk with an image that lies in a registry.
+// oci2Disk is image2disk with an image from an OCI registry.
 var oci2Disk = Description{
 	Text:   "Writes an image of an OCI registry to the disk and reads it back.",
 	Writes: true, Whole: true, Disk: "DEST_DISK",
@@ -42,11 +42,10 @@ var ociForm = regexp.MustCompile(
 type OCIReference struct {
 	Name   string // REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST
 	Plain  bool   // the registry has no TLS
-	Pinned bool   // it has a digest
+	Pinned bool   // Name contains a digest
 }
 
-// OCIImage returns the reference in IMG_URL. Its error does not repeat the value, which could have
-// a password.
+// OCIImage returns the reference in IMG_URL. The error does not contain the value, which may contain a password.
 func OCIImage(env map[string]string) (OCIReference, error) {
 	text := env["IMG_URL"]
 	if !ociForm.MatchString(text) {

@@ -9,26 +9,25 @@ import (
 	"strings"
 )
 
-// Order is what the server signs before an agent carries out an assignment: the assignment itself
-// (key, action with the digest of its image, identity of the disk) and its recipient. An agent
-// carries out only signed orders.
+// Order is what the server signs, and what an agent needs to carry out an assignment: the assignment itself (key, action with the digest
+// of its image, identity of the disk) and its recipient.
 type Order struct {
 	Machine string `json:"machine"`
-	// Boot is the boot whose agent may carry it out; 0 means any boot of the run.
+	// Boot is the boot whose agent may carry out the order; 0 means any boot of the run.
 	Boot int `json:"boot,omitempty"`
-	// Plan is the digest of the run's plan. It is the same for all boots and actions of a run.
+	// Plan is the digest of the run's plan, which is the same in all orders of a run.
 	Plan string `json:"plan"`
 	Assignment
 }
 
-// Signed is an Order in transit: it contains the exact bytes that were signed. The two sides
-// therefore need not encode an Order identically, and an agent may ignore unknown fields.
+// Signed is an Order as it is sent: with the exact bytes that were signed. Therefore server and agent need not encode an Order in the
+// same way, and an agent may ignore unknown fields.
 type Signed struct {
 	Order     []byte `json:"order"`     // JSON of an Order
-	Signature []byte `json:"signature"` // Ed25519 (RFC 8032) over orderContext and Order
+	Signature []byte `json:"signature"` // Ed25519 signature (RFC 8032) of orderContext and Order
 }
 
-// orderContext separates these signatures from those for any other purpose.
+// orderContext is signed in front of each order, so that a signature for another purpose is never valid for an order.
 const orderContext = "ingot order 1\x00"
 
 // Sign signs o with key.
@@ -44,7 +43,7 @@ func Sign(key ed25519.PrivateKey, o Order) (*Signed, error) {
 	return &Signed{Order: b, Signature: ed25519.Sign(key, append([]byte(orderContext), b...))}, nil
 }
 
-// Verify checks the signature with the public key and returns the order.
+// Verify returns the order, or an error if its signature is not valid for the public key. s may be nil, which is an error, too.
 func (s *Signed) Verify(key ed25519.PublicKey) (Order, error) {
 	switch {
 	case len(key) != ed25519.PublicKeySize:
@@ -63,11 +62,11 @@ func (s *Signed) Verify(key ed25519.PublicKey) (Order, error) {
 	return o, nil
 }
 
-// planKeyPrefix names the type of the key.
+// planKeyPrefix is the type of the key, in front of it.
 const planKeyPrefix = "ed25519:"
 
-// FormatPlanKey formats the public key of orders for the boot script: 51 characters that need no
-// quoting on a kernel command line.
+// FormatPlanKey returns the public key for checking orders as text for the boot script: 51 characters that need no quoting on a kernel
+// command line.
 func FormatPlanKey(key ed25519.PublicKey) string {
 	return planKeyPrefix + base64.RawURLEncoding.EncodeToString(key)
 }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// qemuImg2Disk is image2Disk with the variables of Tinkerbell's action. The server converts qcow2
-// when an image is added. The agent does not read qcow2: its parts lie anywhere in the file, so the
-// agent would have to read the file a second time, after its digest was verified.
+// qemuImg2Disk is image2disk with the variables of Tinkerbell's qemuimg2disk. The agent does not read qcow2, because its parts are in
+// any order in the file: the agent would have to read the file a second time, after verifying its digest. Instead, the server
+// converts qcow2 when an image is added.
 var qemuImg2Disk = Description{
 	Text:   "Writes an image to the disk and reads it back: image2disk under another name.",
 	Writes: true, Whole: true, Disk: "DEST_DISK", URL: "IMG_URL", Digest: "IMG_SHA256",

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// StorageVariable has the machine's Storage as JSON.
+// StorageVariable is the variable that contains the machine's Storage as JSON.
 const StorageVariable = "STORAGE"
 
-// RootIOCommands are the commands of rootio.
+// RootIOCommands are the values of command for rootio.
 var RootIOCommands = []string{"wipe", "partition", "format", "mount", "version"}
 
-// rootIO partitions and formats disks as the machine's storage says.
+// rootIO partitions and formats disks as described by the machine's storage.
 var rootIO = Description{
 	Text: "Partitions and formats disks as the machine's `storage` says: `command` is one of " + strings.Join(RootIOCommands, ", ") +
 		". `wipe` clears the disks. `partition` makes partitions, then md arrays (`raid`) and LVM (`volume_groups`). `mount` mounts " +
@@ -48,7 +48,7 @@ func onlyGPT(env map[string]string, name string) error {
 
 func storageOfRun(env map[string]string, name string) error {
 	if env[name] == "" {
-		return nil // the machine's is filled in
+		return nil // the plan sets the machine's storage
 	}
 	s, err := ParseStorage(env[name])
 	if err != nil {
@@ -79,8 +79,8 @@ func ParseStorage(text string) (Storage, error) {
 	return s, nil
 }
 
-// CheckStorageDisks returns an error for each disk of STORAGE that is neither the run's disk, whose
-// path in the template is alias, nor identified.
+// CheckStorageDisks returns an error for each disk of STORAGE that is not the run's disk and has neither a serial number nor a WWN.
+// alias is the path that STORAGE uses for the run's disk.
 func CheckStorageDisks(env map[string]string, alias string) error {
 	s, err := ParseStorage(env[StorageVariable])
 	if err != nil {

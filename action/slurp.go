@@ -42,8 +42,8 @@ func uploadURL(env map[string]string, name string) error {
 	return nil
 }
 
-// UploadHost returns the host, without port, to which text, an upload URL, leads. Its error does
-// not repeat the text, which may have a password.
+// UploadHost returns the host of the upload URL text, without its port. The error does not contain text, which may contain a
+// password.
 func UploadHost(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
@@ -60,7 +60,7 @@ func uploadName(env map[string]string, name string) error {
 	return nil
 }
 
-// Upload returns the address to which a sends what is on a disk; "" if it sends nothing.
+// Upload returns the URL to which the action a sends the content of a disk; "" if it sends nothing.
 func (a Action) Upload() string {
 	native, _ := Native(a.Image)
 	if variable := natives[native].Upload; variable != "" {

@@ -5,32 +5,32 @@ import (
 	"strings"
 )
 
-// Storage is how rootio lays out the disks of a machine. Its keys are those of
-// metadata.instance.storage in Tinkerbell's Hardware.
+// Storage is how rootio lays out the disks of a machine. The JSON keys are those of metadata.instance.storage in Tinkerbell's
+// Hardware.
 type Storage struct {
 	Disks        []StorageDisk       `json:"disks,omitempty"`         // disks with their partitions
 	RAID         []StorageRAID       `json:"raid,omitempty"`          // arrays of the kernel's md driver
 	Filesystems  []StorageFilesystem `json:"filesystems,omitempty"`   // file systems and swap spaces
-	VolumeGroups []StorageVolumes    `json:"volume_groups,omitempty"` // of LVM
+	VolumeGroups []StorageVolumes    `json:"volume_groups,omitempty"` // volume groups of LVM
 }
 
-// A StorageDisk is a disk with its partitions. Device does not identify the disk: it is the run's
-// disk if it has the path that the run uses for it. Any other disk has a serial number or a WWN.
+// A StorageDisk is a disk with its partitions. Device is only a name: if it is the path that the run uses for its disk, the
+// StorageDisk is the run's disk. Any other disk is identified by a serial number or a WWN.
 type StorageDisk struct {
 	Device string `json:"device"` // path that the storage uses for the disk
 	DiskID
-	// WipeTable allows to replace a partition table and to clear what the disk holds.
+	// WipeTable allows rootio to replace the partition table and to overwrite what the disk contains.
 	WipeTable  bool               `json:"wipe_table,omitempty"`
-	Partitions []StoragePartition `json:"partitions,omitempty"` // of its GPT
+	Partitions []StoragePartition `json:"partitions,omitempty"` // partitions of the disk's GPT
 }
 
 // A StoragePartition is one partition of a GPT.
 type StoragePartition struct {
 	Label    string `json:"label"`               // name in the GPT; SWAP, BIOS and EFI set the type
-	Number   int    `json:"number,omitempty"`    // 0 = its place in the list, from 1
-	Start    int64  `json:"start,omitempty"`     // sectors of 512 bytes; 0 = behind the one before it
+	Number   int    `json:"number,omitempty"`    // 0 = the position in the list, from 1
+	Start    int64  `json:"start,omitempty"`     // sectors of 512 bytes; 0 = after the previous partition in the list
 	Size     int64  `json:"size,omitempty"`      // sectors of 512 bytes; 0 = the rest of the disk
-	TypeGUID string `json:"type_guid,omitempty"` // "" = by the label
+	TypeGUID string `json:"type_guid,omitempty"` // "" = the label decides
 }
 
 // A StorageRAID is an array of the kernel's md driver.
@@ -46,7 +46,7 @@ type StorageFilesystem struct {
 	Mount StorageMount `json:"mount"`
 }
 
-// A StorageMount is a file system, how it is made, and where the installed system mounts it.
+// A StorageMount describes how a file system is made, and where the installed system mounts it.
 type StorageMount struct {
 	Device string        `json:"device"` // path of a partition, an array or a logical volume
 	Format string        `json:"format"` // ext2, ext3, ext4, xfs, vfat or swap
@@ -54,18 +54,18 @@ type StorageMount struct {
 	Point  string        `json:"point,omitempty"` // absolute path; "" for swap
 }
 
-// StorageCreate has options of mkfs.
+// StorageCreate are options for making a file system.
 type StorageCreate struct {
 	Force   bool     `json:"force,omitempty"`   // not needed: rootio formats only what it may overwrite
-	Options []string `json:"options,omitempty"` // such as -L ROOT; those that name another device are refused
+	Options []string `json:"options,omitempty"` // options of mkfs, such as -L ROOT; one that names another device is refused
 }
 
 // StorageVolumes is a volume group of LVM.
 type StorageVolumes struct {
 	Name            string          `json:"name"`                      // letters, digits and - _ . +
 	PhysicalVolumes []string        `json:"physical_volumes"`          // partitions and arrays
-	LogicalVolumes  []StorageVolume `json:"logical_volumes,omitempty"` // in the group
-	Tags            []string        `json:"tags,omitempty"`            // of the group
+	LogicalVolumes  []StorageVolume `json:"logical_volumes,omitempty"` // logical volumes in the group
+	Tags            []string        `json:"tags,omitempty"`            // tags of the group
 }
 
 // A StorageVolume is a logical volume.
@@ -76,7 +76,7 @@ type StorageVolume struct {
 	Options []string `json:"opts,omitempty"`
 }
 
-// A StorageProblem is one error in a Storage. Field is its path below the storage.
+// A StorageProblem is one error in a Storage. Field is the path of the wrong field in the storage.
 type StorageProblem struct{ Field, What, Remedy string }
 
 func (p StorageProblem) String() string {
@@ -89,8 +89,7 @@ func (ps *storageProblems) add(field, remedy, format string, args ...any) {
 	*ps = append(*ps, StorageProblem{Field: field, What: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-// PartitionPath returns the path of partition n of the disk at device, as the kernel and udev name
-// it.
+// PartitionPath returns the path that the kernel or udev gives to partition n of the disk at device.
 func PartitionPath(device string, n int) string {
 	switch last := device[len(device)-1]; {
 	case strings.HasPrefix(device, "/dev/disk/"):

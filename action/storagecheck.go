@@ -20,8 +20,7 @@ var (
 // RAIDLevels are the levels that a machine may declare.
 var RAIDLevels = []string{"0", "1", "10"}
 
-// A DiskSize is what is known of a disk: its size and its logical sector size in bytes. The zero
-// value means that nothing is known.
+// A DiskSize is the size of a disk and the size of its logical sectors, in bytes. The zero value means that both are not known.
 type DiskSize struct{ Size, Sector int64 }
 
 // Kinds of devices in a Storage.
@@ -38,9 +37,9 @@ const (
 type storageDevice struct {
 	kind  string
 	field string // where it is declared
-	by    string // field that uses it; "" for none
-	disk  int    // index of its disk; -1 for an array or a logical volume
-	size  int64  // bytes, at most; 0 = not known
+	by    string // field that uses the device; "" for none
+	disk  int    // index of the disk; -1 for an array or a logical volume
+	size  int64  // maximum size in bytes; 0 = not known
 }
 
 // storageCheck collects the problems of a Storage.
@@ -50,11 +49,10 @@ type storageCheck struct {
 	devices map[string]*storageDevice // by path
 }
 
-// Problems returns everything that is wrong with s for every machine.
+// Problems returns the problems of s that do not depend on the sizes of disks.
 func (s Storage) Problems() []StorageProblem { return s.ProblemsOn(nil) }
 
-// ProblemsOn returns everything that is wrong with s on disks of these sizes, which are in the order
-// of s.Disks. Missing sizes are not known.
+// ProblemsOn returns the problems of s on disks of these sizes, which are in the order of s.Disks. A missing size is not known.
 func (s Storage) ProblemsOn(sizes []DiskSize) []StorageProblem {
 	c := storageCheck{Storage: s, devices: map[string]*storageDevice{}}
 	for i, d := range s.Disks {
@@ -70,7 +68,7 @@ func (s Storage) ProblemsOn(sizes []DiskSize) []StorageProblem {
 	return c.storageProblems
 }
 
-// declare adds the device at path, and reports whether the path is new.
+// declare adds the device d at path and returns true. If path is declared already, it adds a problem and returns false.
 func (c *storageCheck) declare(path string, d storageDevice) bool {
 	if other := c.devices[path]; other != nil {
 		c.add(d.field, "remove one of the two", "%s is declared by %s already", path, other.field)
@@ -113,7 +111,7 @@ func (c *storageCheck) checkDisk(i int, d StorageDisk, size DiskSize) {
 		if k := slices.IndexFunc(placed, func(x PlacedPartition) bool { return x.Number == n }); k >= 0 {
 			p.size = placed[k].Size
 		}
-		if slices.Index(d.numbers(), n) == j { // Layout reports a number that is there twice
+		if slices.Index(d.numbers(), n) == j { // Layout reports a number that two partitions have
 			c.declare(PartitionPath(d.Device, n), p)
 		}
 	}
@@ -123,8 +121,8 @@ func devicePath(p string) bool {
 	return strings.HasPrefix(p, "/dev/") && path.Clean(p) == p && storagePath.MatchString(p) && len(p) < 256
 }
 
-// take marks the device at path as used by field, if it is of one of the kinds and not used yet. It
-// returns nil otherwise.
+// take marks the device at path as used by field and returns it. If the device does not exist, is used already or is not of one of the
+// kinds, it adds a problem and returns nil.
 func (c *storageCheck) take(field, path string, kinds ...string) *storageDevice {
 	d := c.devices[path]
 	switch {
@@ -141,8 +139,8 @@ func (c *storageCheck) take(field, path string, kinds ...string) *storageDevice 
 	return nil
 }
 
-// rewritten adds a problem unless what is on disk i may be overwritten. Arrays and volume groups are
-// made again by each attempt at the action, and would take old ones on the partitions for theirs.
+// rewritten adds a problem if disk i has no WipeTable. Disks of arrays and volume groups need it: each attempt at the action makes these
+// again, so what is on their partitions must be overwritten.
 func (c *storageCheck) rewritten(field string, i int) {
 	if i >= 0 && !c.Disks[i].WipeTable {
 		c.add(field, fmt.Sprintf("set wipe_table: true in disks[%d]", i), "it is on %s, which may not be overwritten", c.Disks[i].Device)
@@ -192,7 +190,7 @@ func (c *storageCheck) checkRAID() {
 	}
 }
 
-// extent is the size of the physical extents that LVM makes.
+// extent is the size of a physical extent of LVM, in bytes.
 const extent = 4 << 20
 
 func (c *storageCheck) checkVolumes() {
@@ -232,7 +230,7 @@ func (c *storageCheck) checkVolumes() {
 	}
 }
 
-// checkLogical checks the logical volumes of g, which has room for at most that many bytes.
+// checkLogical checks the logical volumes of g. room is the maximum size of all of them, in bytes.
 func (c *storageCheck) checkLogical(field string, g StorageVolumes, room int64) {
 	left := room
 	for j, v := range g.LogicalVolumes {
@@ -292,19 +290,19 @@ func (c *storageCheck) checkFilesystems() {
 // Device returns the path of the array.
 func (r StorageRAID) Device() string { return "/dev/" + strings.TrimPrefix(r.Name, "/dev/") }
 
-// Kind returns the level as one of RAIDLevels.
+// Kind returns the level without the prefix "raid", in the form of RAIDLevels.
 func (r StorageRAID) Kind() string { return strings.TrimPrefix(r.Level, "raid") }
 
 // Path returns the path of the logical volume v of g.
 func (g StorageVolumes) Path(v StorageVolume) string { return "/dev/" + g.Name + "/" + v.Name }
 
-// Mapped returns the name that the device mapper gives to v: each dash in a name is doubled.
+// Mapped returns the name that the device mapper gives to the logical volume v of g: both names, with doubled dashes, joined by a dash.
 func (g StorageVolumes) Mapped(v StorageVolume) string {
 	return strings.ReplaceAll(g.Name, "-", "--") + "-" + strings.ReplaceAll(v.Name, "-", "--")
 }
 
-// Disk returns the index in s.Disks and the number of the partition at device. The index is -1 if s
-// has no such partition.
+// Disk returns the index in s.Disks of the disk with the partition at the path device, and the number of this partition. The index is
+// -1 if s has no such partition.
 func (s Storage) Disk(device string) (disk, number int) {
 	for i, d := range s.Disks {
 		for _, n := range d.numbers() {

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// A maker is the program that makes a file system, and the options that a machine may give it.
+// A maker is a program that makes a file system, and the options that the storage of a machine may pass to it.
 type maker struct {
 	program string
 	args    []string
-	// options are the letters of options with a value, flags those without.
+	// options are the letters of allowed options with a value, flags the letters of allowed options without one.
 	options, flags string
-	// label is the letter of the option for the label, longest how many bytes it may have.
+	// label is the letter of the option for the label. longest is how many bytes a label may have.
 	label   string
 	longest int
 }
 
-// makers leaves out what names another device, such as an external journal: only the partition is
-// written.
+// makers are the programs by format. Options that name another device, such as an external journal, are not allowed, because only
+// the partition may be written.
 var makers = map[string]maker{
 	"ext2": {"mke2fs", []string{"-q", "-F", "-t", "ext2"}, "LUmbiINOETg", "jqF", "L", 16},
 	"ext3": {"mke2fs", []string{"-q", "-F", "-t", "ext3"}, "LUmbiINOETg", "jqF", "L", 16},
@@ -30,22 +30,22 @@ var makers = map[string]maker{
 	"swap": {"mkswap", nil, "LU", "f", "L", 16},
 }
 
-// optionValue has no slash: no value is a path. "name=" and "file" of mkfs.xfs are those of -d,
-// which is not allowed.
+// optionValue matches allowed values of options. It has no slash, so no value is the path of a file or device. mkfs.xfs also takes
+// such names in its option -d, which is not allowed.
 var optionValue = regexp.MustCompile(`^[A-Za-z0-9_.,:=^+%-]{1,128}$`)
 
-// StorageFormats are the values of format.
+// StorageFormats returns the possible values of StorageMount.Format, sorted.
 func StorageFormats() []string { return slices.Sorted(maps.Keys(makers)) }
 
-// Mkfs returns the program that makes a file system, and its arguments except for the device.
+// Mkfs returns the program that makes a file system of this format, and its arguments without the device.
 func Mkfs(format string, options []string) (program string, args []string, err error) {
 	given, err := MkfsOptions(format, options)
 	m := makers[format]
 	return m.program, append(slices.Clone(m.args), given...), err
 }
 
-// MkfsOptions returns options as arguments of the program for format. An option and its value are
-// one element or two: "-L ROOT", "-LROOT", or "-L" and "ROOT".
+// MkfsOptions returns options as arguments for the program of the format, or an error if one is not allowed. An option with a value
+// may be written as one or two elements: "-L ROOT", "-LROOT", or "-L" and "ROOT".
 func MkfsOptions(format string, options []string) ([]string, error) {
 	m, ok := makers[format]
 	if !ok {

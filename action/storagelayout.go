@@ -13,13 +13,13 @@ import (
 const (
 	storageSector = 512
 	storageAlign  = 1 << 20
-	// gptEntries is the size of the entries in the tables that rootio writes: 128 of 128 bytes.
+	// gptEntries is the size of all entries in a GPT that rootio writes: 128 entries of 128 bytes.
 	gptEntries = 128 * 128
-	// maxStorage limits sizes: no sum of two overflows.
+	// maxStorage limits sizes, so that the sum of two sizes does not overflow.
 	maxStorage = int64(1) << 60
 )
 
-// Types of partitions by label; any other label is a Linux file system.
+// labelTypes are the types of partitions by label. A partition with any other label has linuxType.
 var labelTypes = map[string]string{
 	"SWAP": "0657FD6D-A4AB-43C4-84E5-0933C84B4F4F",
 	"BIOS": "21686148-6449-6E6F-744E-656564454649",
@@ -28,17 +28,17 @@ var labelTypes = map[string]string{
 
 const linuxType = "0FC63DAF-8483-4772-8E79-3D69D8477DE4"
 
-// A PlacedPartition is a partition with its position in bytes. A size of 0 means the rest of a disk
-// whose size is not known.
+// A PlacedPartition is a partition with its position and size in bytes. Size 0 means the rest of the disk, if the size of the disk is
+// not known.
 type PlacedPartition struct {
 	Number      int
 	Label, Type string
 	Start, Size int64
 }
 
-// Layout returns where the partitions of d lie on a disk of size bytes with sectors of sector
-// bytes, and everything that is wrong with them. A size of 0 is not known; what does not depend on
-// it is checked. Partitions without a start begin at the next MiB behind the one before them.
+// Layout returns the positions of d's partitions on a disk of size bytes with sectors of sector bytes, and all problems of the
+// partitions. Size 0 means that the size is not known: then Layout checks only what does not depend on it. A partition without a
+// start begins at the next MiB after the previous partition.
 func (d StorageDisk) Layout(size, sector int64) ([]PlacedPartition, []StorageProblem) {
 	var ps storageProblems
 	entries := (gptEntries + sector - 1) / sector
@@ -104,7 +104,7 @@ func checkOverlap(ps *storageProblems, parts []PlacedPartition) {
 	}
 }
 
-// check checks what does not depend on other partitions.
+// check checks the label and the type of p.
 func (p StoragePartition) check(ps *storageProblems, field string) {
 	upper := strings.ToUpper(p.Label)
 	switch {
@@ -118,7 +118,7 @@ func (p StoragePartition) check(ps *storageProblems, field string) {
 	}
 }
 
-// kind returns the GUID of the partition's type, in upper case.
+// kind returns the type of the partition as a GUID in upper case: TypeGUID, or else the type for the label.
 func (p StoragePartition) kind() string {
 	return strings.ToUpper(cmp.Or(p.TypeGUID, labelTypes[p.Label], linuxType))
 }

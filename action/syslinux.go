@@ -2,10 +2,10 @@ package action
 
 import "errors"
 
-// SyslinuxPartitionVariable names the partition of syslinux, as Tinkerbell's action does.
+// SyslinuxPartitionVariable is the variable that names the partition for syslinux, as in Tinkerbell's action.
 const SyslinuxPartitionVariable = "DEST_PARTITION"
 
-// syslinux installs the agent's own SYSLINUX.
+// syslinux installs the SYSLINUX that the agent contains.
 var syslinux = Description{
 	Text:   "Installs SYSLINUX on a partition, and its boot code on the disk, for BIOS.",
 	Loader: true, Writes: true, Disk: SyslinuxPartitionVariable, Partitions: true,

@@ -12,23 +12,22 @@ const (
 	waitVariable       = "WAIT_SECONDS"
 )
 
-// waitDaemonRepository is where waitdaemon alone is published.
+// waitDaemonRepository is the repository where waitdaemon is published, and no other native action.
 const waitDaemonRepository = "jacobweinstock/"
 
-// leaving are the actions that take the machine away from the agent and stand for
-// themselves; a test compares them with the rows.
+// leaving are the native actions with Leaves, except waitdaemon itself; a test compares them with natives.
 var leaving = []string{Kexec, PowerOff, Reboot}
 
-// leavingCommands are the commands of a container that waitdaemon starts in place of an action, without the folders and
-// options of LeavingCommand, and the action that does the same.
+// leavingCommands maps the command of a container that waitdaemon starts to the native action that does the same. The commands are
+// in the form to which LeavingCommand shortens them.
 var leavingCommands = map[string]string{
 	"reboot": Reboot, "systemctl reboot": Reboot, "shutdown -r now": Reboot, "echo b > /proc/sysrq-trigger": Reboot,
 	"poweroff": PowerOff, "systemctl poweroff": PowerOff, "shutdown -h now": PowerOff, "shutdown -P now": PowerOff,
 	"halt -p": PowerOff, "echo o > /proc/sysrq-trigger": PowerOff,
 }
 
-// LeavingCommand returns the action that does what the command of a container does, reboot or poweroff: ["reboot"],
-// ["/bin/sh", "-c", "sleep 5; reboot -f"]. ok is false for any other command.
+// LeavingCommand returns Reboot or PowerOff if the command of a container restarts the machine or switches it off, such as
+// ["reboot"] or ["/bin/sh", "-c", "sleep 5; reboot -f"]. ok is false for any other command.
 func LeavingCommand(command []string) (native string, ok bool) {
 	words := command
 	if len(words) == 3 && words[1] == "-c" && strings.HasSuffix(words[0], "sh") {
@@ -51,9 +50,8 @@ func LeavingCommand(command []string) (native string, ok bool) {
 	return native, ok
 }
 
-// waitDaemon starts another action after a while, so that its own success is
-// reported before the machine is gone. The agent reports first in any case: the plan has
-// the inner action in its place.
+// waitDaemon starts another action after a while, so that the success of waitdaemon is reported before the machine restarts.
+// Ingot's agent reports success before it leaves in any case, so the plan contains the other action in place of waitdaemon.
 var waitDaemon = Description{
 	Text: "Replaced in the plan by the action that `IMAGE` names. The agent reports success before it leaves in any " +
 		"case.",

@@ -1,12 +1,11 @@
-// Package activities holds the side effects of provisioning: every effect of a workflow is
-// a method of a noun in this package.
+// Package activities holds the Temporal activities: everything that a workflow reads or changes outside itself.
 //
-// Every method may run twice, and may run after its run has ended. Therefore each change is
-// bound to the (run, epoch) of an inventory.Owner, which the changing statement compares.
+// Every activity may run twice, and may run after its run has ended. Therefore each change is bound to the run and
+// epoch of an inventory.Owner, which the changing SQL statement compares with the grant.
 package activities
 
-// Activities are the side effects of workflows, one struct for each noun. A worker registers one: the type of an activity is the
-// name of its method.
+// Activities holds all activities, in one struct for each subject. A worker registers it; the name of a method is
+// the activity type.
 type Activities struct {
 	*shared
 	*assignments
@@ -22,7 +21,7 @@ type Activities struct {
 	*routers
 }
 
-// New returns activities that depend on c.
+// New returns the activities with their dependencies in c.
 func New(c Config) *Activities {
 	s := &shared{Config: c}
 	return &Activities{

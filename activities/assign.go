@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// assignments give actions to agents and judge what is known of them.
+// assignments holds the activities that give actions to agents and check what is known of the agents.
 type assignments struct{ *shared }
 
 // AssignRequest asks to assign an attempt of an action to the agent.
@@ -24,18 +24,18 @@ type AssignRequest struct {
 	Boot  int             `json:"boot"`
 	Key   action.Key      `json:"key"`
 	Disk  *action.Disk    `json:"disk,omitempty"`
-	// Next: the action ends with the boot of the plan's installer. If the action reports
+	// Next, if not zero, means that the machine boots the plan's installer after the action. If the action reports
 	// success, that boot is allowed for this long.
 	Next time.Duration `json:"next,omitempty"`
 }
 
-// Assign writes the assignment that the agent's long poll reads. Writing the same key again
-// keeps the first assignment. Secret references are resolved only here.
+// Assign stores the assignment that the agent's long poll reads. Storing the same key again keeps the first
+// assignment. Only here are references to secrets replaced by their values.
 func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if errors.Is(err, inventory.ErrNotFound) {
-		// After a reset the run has a new id and no plan under it. The relevant error is
-		// that it does not own the machine.
+		// After a reset the run has a new id, without a plan. Report that it does not own the machine, if so: that is
+		// the cause.
 		if err := a.fence(ctx, q.Owner); err != nil {
 			return err
 		}
@@ -54,14 +54,14 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 		return err
 	}
 
-	if q.Disk != nil && m.Protects(*q.Disk) { // protected since it was bound
+	if q.Disk != nil && m.Protects(*q.Disk) { // the disk was protected after it was bound
 		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected: no run writes to it: %w", q.Disk.Path, q.Disk.Serial,
 			q.Disk.WWN, inventory.ErrInvalid)
 	}
 
 	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], action.Action.WritesDisk)
 
-	if writes { // the seed of this boot is marked before the inventory is
+	if writes { // the cloud-init seed names this installation, which the inventory does not store yet
 		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}
 	}
 
@@ -100,9 +100,9 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	return a.Assignments.Assign(ctx, row)
 }
 
-// fromHere sets the URLs of an action's images to where they are served now, because the
-// site may have moved since the plan was made. Plans of servers that did not pin addresses
-// get the file with their digest.
+// fromHere changes the URLs of images from the base URL then, which was valid when the plan was made, to the
+// present one, because another server may have become the active one since. In plans of older servers, whose URLs
+// have no digest, it adds the digest.
 func (a *assignments) fromHere(x action.Action, then string) action.Action {
 	if a.Site.ImageURL == nil || then == "" {
 		return x
@@ -122,8 +122,8 @@ func (a *assignments) fromHere(x action.Action, then string) action.Action {
 	return rewrite(x, func(s string) string { return inventory.Rebase(s, then, now) })
 }
 
-// sign creates the signed order that the agent verifies before it executes payload. It
-// refuses a plan whose actions do not match its digest.
+// sign returns the signed order that the agent verifies before it executes payload; nil without a key. It returns
+// an error if the plan's actions do not match its digest.
 func (a *assignments) sign(q AssignRequest, plan inventory.Plan, payload action.Assignment) (*action.Signed, error) {
 	if a.Site.PlanKey == nil {
 		return nil, nil
@@ -153,7 +153,7 @@ func (a *assignments) Stop(ctx context.Context, q StopRequest) error {
 	return a.Assignments.StopAssignment(ctx, q.Owner, q.Key, a.Now())
 }
 
-// AgentFacts returns what the agent of the run found on the machine.
+// AgentFacts returns what the agent of run o found on the machine.
 func (a *assignments) AgentFacts(ctx context.Context, o inventory.Owner) (action.Facts, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if err != nil {
@@ -162,65 +162,63 @@ func (a *assignments) AgentFacts(ctx context.Context, o inventory.Owner) (action
 	return agent.Facts, nil
 }
 
-// Heartbeat is how often an agent calls. Backoff is its longest pause between attempts to
-// reach a server that does not answer.
+// Heartbeat is how often an agent contacts the server. Backoff is its longest pause between attempts to reach a
+// server that does not answer.
 const (
 	Heartbeat = 5 * time.Second
 	Backoff   = 5 * time.Second
-	// quiet is the silence, in a process that has listened at least as long, after which an
-	// agent counts as silent: a back-off, a heartbeat and a margin.
+	// quiet is how long an agent must be silent until it counts as Silent: a back-off, a heartbeat and a margin. The
+	// server must have listened for at least as long.
 	quiet = 30 * time.Second
 )
 
-// Kinds of Evidence.
+// Values of EvidenceFound.Kind.
 const (
 	Report = "report" // the report is stored
 	Alive  = "alive"  // no report, but the agent is alive
 	Silent = "silent" // no report and no sign of the agent
 )
 
-// maxAgentText is how many bytes of a text of an agent or a BMC enter the history.
+// maxAgentText limits the bytes of a text from an agent or a BMC that enters the workflow history.
 const maxAgentText = 2 << 10
 
-// EvidenceRequest asks what is known of an attempt or, with an empty key, of the agent.
+// EvidenceRequest asks what is known of an attempt or, with a zero key, of the agent alone.
 type EvidenceRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Key   action.Key      `json:"key"`
-	// Wait is the wait that ended.
+	// Wait is the wait whose time is up.
 	Wait Wait `json:"wait,omitzero"`
 }
 
-// A Wait is a wait whose time is up by Temporal's clock, which is the wall clock.
+// A Wait describes a wait whose time is up by the wall clock, which Temporal uses.
 type Wait struct {
 	Began time.Time     `json:"began"`
 	For   time.Duration `json:"for"`
-	// Served: the wait needs this server, so only time counts while the server was up.
+	// Served: the wait depends on this server, so only time in which the server was up counts.
 	Served bool `json:"served,omitempty"`
 }
 
 // EvidenceFound is the result of Evidence.
 type EvidenceFound struct {
 	Kind     string       `json:"kind"`
-	State    action.State `json:"state,omitempty"` // of the report
+	State    action.State `json:"state,omitempty"` // final state in the report
 	ExitCode int          `json:"exitCode,omitempty"`
 	Message  string       `json:"message,omitempty"`
-	Boot     int          `json:"boot,omitempty"` // of the newest agent
-	// Left is the part of the wait that did not really pass, because the clock was set or
-	// this server was down.
+	Boot     int          `json:"boot,omitempty"` // boot number of the newest agent
+	// Left is the part of the wait that did not really pass, because the clock was set or this server was down.
 	Left time.Duration `json:"left,omitempty"`
 }
 
-// Evidence returns what is known once a deadline has passed. Deadlines need evidence because
-// timers fire all at once after an outage or a clock change, while the reports that they
-// wait for are still in transit. It does not return Silent before this server has listened
-// for long enough, and until every event has been passed on it returns nothing but a report;
-// it waits until it can decide.
+// Evidence returns what is known of an attempt or agent, for a workflow whose deadline has passed. After an outage
+// or a clock change all timers fire at once, while the reports that they wait for are still in transit. So
+// Evidence waits until it is certain: it returns Silent only after this server has listened for long enough, and
+// Alive or Silent only after all events were sent to the workflow. It returns a stored report at once.
 //
-// Silence is measured by the monotonic clock. What the database knows of an agent was received
-// before this process started and proves nothing.
+// Silence is measured by the monotonic clock of this process. A contact that is only in the database is older than
+// the process and proves nothing.
 func (a *assignments) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
 	defer heartbeat(ctx)()
-	// The duration of this call does not count as waiting.
+	// Before the loop: the time that this call takes is not part of the wait.
 	left := a.left(q.Wait)
 	for {
 		found, sure, err := a.evidence(ctx, q)
@@ -236,7 +234,7 @@ func (a *assignments) Evidence(ctx context.Context, q EvidenceRequest) (Evidence
 	}
 }
 
-// left returns the part of w that has not passed.
+// left returns the part of w that has not really passed.
 func (a *assignments) left(w Wait) time.Duration {
 	if w.For <= 0 {
 		return 0
@@ -282,7 +280,7 @@ func (a *assignments) evidence(ctx context.Context, q EvidenceRequest) (found Ev
 	return found, pending == 0 && (found.Kind == Alive || a.Clock.Up() >= quiet), nil
 }
 
-// secrets resolves the secret references of x for the owner's run.
+// secrets returns x with its references to secrets replaced by their values for the owner's run.
 func (a *assignments) secrets(ctx context.Context, o inventory.Owner, m inventory.Machine, x action.Action) (action.Action, error) {
 	s := seeds{a: a.shared, o: o, m: m}
 	if native, _ := action.Native(x.Image); native == action.ConfigDrive {

@@ -12,26 +12,27 @@ import (
 // BindRequest asks which disk of the machine is to be written.
 type BindRequest struct {
 	Owner inventory.Owner `json:"owner"`
-	// Selector is the operator's answer to an earlier question; nil means the machine's own.
+	// Selector is the operator's answer to an earlier question. If nil, the machine's selector applies.
 	Selector *inventory.DiskSelector `json:"selector,omitempty"`
-	// Disk is the disk of an earlier run; the same disk must be chosen.
+	// Disk is the disk that an earlier run wrote. The same disk must be chosen.
 	Disk *action.Disk `json:"disk,omitempty"`
-	// Anyway: the operator was told that the image has no loader for the machine, and named the disk.
+	// Anyway: the operator has named the disk after a question with CanConfirm, so the image is written although it
+	// has no loader for the machine.
 	Anyway bool `json:"anyway,omitempty"`
-	// From is the first action of the plan that is carried out.
+	// From is the index of the first action that is carried out.
 	From int `json:"from,omitempty"`
 }
 
-// Bound is the result of Bind: a disk, or why none was chosen and which disks exist.
+// Bound is the result of Bind: the disk, or the reason why none was chosen, and the disks that exist.
 type Bound struct {
 	Disk   *action.Disk `json:"disk,omitempty"`
 	Reason string       `json:"reason,omitempty"`
-	// CanConfirm: an operator who names the disk after this reason gets it written (BindRequest.Anyway).
+	// CanConfirm: the operator may name the disk in spite of Reason, see BindRequest.Anyway.
 	CanConfirm bool          `json:"canConfirm,omitempty"`
 	Disks      []action.Disk `json:"disks,omitempty"`
 }
 
-// Bind resolves the disk selector against the disks that the agent sees.
+// Bind chooses, by the disk selector, one of the disks that the agent has found.
 func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return Bound{}, err
@@ -76,7 +77,7 @@ func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
 }
 
-// chooseDisk returns the disk that the request or the machine's selector names, or why there is none.
+// chooseDisk returns the disk that the request or the machine's selector selects, or nil and the reason.
 func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Disk, string) {
 	selector := m.DiskSelector
 	known := q.Disk != nil && (q.Disk.Serial != "" || q.Disk.WWN != "")
@@ -89,7 +90,7 @@ func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Dis
 	}
 
 	if n := f.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
-		// A disk that is not visible here may match as well.
+		// The selector may match an omitted disk as well.
 		return nil, fmt.Sprintf("the machine has %d disks more than its agent could report: name the serial "+
 			"number of the one to write", n)
 	}
@@ -106,7 +107,7 @@ func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Dis
 	return d, reason
 }
 
-// chooseUnprotected is Choose among the disks that the machine does not protect.
+// chooseUnprotected is DiskSelector.Choose among the disks that are not protected.
 func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inventory.DiskSelector) (*action.Disk, string) {
 	var free []action.Disk
 	var spared []string
@@ -125,7 +126,7 @@ func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inven
 	return d, reason
 }
 
-// Identities returns the keys under which the inventory remembers a disk.
+// Identities returns the keys under which the inventory stores a disk: by serial number and by WWN.
 func Identities(d action.Disk) []string {
 	var ids []string
 	if d.Serial != "" {

@@ -12,17 +12,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// bmcs switch machines and carry out tasks of BMCs.
+// bmcs holds the activities that use management controllers (BMCs).
 type bmcs struct{ *shared }
 
-// coldStart returns the tasks that start a machine from boot: off, boot, on.
+// coldStart returns the tasks of a power cycle: off, then the tasks in boot, then on.
 func coldStart(boot []inventory.BMCTask) []inventory.BMCTask {
 	return slices.Concat([]inventory.BMCTask{{Power: "off"}}, boot, []inventory.BMCTask{{Power: "on"}})
 }
 
-// BMCTasks carries out the operator's job under the owner's grant, task by task, and
-// verifies each. The first failed task ends the job. A job that only reads needs no grant:
-// its Owner has epoch 0.
+// BMCTasks carries out the operator's job task by task, under the grant of o, and verifies each task. The first
+// task that fails ends the job. A job that only reads needs no grant; its owner has epoch 0.
 func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BMCJob) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
@@ -38,8 +37,8 @@ func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BM
 		return err
 	}
 
-	// The operator may have seen the job's final state, so another attempt must not repeat
-	// the list. A list that was interrupted because its worker died is continued.
+	// The operator may have seen that the job failed, so another attempt must not repeat it: the error is not
+	// retried. A job whose worker died is continued.
 	var app *temporal.ApplicationError
 	var kind string
 	if errors.As(fail(err), &app) {
@@ -48,7 +47,7 @@ func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BM
 	return temporal.NewNonRetryableApplicationError(err.Error(), kind, nil)
 }
 
-// failedTask is a task that failed and whose failure is recorded.
+// failedTask is the error of a task whose failure is stored in the record of the job.
 type failedTask struct{ cause error }
 
 func (f failedTask) Error() string { return f.cause.Error() }
@@ -60,13 +59,13 @@ type taskList struct {
 	job   inventory.BMCJob
 	from  int // index of the first task; earlier ones are done
 	fence Fence
-	// after is called after each task. A list with after starts at from; a list without it
+	// after, if not nil, is called after each task with its index. The list then starts at from. Without after, it
 	// resumes where the record of an earlier attempt ends.
 	after func(done int) error
 }
 
-// tasks carries out and records every list of BMC tasks. It skips tasks that the job's
-// record lists as done by this run, because a worker that died has left them there.
+// tasks carries out a list of BMC tasks and stores their states. It skips tasks that an earlier attempt of this
+// run has done, according to the record of the job.
 func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error {
 	o, job, from := l.owner, l.job, l.from
 	job.Machine, job.Run, job.Started, job.State = m.Name, o.Run, a.Now(), inventory.StateRunning
@@ -104,7 +103,7 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 		if err != nil {
 			t.State, t.Message = inventory.StateFailed, err.Error()
 			job.State, job.Message, job.Ended = inventory.StateFailed, err.Error(), a.Now()
-			// The cause is more important than the failure to record it.
+			// Return the error of the task, not the failure to record it.
 			if e := a.BMCJobs.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
 				a.Log.With(o.LogKeys(0)...).Error("recording a BMC job", "job", job.Name, "error", e)
 			}
@@ -113,7 +112,7 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 		if err := a.keep(ctx, job); err != nil {
 			return err
 		}
-		// The task has worked and is recorded; the event only informs operators.
+		// The task is done and recorded; the event is only information for operators.
 		a.Log.With(o.LogKeys(0)...).Info("a BMC task is done", "job", job.Name, "task", describe(*t))
 		if err := a.power(ctx, o, job.Name, *t); err != nil {
 			a.Log.With(o.LogKeys(0)...).Error("recording a BMC task", "job", job.Name, "error", err)
@@ -124,13 +123,12 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 	return a.keep(ctx, job)
 }
 
-// keep stores a job after a successful task and retries until the activity's time is up.
-// If the task were not recorded, another attempt would repeat it, on a machine that may have
-// moved on.
+// keep stores a job after a successful task and retries until the activity's time is up. Without the record,
+// another attempt would repeat the task, on a machine that may have booted since.
 func (a *bmcs) keep(ctx context.Context, job inventory.BMCJob) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := a.BMCJobs.PutBMCJob(context.WithoutCancel(ctx), job)
-		if a.Troubles != nil { // no record can report this until it succeeds
+		if a.Troubles != nil { // no record can show the failure until a write succeeds
 			a.Troubles.note(job.Run, "record of BMC job "+job.Name, fail(err))
 		}
 		var never *temporal.ApplicationError
@@ -212,7 +210,7 @@ func (a *bmcs) state(ctx context.Context, m inventory.Machine) (string, error) {
 	return a.BMC.State(ctx, m.Controller(), password)
 }
 
-// Job returns the record of the operator's job.
+// Job returns a new record of the operator's job.
 func Job(name string, tasks []inventory.BMCTask) inventory.BMCJob {
 	return inventory.BMCJob{Name: name, Tasks: tasks, State: inventory.StatePending}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// clusters wait for the systems that a lab file installs.
+// clusters holds the activities that wait for the clusters that a lab file installs.
 type clusters struct{ *shared }
 
-// clusterUser is the user whose account lists the cluster's nodes.
+// clusterUser is the user that logs in to list the cluster's nodes.
 const clusterUser = "admin"
 
 func (a *clusters) cluster(ctx context.Context, name string) (genesis.Cluster, inventory.Endpoint, error) {
@@ -37,9 +37,9 @@ func (a *clusters) ClusterReady(ctx context.Context, q LabRequest) error {
 	return a.until(ctx, func(ctx context.Context) error { return a.Clusters.Ready(ctx, e) })
 }
 
-// ClusterHas waits until the cluster lists the number of nodes that it has once the machine
-// joined. It counts nodes, because a node's name comes from its own configuration. Without a
-// machine, all nodes must be ready.
+// ClusterHas waits until the cluster lists as many nodes as it has once q.Machine has joined. It counts them,
+// because the name of a node comes from its own configuration. Without a machine, all nodes of the lab file must
+// be ready.
 func (a *clusters) ClusterHas(ctx context.Context, q LabRequest) error {
 	c, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
@@ -64,8 +64,8 @@ func (a *clusters) ClusterHas(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// checkNodes requires that many nodes, ready ones if mustBeReady. The error is
-// inventory.ErrUnreachable and names those that are not ready.
+// checkNodes returns nil if there are at least want nodes; with mustBeReady, only ready nodes count. Otherwise it
+// returns inventory.ErrUnreachable with the names of the nodes that are not ready.
 func checkNodes(nodes []inventory.ClusterNode, want int, mustBeReady bool) error {
 	ready, notReady := countReady(nodes)
 	count, text := len(nodes), fmt.Sprintf("the cluster lists %d of %d nodes", len(nodes), want)
@@ -82,19 +82,19 @@ func checkNodes(nodes []inventory.ClusterNode, want int, mustBeReady bool) error
 	return fmt.Errorf("%s: %w", text, inventory.ErrUnreachable)
 }
 
-// logOutTime limits the logout, because the activity waits for it.
+// logOutTime limits how long the activity waits for the logout.
 const logOutTime = 10 * time.Second
 
-// clusterSession logs in once for all requests, because clusters keep each token for hours.
-// The token is stored nowhere else.
+// clusterSession uses one log-in for all requests, because clusters keep the token of each log-in for hours. The
+// token is not stored.
 type clusterSession struct {
 	clusters Clusters
 	at       inventory.Endpoint
 	password inventory.Secret
-	token    inventory.Secret // zero: not logged in
+	token    inventory.Secret // zero while not logged in
 }
 
-// nodes lists the cluster's nodes. After a refusal the next call logs in again.
+// nodes returns the cluster's nodes. If the cluster refuses the token, the next call logs in again.
 func (s *clusterSession) nodes(ctx context.Context) ([]inventory.ClusterNode, error) {
 	if s.token.IsZero() {
 		token, err := s.clusters.LogIn(ctx, s.at, clusterUser, s.password)
@@ -129,8 +129,8 @@ func (a *shared) kubeconfig(ctx context.Context, q LabRequest) (inventory.Secret
 	return k, nil
 }
 
-// KubernetesReady waits until the platform's API server answers and it has at least one
-// node, all of them ready.
+// KubernetesReady waits until the platform's API server answers and has at least one node, and all nodes are
+// ready.
 func (a *clusters) KubernetesReady(ctx context.Context, q LabRequest) error {
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
@@ -172,8 +172,8 @@ func (a *clusters) platform(ctx context.Context, name string) (genesis.Platform,
 	return section(lab.Platform, "platform")
 }
 
-// TalosReady waits until the platform's Talos API answers with a certificate of the
-// authority in its talosconfig. It rejects another cluster's.
+// TalosReady waits until the platform's Talos API answers with a certificate of the authority in the lab's
+// talosconfig. The certificate of another cluster fails.
 func (a *clusters) TalosReady(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {
@@ -185,9 +185,9 @@ func (a *clusters) TalosReady(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// TalosBootstrap creates the cluster on the platform's node, once per installation, and
-// stores the kubeconfig. If the bootstrap was not recorded, it asks again, and Talos answers
-// that the cluster exists.
+// TalosBootstrap bootstraps the cluster on the platform's node, once per installation, and stores the kubeconfig.
+// If the worker died before it recorded the bootstrap, the call is repeated, and Talos answers that the cluster
+// exists.
 func (a *clusters) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {

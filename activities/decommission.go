@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// retirements end the service of machines.
+// retirements holds the activities of Decommission.
 type retirements struct{ *shared }
 
 // DecommissionRequest asks for the plan of a Decommission.
@@ -32,8 +32,8 @@ const (
 	offTimeout       action.Seconds = 120
 )
 
-// PlanDecommission creates and stores the plan of a Decommission: wipe all disks, delete the
-// boot entries that then point nowhere and, without a BMC, switch off.
+// PlanDecommission creates and stores the plan of a Decommission: wipe all disks, delete the boot entries that
+// have lost their disk and, without a BMC, switch the machine off.
 func (a *retirements) PlanDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
 	p, err := a.planDecommission(ctx, q)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *retirements) planDecommission(ctx context.Context, q DecommissionReques
 	return out, a.Plans.PutPlan(ctx, plan)
 }
 
-// wipeAction returns a wipe action as workflows add it to a plan.
+// wipeAction returns the action that workflows add to a plan to wipe disks.
 func wipeAction(mode string) action.Action {
 	x := action.Action{
 		Name: "wipe", Image: action.Wipe, Timeout: wipeTimeout,
@@ -96,13 +96,13 @@ func wipeAction(mode string) action.Action {
 	return x
 }
 
-// RetireRequest takes a machine out of service.
+// RetireRequest asks to take a machine out of service.
 type RetireRequest struct {
 	Owner inventory.Owner `json:"owner"`
-	// Doubts lists what could not be verified. One entry quarantines the machine.
+	// Doubts lists what could not be verified. If there is one entry, the machine is quarantined.
 	Doubts []string `json:"doubts,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
-	// KeepAddress leaves the machine its reserved addresses.
+	// KeepAddress keeps the reserved addresses of the machine.
 	KeepAddress bool `json:"keepAddress,omitempty"`
 }
 
@@ -120,7 +120,7 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 	}
 
 	if m.Standing != nil && m.Standing.Run == q.Owner.Run {
-		return *m.Standing, nil // done by an earlier attempt
+		return *m.Standing, nil // an earlier attempt has done it
 	}
 
 	notes := q.Notes
@@ -140,7 +140,7 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 	}
 
 	st.Reason = plaintext.Clip(strings.Join(slices.Concat(q.Doubts, notes, missing), "; "), maxAgentText)
-	// The machine keeps its address, so that it can be booted again for the missing steps.
+	// A quarantined machine keeps its address, so that it can be booted again for the missing steps.
 	keep := q.KeepAddress || st.State == inventory.StandingQuarantined
 	return st, a.Machines.Retire(ctx, q.Owner, st, keep)
 }

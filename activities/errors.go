@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Types of the errors that workflows distinguish.
+// Types of the activity errors that workflows distinguish.
 const (
 	TypeFenced      = "Fenced"
 	TypeInvalid     = "Invalid"
@@ -25,8 +25,8 @@ const (
 	TypeClaimed = "Claimed"
 )
 
-// fail maps the inventory's errors to Temporal's. Only here is it decided which errors are
-// retryable. The interceptor Errors applies fail to the error of every activity.
+// fail converts the inventory's errors to Temporal's. Only fail decides which errors are retried. The interceptor
+// Errors applies it to the error of every activity.
 func fail(err error) error {
 	if err == nil {
 		return nil

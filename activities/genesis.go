@@ -9,57 +9,56 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// labs read and check lab files.
+// labs holds the activities that read and check lab files.
 type labs struct{ *shared }
 
-// Names of facts.
+// Names of the facts that Genesis stores between its runs.
 const (
 	factKubeconfig   = "kubeconfig"
-	factBootstrapped = "bootstrapped" // run of the platform's machine
-	factTakenBack    = "taken-back/"  // plus a machine: its run
+	factBootstrapped = "bootstrapped" // value: the installation on which the cluster was bootstrapped
+	factTakenBack    = "taken-back/"  // followed by a machine; value: its installation that was undone
 )
 
-// LabRequest names a lab file, the operation that carries it out, and a step.
+// LabRequest names a lab file, the run of Genesis that carries it out, and the machine of a step.
 type LabRequest struct {
-	Name    string `json:"name"` // of the lab file
+	Name    string `json:"name"` // name of the lab file
 	Run     string `json:"run,omitempty"`
 	Machine string `json:"machine,omitempty"`
 	// Resume keeps the finished steps of an earlier run.
 	Resume bool `json:"resume,omitempty"`
-	// Again lets a run without Resume repeat the steps of an earlier run.
+	// Again allows a run without Resume to repeat steps that an earlier run has done.
 	Again bool `json:"again,omitempty"`
-	// Installed lists machines whose addresses may be in use.
+	// Installed is the list LabTable.Installed.
 	Installed []string `json:"installed,omitempty"`
-	// Ours are machines of LabTable.Ours.
+	// Ours is the list LabTable.Ours.
 	Ours []string `json:"ours,omitempty"`
-	// Since is the start time of this Genesis; zero if it resumes an earlier one.
+	// Since is the start time of this run of Genesis; zero if it resumes an earlier one.
 	Since time.Time `json:"since,omitzero"`
 }
 
 func (q LabRequest) operation() string { return "genesis/" + q.Name }
 
-// LabStep is a row of the table with the data that its execution needs.
+// LabStep is a step of a lab file with the data that its execution needs.
 type LabStep struct {
 	genesis.Step
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	Manual      bool              `json:"manual,omitempty"`
-	Finished    bool              `json:"finished,omitempty"` // by an earlier run
+	Finished    bool              `json:"finished,omitempty"` // an earlier run has done it
 }
 
 // LabTable is the part of a lab file that a workflow may see: no secrets.
 type LabTable struct {
 	SHA256 string    `json:"sha256"`
 	Steps  []LabStep `json:"steps"`
-	Target string    `json:"target,omitempty"` // peer of the migration
-	// Installed are machines that an earlier run has installed, so they answer at their
-	// addresses.
+	Target string    `json:"target,omitempty"` // name of the peer to migrate to
+	// Installed lists the machines that an earlier run has installed, which therefore answer at their addresses.
 	Installed []string `json:"installed,omitempty"`
-	// Ours are machines that may answer although their steps are not done: an earlier run
-	// started to install them, or another run of this server owns them.
+	// Ours lists the machines that may answer although their steps are not done: an earlier run started to install
+	// them, or another run of this server has installed them.
 	Ours []string `json:"ours,omitempty"`
 }
 
-// section returns a section of a lab file, or an error if it is missing.
+// section returns *s, a section of a lab file, or an error if s is nil.
 func section[T any](s *T, name string) (T, error) {
 	if s == nil {
 		var none T
@@ -68,9 +67,8 @@ func section[T any](s *T, name string) (T, error) {
 	return *s, nil
 }
 
-// ReadLab returns the table of the lab file and the steps that earlier runs of this name
-// have finished. If an earlier run has installed a machine, it returns an error unless the
-// request has Resume or Again.
+// ReadLab returns the steps of the lab file and marks those that earlier runs of this name have finished. If an
+// earlier run has installed a machine, it returns an error unless the request has Resume or Again.
 func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	lab, b, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -85,7 +83,7 @@ func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 		for _, o := range open {
 			own := o.Run == q.Run || o.ID == q.operation()
 			if lab.Migrate != nil && o.ID == "migrate/"+lab.Migrate.Target {
-				of, err := labOf(o) // started by an earlier run of this name, or by the operator for it
+				of, err := labOf(o) // an earlier run of this name has started it, or the operator for this lab
 				if err != nil {
 					return LabTable{}, err
 				}
@@ -141,8 +139,8 @@ func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	return t, nil
 }
 
-// ours reports whether this server has given a machine its address: the operation started to
-// install it, or the last installation by any run succeeded.
+// ours reports whether the machine may use its address because of this server: its latest installation was started
+// by the operation, or has succeeded.
 func (a *labs) ours(ctx context.Context, machine, operation string) (bool, error) {
 	list, err := a.installations(ctx, machine)
 	if err != nil || len(list) == 0 {
@@ -154,8 +152,8 @@ func (a *labs) ours(ctx context.Context, machine, operation string) (bool, error
 	return startedBy(list[0], operation)
 }
 
-// doneBefore returns the steps that earlier runs of this name finished. For each step the
-// newest run that tried it counts.
+// doneBefore reports, for each step that earlier runs of this name tried, whether the newest of these runs
+// finished it.
 func (a *labs) doneBefore(ctx context.Context, q LabRequest) (map[string]bool, error) {
 	runs, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: q.operation()})
 	done := map[string]bool{}

@@ -12,16 +12,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// grants change which run owns a machine and what it may do.
+// grants holds the activities that change which run owns a machine and which windows it has open.
 type grants struct {
 	*shared
-	// confirmed is the time, in Unix nanoseconds, of the newest event that the operator
-	// declared wrong, confirming the clock.
+	// confirmed is the time, in Unix nanoseconds, of the newest event when the operator last confirmed the clock.
+	// Events up to then do not count against the clock.
 	confirmed atomic.Int64
 }
 
-// ClockTolerance is how far the server's clock may be behind its newest event before Arm
-// refuses.
+// ClockTolerance is how far the server's clock may be behind its newest event. Beyond it, Arm returns an error.
 const ClockTolerance = 2 * time.Second
 
 // ArmRequest asks for a machine's grant.
@@ -30,17 +29,15 @@ type ArmRequest struct {
 	Run        string `json:"run"`
 	WorkflowID string `json:"workflowID"`
 	Force      bool   `json:"force,omitempty"`
-	// Plan is the digest of the run's plan; empty if it needs none.
+	// Plan is the digest of the run's plan; empty for a run without a plan.
 	Plan string `json:"plan,omitempty"`
-	// ResetOf is the run that was reset from outside to make this one; "" for none.
+	// ResetOf is the id of the run that was reset by a Temporal client to make this one; "" for none.
 	ResetOf string `json:"resetOf,omitempty"`
-	// ClockRight: the operator confirms that the clock is valid and its newest event is
-	// wrong.
+	// ClockRight: the operator confirms the clock; the time of the newest event is wrong.
 	ClockRight bool `json:"clockRight,omitempty"`
 }
 
-// Arm takes the machine's grant for the run and fences every earlier owner. It opens no
-// window; see Power.
+// Arm takes the machine's grant for the run, which fences every earlier owner. It opens no window; Power does.
 func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
 	if err := a.Keys.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fmt.Errorf("arming %q: %w (see ingot secret status)", q.Machine, err)
@@ -80,8 +77,8 @@ func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error)
 	return g.Owner, nil
 }
 
-// refuseSuperseded refuses a run that was reset from outside if another run has installed or wiped the machine since: the order
-// is as old as the order of a retry.
+// refuseSuperseded returns an error for a run that was reset by a Temporal client, if another run has installed or
+// wiped the machine since the first one began, or if the record of the first one is deleted.
 func (a *grants) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	if q.ResetOf == "" {
 		return nil
@@ -98,9 +95,9 @@ func (a *grants) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	return err
 }
 
-// planStands returns an error if the run's plan is not stored, so that the machine is not
-// started for nothing. A run that was reset has another id than the run that planned. A run
-// that resumes an earlier one loses its plan if another run writes to the machine first.
+// planStands returns an error if the run's plan is not stored, so that the machine is not started for nothing. A
+// run that was reset has a new id, under which no plan is stored. The plan of a run that resumes an earlier one is
+// deleted if another run writes to the machine first.
 func (a *grants) planStands(ctx context.Context, q ArmRequest) error {
 	if q.Plan == "" {
 		return nil
@@ -120,9 +117,9 @@ func (a *grants) planStands(ctx context.Context, q ArmRequest) error {
 	return nil
 }
 
-// refuseUnanswered refuses to network-boot a machine by its BMC, which interrupts its work,
-// if this server would not answer it. A BMC job needs no answer, and an operator at the
-// power button has time to fix the server.
+// refuseUnanswered returns an error if the run would network-boot a machine by its BMC, which interrupts the
+// machine's work, although this server would not answer the machine. A BMC job needs no answer. A machine without
+// a BMC is switched on by an operator, who has time to fix the server.
 func (a *grants) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 	off := a.Site.bootable()
 	if off == nil || q.WorkflowID != "machine/"+q.Machine {
@@ -134,16 +131,16 @@ func (a *grants) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 	return off
 }
 
-// WindowRequest changes a window of the owner's grant.
+// WindowRequest asks to open a window of the owner's grant, or to keep it open, for the time For.
 type WindowRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	For   time.Duration   `json:"for,omitempty"`
-	// Installer: the boot is for the plan's installer, whose documents are served while
-	// it may boot.
+	// Installer: the boot is for the plan's installer. Its documents are secrets, so the secrets window is opened as
+	// well.
 	Installer bool `json:"installer,omitempty"`
 }
 
-// RenewNetboot keeps the netboot window open.
+// RenewNetboot keeps the netboot window open for q.For from now on.
 func (a *grants) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	until := a.Now().Add(q.For)
 	err := a.Windows.RenewNetboot(ctx, q.Owner, until)
@@ -153,14 +150,13 @@ func (a *grants) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	return err
 }
 
-// Disarm closes the netboot window; a closed one stays closed. If another run owns the
-// window, the error is Fenced.
+// Disarm closes the netboot window, if it is open. If another run owns the machine, the error is Fenced.
 func (a *grants) Disarm(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.CloseNetboot(ctx, o)
 }
 
-// OpenSecrets opens the secrets window for the reboot into the installed system, whose
-// cloud-init asks several times.
+// OpenSecrets opens the secrets window for q.For from now on. The cloud-init of the installed system reads its
+// secrets several times.
 func (a *grants) OpenSecrets(ctx context.Context, q WindowRequest) error {
 	return a.Windows.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For))
 }
@@ -170,14 +166,13 @@ func (a *grants) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.CloseSecrets(ctx, o)
 }
 
-// MoreBoots allows a run more boots, after the operator's decision.
+// MoreBoots lets the run boot the machine inventory.MaxBoots times more, after the operator has agreed.
 func (a *grants) MoreBoots(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.MoreBoots(ctx, o, inventory.MaxBoots)
 }
 
-// End releases the grant and closes both windows. A grant of another run is left alone.
-// Epoch 0 means the run's grant with any epoch, because the result of Arm may have been lost
-// after Arm took effect.
+// End releases the grant and closes both windows. It leaves the grant of another run unchanged. With epoch 0 it
+// releases the run's grant of any epoch, because the result of Arm may have been lost after Arm took effect.
 func (a *grants) End(ctx context.Context, o inventory.Owner) error {
 	if o.Epoch == 0 {
 		g, err := a.Grants.Grant(ctx, o.Machine)
@@ -189,8 +184,8 @@ func (a *grants) End(ctx context.Context, o inventory.Owner) error {
 	return a.Grants.EndGrant(ctx, o)
 }
 
-// Idle returns Conflict unless the machine has no run and its network boot is closed. An
-// undo checks this first.
+// Idle returns a Conflict error unless no run owns the machine and its netboot window is closed. An undo calls it
+// first.
 func (a *grants) Idle(ctx context.Context, machine string) error {
 	g, err := a.Grants.Grant(ctx, machine)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -15,29 +15,28 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TypeHeld is the error of a run that was open when the server was restored from a backup.
+// TypeHeld is the type of the error with which a Hold refuses an activity.
 const TypeHeld = "Held"
 
-// A Hold answers Held to every activity of runs that were open when the server was restored
-// from a backup, and of runs that such a run has started or continues as. Since the backup the
-// machine may have been installed, moved to another server or discarded without this server's
-// knowledge. Allowed are only activities that record that the run waits or ended, and that
-// release what it holds.
+// A Hold is an interceptor that refuses the activities of runs that were open when the server was restored from a
+// backup, and of runs that these have started or continued as. Since the backup the machine may have been
+// installed, moved to another server or discarded without this server's knowledge. Allowed are only the activities
+// that record the state of a run and that release its grant.
 type Hold struct {
 	interceptor.WorkerInterceptorBase
 
-	runs sync.Map // run ids; empty struct
+	runs sync.Map // key: run id; value: struct{}
 	text string
 }
 
-// NewHold returns a Hold of the runs in r.
+// NewHold returns a Hold of the runs in r.Held.
 func NewHold(r inventory.Restore) *Hold {
 	h := &Hold{text: HeldText(r)}
 	h.Add(r.Held)
 	return h
 }
 
-// Add holds more runs.
+// Add adds runs to hold.
 func (h *Hold) Add(runs []inventory.HeldRun) {
 	for _, x := range runs {
 		h.runs.Store(x.Run, struct{}{})
@@ -57,13 +56,13 @@ func HeldText(r inventory.Restore) string {
 		r.Taken.UTC().Format(time.DateTime))
 }
 
-// letThrough reports whether a held run may execute the activity.
+// letThrough reports whether a held run may execute the activity of this name.
 func letThrough(name string) bool {
 	return name == "Record" || name == "RecordOperation" || name == "End"
 }
 
-// InterceptWorkflow holds a run that comes from a held one. A held run can start a child, or continue as new, before one of its own
-// activities is refused.
+// InterceptWorkflow adds a run to the Hold if it comes from a held run, which can start a child or continue as new
+// before one of its own activities is refused.
 func (h *Hold) InterceptWorkflow(ctx workflow.Context,
 	next interceptor.WorkflowInboundInterceptor,
 ) interceptor.WorkflowInboundInterceptor {

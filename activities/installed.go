@@ -17,11 +17,10 @@ type InstalledRequest struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// Installed returns the machine's latest installation if the operation started it, after the
-// given time, has not undone it, and it succeeded or is still open. One query reads all of
-// this, so that no run can end unnoticed in between. BMC jobs and inspections do not count.
-// The error is Conflict if another run installed the machine later and the operator has not
-// allowed overwriting that.
+// Installed returns the machine's latest installation if the operation started it after q.Since and has not undone
+// it, and if it is open or has succeeded; otherwise the zero OwnRun. One query reads all runs, so that no run can
+// end unnoticed in between. BMC jobs and inspections do not count. The error is Conflict if another run has
+// installed the machine after the operation did.
 func (a *operations) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
 	list, err := a.installations(ctx, q.Machine)
 	if err != nil {
@@ -57,23 +56,23 @@ func (a *operations) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 	return OwnRun{}, nil
 }
 
-// OwnRun is the open run of a machine, if any.
+// OwnRun is a run of a machine, if there is one.
 type OwnRun struct {
-	Run string `json:"run,omitempty"` // "": none is open
-	// Mine reports whether the requesting operation started it.
+	Run string `json:"run,omitempty"` // "" if there is none
+	// Mine reports whether the requesting operation started the run.
 	Mine bool `json:"mine,omitempty"`
 }
 
 // OpenRunRequest asks for the open run of a machine.
 type OpenRunRequest struct {
 	Machine string `json:"machine"`
-	Parent  string `json:"parent"` // workflow id of the requester
-	// TakeBack is for an operation that undoes its installation: from then on the machine's
-	// latest installation does not count.
+	Parent  string `json:"parent"` // workflow id of the requesting operation
+	// TakeBack: the operation undoes its installation. From then on, the machine's latest installation does not count
+	// for Installed.
 	TakeBack bool `json:"takeBack,omitempty"`
 }
 
-// OpenRun returns the open run of a machine and whether the parent started it.
+// OpenRun returns the open run of a machine and whether the operation q.Parent started it.
 func (a *operations) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, error) {
 	if q.TakeBack {
 		if err := a.takeBack(ctx, q); err != nil {
@@ -94,8 +93,8 @@ func (a *operations) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 	return OwnRun{Run: w.Run, Mine: mine}, err
 }
 
-// takeBack records which installation was undone, for an operation that resumes. A later
-// installation by another run still counts.
+// takeBack records that the machine's latest installation was undone, if the operation started it. The record also
+// holds for an operation that resumes; a later installation counts again.
 func (a *operations) takeBack(ctx context.Context, q OpenRunRequest) error {
 	last, err := a.latestInstallation(ctx, q.Machine)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -19,12 +19,12 @@ type PlannedInstaller struct {
 	Payload  string         `json:"payload"`
 	Complete string         `json:"complete"` // webhook | phone-home | talos
 	Timeout  action.Seconds `json:"timeout"`
-	// Loaded: the payload is in memory before the installer starts. A report of the
-	// installer therefore proves that all of it was delivered.
+	// Loaded: the firmware or loader loads the whole payload before the installer starts, so a report of the
+	// installer proves that the payload was delivered.
 	Loaded bool `json:"loaded,omitempty"`
 }
 
-// install returns what the workflow needs of the plan's installer.
+// install sets p.Installer and p.Evidence from the plan's installer, if it has one.
 func (p *Planned) install(plan inventory.Plan) {
 	i := plan.Installer
 	if i == nil {
@@ -37,14 +37,14 @@ func (p *Planned) install(plan inventory.Plan) {
 	p.Evidence = i.Complete
 	for _, d := range plan.Documents {
 		if inventory.Refers(d.Contents, inventory.RefNonce) || inventory.Refers(d.Contents, inventory.RefPhoneHomeURL) {
-			p.Evidence = EvidencePhoneHome // the installed system reports without further help
+			p.Evidence = EvidencePhoneHome // the installed system phones home without the installer's help
 		}
 	}
 }
 
-// installer fills in the plan's documents and installer and validates all of it, so that no
-// machine is touched for a document that its program would refuse. The sealed plan holds the
-// documents as they were validated; only values of the run are resolved later.
+// installer adds the documents and the installer to the plan and validates them, so that no machine is started for
+// a document that its program would refuse. The stored plan holds the documents as they were validated; only
+// values of the run are resolved later.
 func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.Rendered, plan *inventory.Plan) error {
 	var problems inventory.Problems
 	if r.Installer != nil {
@@ -88,8 +88,8 @@ func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.R
 	return problems.Err()
 }
 
-// mayInstall returns why m must not boot an installer other than the agent: such an
-// installer chooses itself which disks it writes.
+// mayInstall returns why m must not boot an installer other than the agent; nil if it may. Such an installer
+// chooses by itself which disks it writes.
 func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	if m.DiskSelector == nil && len(m.Disks) != 1 {
 		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that "+
@@ -105,7 +105,7 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	return problems
 }
 
-// findServed returns the digest of an image, or an error if this server has no copy of it.
+// findServed returns the digest of an image. If this server cannot serve the image, it adds a problem.
 func (a *plans) findServed(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
 	img, err := a.Images.Image(ctx, name)
 	switch {
@@ -127,7 +127,8 @@ func (a *plans) findServed(ctx context.Context, name string, problems *inventory
 	return img.SHA256, nil
 }
 
-// document completes and validates a document as it will be served.
+// document returns d completed as it will be served, and validated. user and vendor are the machine's user-data
+// and vendor-data.
 func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user,
 	vendor inventory.Secret,
 ) (inventory.Document, error) {
@@ -152,7 +153,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 		return d, err
 	}
 
-	// The epoch is unknown before the machine is armed; no check depends on it.
+	// The epoch is unknown until the run has the grant; no check depends on it.
 	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
 	if err := systems.CheckDocument(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 		return d, err
@@ -191,7 +192,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 	return d, nil
 }
 
-// ofRun resolves the values that exist only in o's run.
+// ofRun replaces the references in text that depend on the run o by their values.
 func (a *plans) ofRun(text string, o inventory.Owner) string {
 	out, err := inventory.Resolve(text, func(ref string) (string, error) {
 		if v, ok := cloudinit.Reference(ref, a.Site.MetadataURL, a.Site.ClaimKey, o); ok {
@@ -200,14 +201,13 @@ func (a *plans) ofRun(text string, o inventory.Owner) string {
 		return ref, nil
 	})
 	if err != nil {
-		return text // this lookup never fails
+		return text // the lookup above returns no error
 	}
 	return out
 }
 
-// digestPlan returns the digest of a plan: of its actions and its installer. Of documents only
-// names and kinds are included: their contents are secret, and a digest in a history could
-// reveal them.
+// digestPlan returns the digest of a plan's actions, installer, and names and kinds of documents. It leaves out
+// the contents of documents, which are secret: a digest in a workflow history could reveal them.
 func digestPlan(plan inventory.Plan) (string, error) {
 	if plan.Installer == nil && len(plan.Documents) == 0 {
 		return digest(plan.Actions)
@@ -221,11 +221,11 @@ func digestPlan(plan inventory.Plan) (string, error) {
 	return digest([]any{plan.Actions, plan.Installer, named})
 }
 
-// installedEvery is how often an installed system is asked for its document.
+// installedEvery is how often TalosInstalled tries to get the proof.
 const installedEvery = 5 * time.Second
 
-// TalosInstalled waits until the system on the owner's machine proves that it runs with this
-// run's document. It returns the proof as text.
+// TalosInstalled waits until the system on the owner's machine proves that it runs with this run's document. It
+// returns the proof as text.
 func (a *plans) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
 	defer heartbeat(ctx)()
 	return a.waitForProof(ctx, o)

@@ -6,10 +6,10 @@ import (
 	"go.temporal.io/sdk/interceptor"
 )
 
-// The interceptors of the worker see each attempt of each activity, local ones included, so
-// that no activity can be left out.
+// The worker's interceptors see each attempt of each activity, also of local activities.
 
-// around wraps the next interceptor of an activity with a function.
+// around returns an interceptor that calls attempt for each attempt of an activity. The argument do of attempt
+// carries out the activity by next.
 func around(next interceptor.ActivityInboundInterceptor,
 	attempt func(ctx context.Context, do func() (any, error)) (any, error),
 ) interceptor.ActivityInboundInterceptor {
@@ -21,13 +21,13 @@ type inbound struct {
 	attempt func(ctx context.Context, do func() (any, error)) (any, error)
 }
 
-// ExecuteActivity carries out an attempt.
+// ExecuteActivity calls i.attempt.
 func (i *inbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
 	return i.attempt(ctx, func() (any, error) { return i.Next.ExecuteActivity(ctx, in) })
 }
 
-// Errors converts the errors of activities to the types that workflows distinguish. It is
-// the innermost interceptor, so the others see these types.
+// Errors is an interceptor that converts the errors of activities to the types that workflows distinguish. It is
+// the innermost interceptor, so that the others see these types.
 type Errors struct {
 	interceptor.WorkerInterceptorBase
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// moves move this site to another server.
+// moves holds the activities that move the active role to another server.
 type moves struct{ *shared }
 
-// typeNoPeers is the error of a server that cannot move.
+// typeNoPeers is the type of the error of a server that cannot move.
 const typeNoPeers = "NoPeers"
 
 func (a *moves) mover() (Mover, error) {
@@ -30,19 +30,19 @@ func (a *moves) mover() (Mover, error) {
 // MigrateRequest names the target of a migration, and its workflow.
 type MigrateRequest struct {
 	Target string `json:"target"` // name of the peer
-	ID     string `json:"id"`     // of the migration's workflow
+	ID     string `json:"id"`     // workflow id of the migration
 }
 
-// CheckTarget refuses a target of another version, with too little space, with its ports in
-// use, or that owns a site epoch. It also refuses a second migration, and a migration
-// outside of a Genesis while that runs.
+// CheckTarget returns an error if the target runs another version, has too little space or no free ports, or owns
+// a site epoch. It also refuses a second migration, and a migration while a Genesis is open to which it does not
+// belong.
 func (a *moves) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	m, err := a.mover()
 	if err != nil {
 		return err
 	}
 
-	lab := "" // of the migration
+	lab := "" // lab file of this migration
 	for _, typ := range []string{inventory.TypeMigrate, inventory.TypeGenesis} {
 		open, err := a.Operations.Operations(ctx, inventory.OperationFilter{Type: typ, Open: true})
 		if err != nil {
@@ -62,7 +62,7 @@ func (a *moves) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	return m.CheckTarget(ctx, q.Target)
 }
 
-// labOf returns the lab file of the Genesis to which a migration belongs, or "".
+// labOf returns the name of the lab file in the input of a migration, or "".
 func labOf(o inventory.Operation) (string, error) {
 	var in struct {
 		Genesis string `json:"genesis"`
@@ -73,16 +73,17 @@ func labOf(o inventory.Operation) (string, error) {
 	return in.Genesis, nil
 }
 
-// RelaySwitchRequest is about the source's or the target's entry in the relay of the lab.
+// RelaySwitchRequest asks to list a server in the DHCP relay of the lab's router, or to remove it: the target or,
+// with Source, the server of the lab file's seed.
 type RelaySwitchRequest struct {
 	Genesis string `json:"genesis"` // name of the lab file
-	Target  string `json:"target"`  // of the migration
+	Target  string `json:"target"`  // name of the target of the migration
 	Source  bool   `json:"source,omitempty"`
 	Listed  bool   `json:"listed,omitempty"`
 }
 
-// RelaySwitch adds the target to the lab's relay, or removes the entry of source or target.
-// It reports whether there is a relay.
+// RelaySwitch adds the server to the lab's DHCP relay, or removes it. It returns false if the lab has no relay to
+// switch.
 func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
 	lab, _, err := a.lab(ctx, q.Genesis)
 	if err != nil {
@@ -94,7 +95,7 @@ func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, 
 	}
 
 	if q.Target != lab.Migrate.Target {
-		// In a migration back, for example, the entries of the lab file would be swapped.
+		// For example a migration back: the lab file's source and target would be swapped.
 		return false, fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay "+
 			"by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid)
 	}
@@ -106,8 +107,8 @@ func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, 
 	return true, a.relayTo(ctx, RelayRequest{Genesis: q.Genesis, Server: server}, q.Listed)
 }
 
-// SyncImages sends the image files to the target, by digest, and resumes interrupted
-// transfers. It returns how many it sent.
+// SyncImages sends the image files that the target lacks, by digest, and resumes interrupted transfers. It returns
+// how many it sent.
 func (a *moves) SyncImages(ctx context.Context, q MigrateRequest) (int, error) {
 	m, err := a.mover()
 	if err != nil {
@@ -125,11 +126,11 @@ func (a *moves) CloseIntake(ctx context.Context, q MigrateRequest) error {
 // OpenIntake makes the server accept new runs again.
 func (a *moves) OpenIntake(ctx context.Context) error { return a.HandOvers.OpenIntake(ctx) }
 
-// maxNamed is how many runs an error names.
+// maxNamed is how many machines a list of open runs names.
 const maxNamed = 10
 
-// AwaitDrained waits until no machine has an open run, or until its context ends. Its
-// heartbeats name the open runs.
+// AwaitDrained waits until no machine has an open run, or until ctx ends. Its heartbeats name the machines with
+// open runs.
 func (a *moves) AwaitDrained(ctx context.Context) error {
 	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
@@ -148,7 +149,8 @@ func (a *moves) AwaitDrained(ctx context.Context) error {
 	}
 }
 
-// OpenRuns returns the names of the machines' open runs, up to maxNamed.
+// OpenRuns returns the names of the machines with open runs: at most maxNamed, followed by the number of the
+// others.
 func (a *moves) OpenRuns(ctx context.Context) ([]string, error) {
 	return a.openRuns(ctx)
 }
@@ -172,7 +174,7 @@ func (a *moves) openRuns(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// RequestHandOver stores the request to move this site; the server process carries it out.
+// RequestHandOver stores the request to hand over to another server; the server process carries it out.
 func (a *moves) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	return a.HandOvers.RequestHandOver(ctx, h)
 }
@@ -189,12 +191,11 @@ func (a *moves) WithdrawHandOver(ctx context.Context, id string) error {
 // HandedOver is the result of a hand-over.
 type HandedOver struct {
 	Moved bool   `json:"moved"`
-	Why   string `json:"why,omitempty"` // why it did not
+	Why   string `json:"why,omitempty"` // why it did not move
 }
 
-// AwaitHandOver waits until this server knows the result of a hand-over. It only reads the
-// server's state, so it may be interrupted at any time and started again, here or where the
-// site has moved.
+// AwaitHandOver waits until this server knows the result of a hand-over. It only reads the server's state, so it
+// may be interrupted at any time and started again, on this server or on the target.
 func (a *moves) AwaitHandOver(ctx context.Context, id string) (HandedOver, error) {
 	m, err := a.mover()
 	if err != nil {
@@ -220,8 +221,8 @@ func (a *moves) AwaitHandOver(ctx context.Context, id string) (HandedOver, error
 	}
 }
 
-// VerifyMoved checks the site after the move: whether its keys open, whether machines can be
-// booted, and which BMCs answer. It returns what the operator should check.
+// VerifyMoved checks this server after it has become the active one: whether its keys open, whether machines can
+// be booted, and which BMCs answer. It returns notes for the operator.
 func (a *moves) VerifyMoved(ctx context.Context) ([]string, error) {
 	defer heartbeat(ctx)()
 	if err := a.Keys.KeyCheck(ctx); err != nil {

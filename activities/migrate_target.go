@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// labWithMigration returns a lab that has a migration.
+// labWithMigration returns the lab of this name, or an error if it has no migration.
 func (a *moves) labWithMigration(ctx context.Context, name string) (genesis.Lab, error) {
 	lab, _, err := a.lab(ctx, name)
 	if err == nil {
@@ -19,10 +19,9 @@ func (a *moves) labWithMigration(ctx context.Context, name string) (genesis.Lab,
 	return lab, err
 }
 
-// DeployTarget starts the standby to which this server moves, by applying the lab's manifest
-// to its platform, and waits until it answers. A peer that an operator started and this
-// server knows is left alone. It may be repeated, and does nothing once the site has moved
-// there.
+// DeployTarget starts the standby to which this server moves, by applying the lab's manifest to its platform, and
+// waits until it answers. If the lab has no manifest, the peer must be known already. DeployTarget may be
+// repeated, and does nothing once the server has moved there or is about to.
 func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, err := a.labWithMigration(ctx, q.Name)
@@ -34,8 +33,8 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 		return fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported)
 	}
 
-	// A new identity for the running server would lock every client out, and a server to
-	// which the site is moving right now has one already.
+	// A new identity for the server that runs there would lock out every client, and a standby to which a move is
+	// under way has an identity already.
 	last, moved, err := a.findMove(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
@@ -66,7 +65,7 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 		return err
 	}
 
-	// The manifest creates the namespace of the Secret, and its pod waits for the Secret.
+	// The manifest comes first, because it creates the namespace of the Secret. Its pod waits for the Secret.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	if err != nil {
 		return err
@@ -77,8 +76,8 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 		return nil
 	}
 
-	// The pod first pulls its image, and the migration's own check, which comes next, does
-	// not wait for that. Other problems are left to that check.
+	// The pod first pulls its image. The migration checks the target next and does not wait for that, so wait here.
+	// Other problems are left to that check.
 	return a.until(ctx, func(ctx context.Context) error {
 		err := a.Mover.CheckTarget(ctx, lab.Migrate.Target)
 		if errors.Is(err, inventory.ErrUnreachable) {
@@ -88,8 +87,8 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// MovedTo returns the migration that moved the site to the lab's target and started after
-// q.Since, if any.
+// MovedTo returns the latest migration to the lab's target if it has succeeded and began after q.Since; otherwise
+// the zero OwnRun.
 func (a *moves) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	lab, err := a.labWithMigration(ctx, q.Name)
 	if err != nil {
@@ -102,8 +101,7 @@ func (a *moves) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	return OwnRun{Run: last.Run, Mine: true}, nil
 }
 
-// RemoveTarget undoes DeployTarget. If the target has become the server, the error is
-// Conflict.
+// RemoveTarget undoes DeployTarget. If this server has moved to the target, or is about to, the error is Conflict.
 func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
@@ -138,8 +136,8 @@ func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 	return a.Peers.Forget(ctx, lab.Migrate.Target)
 }
 
-// findMove returns the latest migration to the target, or the zero Operation, and whether the
-// site has moved there. The server's own role decides that, not the record of the migration.
+// findMove returns the latest migration to the target, or the zero Operation, and whether it has made the target
+// the active server. Unless the record of the migration shows success, the role of this server decides that.
 func (a *moves) findMove(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
 	all, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
 	if err != nil || len(all) == 0 {
@@ -153,8 +151,8 @@ func (a *moves) findMove(ctx context.Context, target string) (last inventory.Ope
 	return last, moved, err
 }
 
-// Migrated waits until the record of the migration to the lab's target, which moves with the
-// site, shows success and the lab's relay lists only the target.
+// Migrated waits until the record of the latest migration to the lab's target shows success and the router's DHCP
+// relay lists only the target. The record moves with the server.
 func (a *moves) Migrated(ctx context.Context, q LabRequest) error {
 	lab, err := a.labWithMigration(ctx, q.Name)
 	if err != nil {
@@ -183,7 +181,7 @@ func (a *moves) Migrated(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// NodeAnswers waits until a host answers at the address of the machine.
+// NodeAnswers waits until a host answers at the address of q.Machine.
 func (a *moves) NodeAnswers(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {

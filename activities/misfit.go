@@ -10,12 +10,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// findMisfit returns why the images of the plan cannot be written to the disk, or could not start the machine from it; "" if
-// nothing is known against it. It compares what the server found in an image when it was stored. Of an image of another
-// server only the agent can know, which looks before its first write.
+// findMisfit returns why an image of the plan cannot be written to the disk, or could not start the machine from
+// it; "" if no reason is known. It uses what the server found in an image when it was stored. Images that another
+// server serves are checked only by the agent, before its first write.
 //
-// An image that does not fit the disk is never written. For an image without a loader for the machine's firmware, canConfirm is
-// true: an operator who then names the disk gets that image, because the firmware's settings can be changed later.
+// An image that does not fit the disk is never written. If the image has no loader for the machine's firmware,
+// canConfirm is true: if the operator then names the disk, the image is written, because the firmware's settings
+// can be changed later.
 func (a *assignments) findMisfit(
 	ctx context.Context, q BindRequest, d action.Disk, f action.Facts,
 ) (reason string, canConfirm bool, err error) {
@@ -57,7 +58,7 @@ func writesImage(x action.Action) bool {
 	return action.WritesWhole(native)
 }
 
-// bringsLoader reports whether one of the actions can make a disk start that its image alone does not.
+// bringsLoader reports whether one of the actions may add a boot loader to the disk.
 func bringsLoader(actions []action.Action) bool {
 	return slices.ContainsFunc(actions, func(x action.Action) bool {
 		native, ok := action.Native(x.Image)

@@ -11,31 +11,31 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// operations watch the runs and the operations that an operation starts.
+// operations holds the activities by which an operation follows the workflows that it starts.
 type operations struct{ *shared }
 
-// OutcomeRequest asks for the outcome of a machine's run.
+// OutcomeRequest asks for the outcome of a run or an operation.
 type OutcomeRequest struct {
 	Run string `json:"run"`
-	// Asking makes a run that waits for the operator count as an outcome.
+	// Asking: return also when the run waits for the operator.
 	Asking bool `json:"asking,omitempty"`
-	// Known is the message of the waiting run that the caller already has. Only another
-	// message, or that the run continues, is an outcome then.
+	// Known is the question that the caller already knows, as text. With it, the activity returns only when the
+	// question has changed or is answered, or the record is final.
 	Known string `json:"known,omitempty"`
 }
 
-// hasOutcome reports whether a run that is still open has an outcome to report.
+// hasOutcome reports whether the record of an open run already shows what q asks for.
 func (q OutcomeRequest) hasOutcome(asks bool, message string) bool {
 	return q.Asking && (asks && message != q.Known || !asks && q.Known != "")
 }
 
-// Outcome is the state of a machine's run according to its record.
+// Outcome is the state of a run or an operation according to its record.
 type Outcome struct {
 	Run     string `json:"run"`
 	State   string `json:"state"`
-	Phase   string `json:"phase"` // waiting-for-operator is an outcome only on request
+	Phase   string `json:"phase"` // for an operation: the current step
 	Message string `json:"message,omitempty"`
-	// Asks reports whether the run waits for the operator.
+	// Asks: the run or operation waits for the operator.
 	Asks bool `json:"asks,omitempty"`
 }
 
@@ -52,29 +52,28 @@ func (a *operations) operationOutcome(ctx context.Context, run string) (Outcome,
 	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}, err
 }
 
-// outcomeEvery is how often a record is read. A read costs a millisecond; an event for each
-// phase change would cost Temporal more.
+// outcomeEvery is how often a record is read. A read costs a millisecond, which is cheaper than a Temporal event
+// for each change of the record.
 const outcomeEvery = time.Second
 
-// answerEvery is outcomeEvery for runs that wait for an operator: there may be thousands.
+// answerEvery is outcomeEvery for runs that wait for the operator, because there may be thousands of them.
 const answerEvery = 5 * time.Second
 
-// noRecord is how long a run may take to write its first record. The worker that runs this
-// activity would also have run the workflow.
+// noRecord is how long a run may take to write its first record. It is an error then, because this worker also
+// runs the workflow.
 const noRecord = 5 * time.Minute
 
-// AwaitRun returns when the record of the machine's run is final. It heartbeats, and starts
-// again if its worker dies. Parents read outcomes from the inventory, because a reset parent
-// misses the completion of its child.
+// AwaitRun returns when the record of the run is final, or earlier if q asks for that. It heartbeats, so that it
+// is started again if its worker dies. Operations read outcomes from the inventory, because a parent that was
+// reset misses the completion of its child.
 func (a *operations) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "run", a.runOutcome)
 }
 
-// An outcomeReader reads the state of a run from its record.
+// An outcomeReader returns the state of a run or an operation from its record.
 type outcomeReader = func(ctx context.Context, run string) (Outcome, error)
 
-// outcome polls a record until it has what q asks for. kind names the kind of record for
-// messages.
+// outcome reads a record by look until it shows what q asks for. kind names the kind of record in errors.
 func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (Outcome, error) {
 	began := time.Now()
 	every := outcomeEvery
@@ -103,18 +102,17 @@ func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string,
 	}
 }
 
-// AwaitOperation returns when the record of the operation is final, as AwaitRun does for a
-// run.
+// AwaitOperation is AwaitRun for an operation.
 func (a *operations) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "operation", a.operationOutcome)
 }
 
-// RunNow returns the state of a machine's run.
+// RunNow returns the present state of a run.
 func (a *operations) RunNow(ctx context.Context, run string) (Outcome, error) {
 	return outcomeNow(ctx, run, a.runOutcome)
 }
 
-// OperationNow returns the state of an operation.
+// OperationNow returns the present state of an operation.
 func (a *operations) OperationNow(ctx context.Context, run string) (Outcome, error) {
 	return outcomeNow(ctx, run, a.operationOutcome)
 }
@@ -127,11 +125,11 @@ func outcomeNow(ctx context.Context, run string, look outcomeReader) (Outcome, e
 	return o, err
 }
 
-// OpenOperation returns the run of the open operation with this workflow id.
+// OpenOperation returns the run id of the open operation with this workflow id.
 func (a *operations) OpenOperation(ctx context.Context, id string) (string, error) {
 	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
 	if err == nil && len(list) == 0 {
-		// The operation has just ended and Temporal has not closed it yet.
+		// The operation ended after Temporal had refused to start another one.
 		err = fmt.Errorf("operation %q ended before it could be followed; retry starts it again: %w", id, inventory.ErrConflict)
 	}
 	if err != nil {

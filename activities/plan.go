@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// plans decide what a run writes.
+// plans holds the activities that plan runs.
 type plans struct{ *shared }
 
 // DefaultTemplate is used if neither the request nor the machine names a template.
@@ -31,27 +31,27 @@ type PlanRequest struct {
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	// Wipe adds a wipe of the bound disk as the first action.
 	Wipe bool `json:"wipe,omitempty"`
-	// Resume is an earlier run whose plan is resumed from its failed step.
+	// Resume is the id of an earlier run, whose plan is carried out again from the failed step.
 	Resume string `json:"resume,omitempty"`
 }
 
-// Planned is the part of a plan that enters the workflow: names, timeouts, policies and the
-// digest, never an environment.
+// Planned is the part of a plan that enters the workflow history: names, timeouts, policies and the digest. It
+// holds no environment, because that may contain secrets.
 type Planned struct {
-	// Run is the run under which the plan is stored.
+	// Run is the id of the run under which the plan is stored.
 	Run           string          `json:"run,omitempty"`
 	Template      string          `json:"template"`
-	Image         string          `json:"image,omitempty"` // that the plan writes
+	Image         string          `json:"image,omitempty"` // name of the image that the plan writes
 	Digest        string          `json:"digest"`
 	Actions       []PlannedAction `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
-	Manual        bool            `json:"manual,omitempty"` // the operator presses the button
+	Manual        bool            `json:"manual,omitempty"` // the machine has no BMC
 	Evidence      string          `json:"evidence"`         // phone-home | webhook | talos | weak
-	// Installer is booted by the machine after the actions; nil for none.
+	// Installer is the installer that the machine boots after the actions; nil for none.
 	Installer *PlannedInstaller `json:"installer,omitempty"`
-	// NoSystem: no action writes a system, and there is no installer: a success installs nothing.
+	// NoSystem: no action writes a system, and there is no installer.
 	NoSystem bool `json:"noSystem,omitempty"`
-	// From is the first action to carry out; Disk is the bound disk of the resumed run.
+	// From is the index of the first action to carry out. Disk is the disk that the resumed run wrote.
 	From     int          `json:"from,omitempty"`
 	Disk     *action.Disk `json:"disk,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
@@ -62,14 +62,14 @@ type PlannedAction struct {
 	Name    string         `json:"name"`
 	Task    string         `json:"task,omitempty"`
 	Image   string         `json:"image"`
-	Timeout action.Seconds `json:"timeout"` // with the time of its handlers
+	Timeout action.Seconds `json:"timeout"` // includes the time of its handlers
 	Leaving bool           `json:"leaving,omitempty"`
-	Writes  bool           `json:"writes,omitempty"` // needs the bound disk
-	// Seed: the action writes the instance id of its boot to the disk.
+	Writes  bool           `json:"writes,omitempty"` // the action needs the bound disk
+	// Seed: the action writes cloud-init's instance id, which depends on the boot, to the disk.
 	Seed bool `json:"seed,omitempty"`
 }
 
-// Kinds of evidence, by template.
+// Values of Planned.Evidence: what proves that the installed system is up.
 const (
 	EvidencePhoneHome = "phone-home"
 	EvidenceWebhook   = "webhook"
@@ -77,8 +77,8 @@ const (
 	EvidenceWeak      = inventory.EvidenceWeak
 )
 
-// Plan renders the template with the machine's facts, resolves images to digests and stores
-// the plan. Invalid input fails here, before anything is changed.
+// Plan renders the template with the machine's data, replaces images by their digests and stores the plan. Invalid
+// input is an error here, before anything is changed.
 func (a *plans) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	p, err := a.plan(ctx, q)
 	if err != nil {
@@ -109,7 +109,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if q.Resume == "" {
 		plan, err = a.render(ctx, q, m, &out)
 	} else if plan, err = a.resume(ctx, q, &out); err == nil && plan.Installer != nil {
-		err = mayInstall(m).Err() // disks may have been protected since then
+		err = mayInstall(m).Err() // disks may have been protected after the earlier run was planned
 	}
 	if err == nil {
 		err = a.Site.mayUpload(plan.Actions[min(out.From, len(plan.Actions)):]...)
@@ -148,19 +148,19 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		return out, err
 	}
 
-	// From here on the stored plan protects its files from removal.
+	// Only now: from here on the stored plan protects its files from removal.
 	return out, a.requireImages(ctx, m.Name, plan, out.From)
 }
 
-// ImagesRequest asks for the files of one action of a run.
+// ImagesRequest asks about the image files that one action of a run needs.
 type ImagesRequest struct {
 	Run     string `json:"run"`
 	Machine string `json:"machine"`
 	Action  int    `json:"action"`
 }
 
-// ChangedImage returns why a file in place (inventory.InPlace) that an action needs cannot be served as it was
-// planned, or "". Such a file belongs to another program, which can put it back.
+// ChangedImage returns why a file in place (inventory.InPlace) that the action needs cannot be served as planned,
+// or "" if all can. A file in place belongs to another program, which can restore it.
 func (a *plans) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
 	plan, err := a.Plans.Plan(ctx, q.Run)
 	if err != nil {
@@ -183,7 +183,7 @@ func (a *plans) ChangedImage(ctx context.Context, q ImagesRequest) (why string, 
 	return "", nil
 }
 
-// inService refuses a machine that a decommissioning has taken out of service.
+// inService returns an error for a machine that a Decommission has quarantined or left without an address.
 func inService(m inventory.Machine) error {
 	if m.Quarantined() {
 		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w",
@@ -192,8 +192,7 @@ func inService(m inventory.Machine) error {
 	return checkAddress(m)
 }
 
-// checkAddress refuses a machine that could not boot because a decommissioning has released its
-// address.
+// checkAddress returns an error for a machine that could not boot because a Decommission has released its address.
 func checkAddress(m inventory.Machine) error {
 	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
 		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot "+
@@ -240,7 +239,7 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 	if q.Wipe {
 		wipe := wipeAction(action.WipeModes[0])
 		r.Actions = append([]action.Action{wipe}, r.Actions...)
-		if r.GlobalTimeout > 0 { // the template set it for its own actions
+		if r.GlobalTimeout > 0 { // the template's timeout does not include the wipe
 			r.GlobalTimeout += wipe.Timeout
 		}
 	}
@@ -259,8 +258,9 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 	return plan, err
 }
 
-// writtenImage returns the name of the image that a plan writes to a disk: given, the image of the run, if it is among them;
-// "" if the plan writes none that this server has. An installer may fetch what no action names.
+// writtenImage returns the name of an image of this server that the plan writes to a disk: given, the image of the
+// run, if it is one of them; "" if there is none. With an installer it returns given, because an installer may
+// fetch images that no action names.
 func writtenImage(plan inventory.Plan, images []inventory.Image, given string) string {
 	if plan.Installer != nil {
 		return given
@@ -282,8 +282,8 @@ func writtenImage(plan inventory.Plan, images []inventory.Image, given string) s
 	return written
 }
 
-// pin adds the digest to every URL of this server's images, so that the run gets the planned
-// file even if the name is reassigned.
+// pin adds the digest to the URLs of this server's images in the plan, so that the run gets the planned file even
+// if another file gets the image's name.
 func pin(plan *inventory.Plan, images []inventory.Image) {
 	if plan.ImagesURL == "" {
 		return
@@ -313,7 +313,8 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 	}
 }
 
-// rewrite changes the environment, the command and the handlers of an action.
+// rewrite returns x with change applied to each value of its environment and each word of its command and
+// handlers.
 func rewrite(x action.Action, change func(string) string) action.Action {
 	if x.Environment != nil {
 		x.Environment = maps.Clone(x.Environment)
@@ -330,7 +331,8 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 	return x
 }
 
-// resume takes over the plan of an earlier run of the same machine.
+// resume returns the plan of the earlier run q.Resume of the same machine, and sets out.From, Template, Image and
+// Disk.
 func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (inventory.Plan, error) {
 	w, err := a.Workflows.Workflow(ctx, q.Resume)
 	if err != nil {
@@ -362,8 +364,8 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 		return inventory.Plan{}, fmt.Errorf("run %q has no step left to carry out: %w", q.Resume, inventory.ErrInvalid)
 	}
 
-	// Actions that wrote the earlier run's nonce or URLs to the disk run again with this
-	// run's, because the earlier ones are no longer valid.
+	// Repeat the actions that wrote the nonce or the URLs of the earlier run to the disk, because these are no longer
+	// valid.
 	for i, x := range plan.Actions {
 		if native, _ := action.Native(x.Image); i < out.From && (native == action.ConfigDrive || phonesHome(x)) {
 			out.From = i

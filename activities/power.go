@@ -17,45 +17,45 @@ import (
 // PowerRequest asks to start a machine over the network.
 type PowerRequest struct {
 	Owner inventory.Owner `json:"owner"`
-	Boot  int             `json:"boot"` // which boot of the run this is, from 1
+	Boot  int             `json:"boot"` // number of the boot, from 1
 	For   time.Duration   `json:"for"`  // how long netboot stays open
-	// Warm: one-time network boot and a reset instead of a power cycle.
+	// Warm: set network boot for one boot and reset, instead of a power cycle.
 	Warm bool `json:"warm,omitempty"`
 	// ResetBMC: restart the BMC first.
 	ResetBMC bool `json:"resetBMC,omitempty"`
-	// OtherPath: EFI instead of legacy, if the inventory does not set the path.
+	// OtherPath: boot by EFI instead of legacy BIOS, unless the inventory sets the boot path.
 	OtherPath bool `json:"otherPath,omitempty"`
-	// Path is the number of boot paths of the machine's BMC that were tried without an answer.
+	// Path is how many of the machine's boot paths were tried without an answer; BMC.Path returns the next one.
 	Path int `json:"path,omitempty"`
 	// Installer: boot the plan's installer instead of the agent.
 	Installer bool `json:"installer,omitempty"`
-	// Unclaimed: the boot before this one was given up because its agent did not report. If
-	// the agent has reported by now, it is left alone.
+	// Unclaimed: the boot before this one was given up because its agent did not report. If that agent has reported
+	// by now, do not start the machine (inventory.ErrClaimed).
 	Unclaimed bool `json:"unclaimed,omitempty"`
 }
 
-// Powered is how the machine was started.
+// Powered is the result of Power.
 type Powered struct {
-	// How describes what was done and what was not possible.
+	// How describes what was done and what was not possible; empty if there was nothing to do.
 	How string `json:"how,omitempty"`
 	// Shim means that an interface of the machine boots by inventory.LoaderShim.
 	Shim bool `json:"shim,omitempty"`
 }
 
-// errFurther stops a write to a BMC.
+// errFurther is the error of a Fence if another attempt of this activity has already allowed the boot: this
+// attempt must not write to the BMC.
 var errFurther = errors.New("another attempt has allowed the boot already")
 
-// Power starts boot q.Boot of the run: power off, verified; allow this network boot;
-// one-time PXE; power on, verified. Every event of this boot number is therefore later than
-// the verified power-off. For a machine without a BMC, Power only allows the boot and the
-// operator presses the button. A machine with wake-on-LAN gets a magic packet, which has no
-// effect if the machine is on.
+// Power starts boot q.Boot of the run: it switches the power off, verifies that, opens the netboot window for this
+// boot, sets the boot device for one boot and switches the power on. So each event with this boot number is later
+// than the verified power-off. For a machine without a BMC, Power only opens the window; the operator switches the
+// machine on. A machine with wake-on-LAN also gets a magic packet, which has no effect if the machine is on.
 //
-// A warm start keeps the power on. It is for a machine whose agent never reported and
-// therefore has no work.
+// A warm start resets the machine instead. It is for a machine whose agent never reported and therefore has no
+// work.
 //
-// Power is idempotent: once the boot is allowed the machine is not switched off again,
-// because a repetition would kill the agent that just started.
+// Power may be repeated: once the boot is allowed, it does not switch the machine off again, because that would
+// stop the agent that has just started.
 func (a *bmcs) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 	if err == nil && q.Installer {
@@ -82,8 +82,8 @@ func (a *bmcs) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	return done, err
 }
 
-// checkPlanned checks, before the machine is touched, that the run's installer can still be
-// served as planned. An installer that has reported in the meantime needs no check.
+// checkPlanned returns an error, before the machine is touched, if this server cannot serve the run's installer as
+// planned. It skips the check if the installer has already reported.
 func (a *bmcs) checkPlanned(ctx context.Context, q PowerRequest) error {
 	g, err := a.readOwnGrant(ctx, q.Owner)
 	if err != nil || g.Spent && (q.Unclaimed || g.Boot >= q.Boot) {
@@ -96,15 +96,15 @@ func (a *bmcs) checkPlanned(ctx context.Context, q PowerRequest) error {
 	return a.requireImages(ctx, q.Owner.Machine, plan, len(plan.Actions))
 }
 
-// allowBoot opens the netboot window for the boot of the agent or the installer. afterReset: the
-// machine was reset and runs already; if the boot before was given up and it has claimed that one since, it is left
-// alone (inventory.ErrClaimed).
+// allowBoot opens the netboot window for the boot of the agent or the installer. afterReset means that the machine
+// was reset already and runs. If it has then claimed the boot before, which was given up, the window stays as it
+// is and the error is inventory.ErrClaimed.
 func (a *bmcs) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) error {
 	allow := a.Windows.AllowBoot
 	if q.Installer {
 		m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 		if err == nil {
-			err = mayInstall(m).Err() // disks may have been protected since the plan
+			err = mayInstall(m).Err() // disks may have been protected after the run was planned
 		}
 		if err != nil {
 			return err
@@ -120,8 +120,8 @@ func (a *bmcs) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) e
 	return err
 }
 
-// wake sends the machine its magic packet. A failure does not fail the boot, because the
-// operator can still press the button.
+// wake sends the machine its magic packet. If that fails, the boot goes on, because the operator can still press
+// the power button.
 func (a *bmcs) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
 	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.fenceBoot(q.Owner, q.Boot))
 	switch {
@@ -162,7 +162,7 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 		return before(ctx)
 	}}
 	if g.Owner == q.Owner && g.Boot >= q.Boot {
-		// The operator may have been asked since, which closed the window.
+		// A question to the operator may have closed the window since.
 		if err := allow(false); err != nil {
 			return Powered{}, err
 		}
@@ -195,8 +195,8 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 	}
 
 	if warm {
-		// Only after the reset: an agent that claims the boot just before would use it up. A machine
-		// that is back earlier claims the boot before, which then goes on.
+		// Allow the boot only after the reset: an agent that claimed it just before would use it up. A machine that
+		// reports earlier claims the boot before, which then continues.
 		list.job.Tasks, list.after = append(slices.Clone(boot), inventory.BMCTask{Power: "reset"}), allowAfter(len(boot), true)
 		err := a.tasks(ctx, m, list)
 		if err == nil {
@@ -215,14 +215,14 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 	return a.recordStart(ctx, q, append(how, "off, "+by+" once, on")), nil
 }
 
-// bootWords name the boot paths for operators.
+// bootWords describes each boot path for the operator.
 var bootWords = map[string]string{
 	inventory.PathPXE: "network boot", inventory.PathHTTP: "UEFI HTTP boot", inventory.PathMedia: "virtual media",
 }
 
-// bootTasks returns the tasks that make the machine boot by the path of the request, the boot device
-// last. The run's record of what it inserts is written before, so that it is ejected whatever
-// happens; see ejectMedia in package server.
+// bootTasks returns the tasks that make the machine boot by the path of the request; the last one sets the boot
+// device. For virtual media it first records the inserted image, so that the server ejects it even if the run
+// fails; see ejectMedia in package server.
 func (a *bmcs) bootTasks(ctx context.Context, m inventory.Machine, q PowerRequest) ([]inventory.BMCTask, error) {
 	nic, _ := m.Netboot()
 	boot := inventory.BMCTask{BootDevice: &inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}}
@@ -247,9 +247,9 @@ func (a *bmcs) bootTasks(ctx context.Context, m inventory.Machine, q PowerReques
 	return []inventory.BMCTask{boot}, nil
 }
 
-// startsWarm reports whether the machine is reset instead of power-cycled. Only a machine
-// that is on can be reset. Where a reset is off and on, the boot must be allowed in between: after
-// the reset, firmware may have asked already.
+// startsWarm reports whether the machine is reset instead of power-cycled. Only a machine that is on can be reset.
+// If the BMC resets by a power cycle, it must be off when the boot is allowed: after the reset, the firmware may
+// already have sent its first packet.
 func (a *bmcs) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
 	if !q.Warm || m.BMC.Capabilities().ResetByCycle {
 		return false, nil
@@ -258,7 +258,7 @@ func (a *bmcs) startsWarm(ctx context.Context, m inventory.Machine, q PowerReque
 	return s == "on", err
 }
 
-// prepare carries out the optional first steps of a start and returns what was not possible.
+// prepare carries out the optional first steps of a start. how lists what was done and what was not possible.
 // Steps that the BMC does not support are skipped.
 func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, boot *inventory.BootDevice,
 ) (how []string, err error) {
@@ -278,7 +278,7 @@ func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest,
 		}
 	}
 
-	if q.OtherPath && len(m.BMC.BootPath) < 2 { // otherwise the inventory says which other paths there are
+	if q.OtherPath && len(m.BMC.BootPath) < 2 { // otherwise the inventory lists the paths to try
 		switch {
 		case !m.BMC.Capabilities().EFI:
 			how = append(how, "no other boot path, because "+m.BMC.Driver+" cannot choose it")
@@ -292,8 +292,8 @@ func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest,
 	return how, nil
 }
 
-// recordStart describes how boot q.Boot was started, and records it. The record is only
-// informative, so a failure to write it does not fail the start.
+// recordStart returns a Powered with how boot q.Boot was started, and writes an event about it. The event is only
+// information, so a failure to write it is only logged.
 func (a *bmcs) recordStart(ctx context.Context, q PowerRequest, how []string) Powered {
 	p := Powered{How: strings.Join(how, "; ")}
 	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
@@ -303,8 +303,8 @@ func (a *bmcs) recordStart(ctx context.Context, q PowerRequest, how []string) Po
 	return p
 }
 
-// before is the fence for steps before boot q.Boot: the boot must not be allowed yet, and
-// the agent that was given up must not have reported.
+// before returns the fence for steps before boot q.Boot: the boot must not be allowed yet, and the agent of the
+// boot that was given up must not have reported.
 func (a *bmcs) before(q PowerRequest) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.readOwnGrant(ctx, q.Owner)
@@ -320,8 +320,8 @@ func (a *bmcs) before(q PowerRequest) Fence {
 	}
 }
 
-// fenceBoot returns the fence for steps of one boot: an activity whose worker was wrongly taken for
-// dead must not switch off a later boot.
+// fenceBoot returns the fence for steps of one boot. If a worker that was taken for dead is still running, its
+// activity must not switch off a later boot.
 func (a *bmcs) fenceBoot(o inventory.Owner, boot int) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.readOwnGrant(ctx, o)
@@ -332,19 +332,20 @@ func (a *bmcs) fenceBoot(o inventory.Owner, boot int) Fence {
 	}
 }
 
-// PowerOff switches the power off and verifies it. It is the last resort to stop an agent.
+// PowerOff switches the power off and verifies that. It is the last resort to stop an agent.
 func (a *bmcs) PowerOff(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-off", "off")
 }
 
-// ColdStart power-cycles the machine without changing the boot device, so that the machine
-// follows its boot order. Off and on are two tasks: an attempt that resumes after a dead
-// worker must not switch off a machine that has started.
+// ColdStart power-cycles the machine without changing the boot device, so that the machine follows its boot order.
+// Off and on are separate tasks: an attempt that resumes after its worker died must not switch off a machine that
+// has started.
 func (a *bmcs) ColdStart(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-cycle", "off", "on")
 }
 
-// switchTo sets the given power states in order and verifies each.
+// switchTo switches the machine to the given power states one after another and verifies each. name names the job
+// in the record.
 func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, powers ...string) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
@@ -361,7 +362,7 @@ func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, pow
 		return err
 	}
 
-	// A retry uses the same name, so finished tasks are not repeated.
+	// A retry of this activity uses the same job name, so it does not repeat finished tasks.
 	job := inventory.BMCJob{Name: fmt.Sprintf("%s-%d-%s", name, o.Epoch, activity.GetInfo(ctx).ActivityID), Inline: true}
 	for _, p := range powers {
 		job.Tasks = append(job.Tasks, inventory.BMCTask{Power: p})
@@ -369,7 +370,7 @@ func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, pow
 	return a.tasks(ctx, m, taskList{owner: o, job: job, fence: a.fenceBoot(o, g.Boot)})
 }
 
-// HasBMC reports whether the machine's power can be controlled without the operator.
+// HasBMC reports whether the machine has a BMC that controls its power.
 func (a *bmcs) HasBMC(ctx context.Context, machine string) (bool, error) {
 	m, err := a.Machines.Machine(ctx, machine)
 	return !m.BMC.Manual(), err

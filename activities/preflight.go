@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Preflight checks everything that can be checked before any machine is powered on, reports
-// all problems at once, and stores the machines. It is idempotent: machines that this run has
-// stored, or the run that it resumes, stay as they are stored, and as an operator has changed them.
+// Preflight checks everything that can be checked before a machine is powered on, reports all problems at once,
+// and stores the machines of the lab file. It may be repeated: machines that this run, or the run that it resumes,
+// has stored stay as they are, with the operator's changes.
 func (a *labs) Preflight(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, b, err := a.lab(ctx, q.Name)
@@ -55,7 +55,7 @@ func (a *labs) Preflight(ctx context.Context, q LabRequest) error {
 	})
 
 	if len(ps) == 0 {
-		// Names, MACs, addresses and BMCs of other machines: the store compares them.
+		// The store also compares names, MACs, addresses and BMCs with those of other machines.
 		err := a.Genesis.PutLabMachines(ctx, given, "genesis "+q.Name)
 		if !errors.As(err, &ps) {
 			return err
@@ -104,21 +104,20 @@ func (a *labs) checkMachines(ctx context.Context, lab genesis.Lab, ps *inventory
 	return nil
 }
 
-// checkFree checks whether another host uses an address that the lab gives to a machine. A
-// machine whose step is done uses its own address, possibly with the MAC of a bond or bridge
-// that the file does not list. So does a machine of ours, or one that still runs its
-// previous system. There, only a host whose MAC is known to belong to another machine is a
-// conflict.
+// checkFree adds a problem for each address of the lab that another host uses. It skips machines whose step is
+// done: they use their addresses, possibly with the MAC of a bond or bridge that the lab file does not list. A
+// machine in ours, or one that still runs its previous system, may use its own address too; an answer without a
+// visible MAC is therefore accepted for it.
 func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours []string, ps *inventory.Problems) error {
 	type wanted struct {
 		field, what string
 		addr        netip.Addr
 		macs        []string
-		taken       bool // by the machine itself
+		taken       bool // the machine itself may use the address
 	}
 
 	var all []wanted
-	begun := false // a cluster's address is in use once a node was installed for it
+	begun := false // the cluster's address is in use once its first node was installed
 	for n, m := range lab.Machines {
 		written, err := a.Disks.DisksWritten(ctx, m.Name)
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
@@ -140,7 +139,7 @@ func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours [
 			macs = append(macs, i.MAC)
 		}
 		for k, i := range m.Interfaces {
-			// Intel AMT answers at its machine's address.
+			// Intel AMT uses the address of its machine.
 			if i.Address.IsValid() && (m.BMC == nil || m.BMC.Host != i.Address.String()) {
 				all = append(all, wanted{
 					fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name,
@@ -172,11 +171,10 @@ func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours [
 	return nil
 }
 
-// gaveAddress reports whether this server's DHCP gave the machine its address: for example
-// to a machine that was switched on to prove the relay and runs its previous system. One
-// forged PXE request with its MAC is enough for that. If a router hides the MAC, another
-// host at that address then passes for the machine: this check finds mistakes, not
-// attackers.
+// gaveAddress reports whether this server's DHCP may have given the machine its address: for example, the machine
+// was switched on to prove the relay and runs its previous system. A forged PXE request with the machine's MAC is
+// sufficient. If a router hides the MAC, another host at that address then passes for the machine: this check
+// finds mistakes, not attackers.
 func (a *labs) gaveAddress(ctx context.Context, machine string) (bool, error) {
 	list, err := a.Events.Events(ctx, inventory.EventFilter{Machine: machine})
 	return slices.ContainsFunc(list, func(e inventory.Event) bool {
@@ -187,8 +185,7 @@ func (a *labs) gaveAddress(ctx context.Context, machine string) (bool, error) {
 	}), err
 }
 
-// behind reports whether a BMC is outside the server's network and reached through the
-// router.
+// behind reports whether the BMC is outside the server's network, so that it is reached through the router.
 func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	if b == nil {
 		return false
@@ -197,8 +194,8 @@ func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	return err == nil && !lab.Seed.Segment.Contains(at)
 }
 
-// checkBMCs reads the power state of the BMCs that are reachable. BMCs behind the router are
-// reachable only once the router runs.
+// checkBMCs reads the power state of each BMC for which reachable returns true, and adds a problem if that fails.
+// BMCs behind the router are reachable only once the router runs.
 func (a *labs) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems, reachable func(genesis.Machine) bool) {
 	for n, m := range lab.Machines {
 		if m.BMC.Manual() || !reachable(m) {
@@ -211,7 +208,7 @@ func (a *labs) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Pro
 	}
 }
 
-// checkBMC reads the power state, with the stored password if m has none.
+// checkBMC reads the power state, with the password of m or else with the stored one.
 func (a *labs) checkBMC(ctx context.Context, m inventory.Machine) error {
 	password := m.BMC.Password
 	if password.IsZero() && m.BMC.HasPassword {
@@ -224,9 +221,9 @@ func (a *labs) checkBMC(ctx context.Context, m inventory.Machine) error {
 	return err
 }
 
-// RelayProven waits until the router has relayed a packet from the machines' network, and
-// then checks the BMCs there. The proof stays valid until the router is installed again,
-// because machines that have their addresses do not ask again.
+// RelayProven waits until the router has relayed a DHCP packet from the machines' network, and then checks the
+// BMCs there. A packet counts until the router is installed again, because machines that have their addresses do
+// not ask again.
 func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -243,7 +240,7 @@ func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 		if err != nil {
 			return err
 		}
-		// A packet from before the router's new installation proves nothing.
+		// A packet from before the router was installed again proves nothing.
 		if at.Before(run.Started) {
 			return fmt.Errorf("no DHCP packet with giaddr %s has come: is a machine on that network switched on, and does "+
 				"the router relay to %s? %w",
@@ -257,7 +254,7 @@ func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 	return a.checkBehind(ctx, lab)
 }
 
-// checkBehind checks the BMCs that became reachable with the router, as they are stored.
+// checkBehind checks the BMCs behind the router, with the settings that are stored.
 func (a *labs) checkBehind(ctx context.Context, lab genesis.Lab) error {
 	defer heartbeat(ctx)()
 	lab.Machines = slices.Clone(lab.Machines)

@@ -11,9 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// heartbeat sends a heartbeat every few seconds until the returned function is called. A
-// dead worker is then noticed within the heartbeat timeout instead of the activity's
-// timeout.
+// heartbeat sends a heartbeat every few seconds until stop is called. Temporal then notices a dead worker within
+// the heartbeat timeout instead of the activity's timeout.
 func heartbeat(ctx context.Context) (stop func()) {
 	if !activity.IsActivity(ctx) {
 		return func() {}
@@ -44,10 +43,10 @@ func heartbeat(ctx context.Context) (stop func()) {
 const (
 	// probeEvery is how often an installed system is asked whether it is ready.
 	probeEvery = 5 * time.Second
-	// stubborn is how many permanent errors in a row (credentials refused, invalid request)
-	// are attributed to a system that is still starting.
+	// stubborn is how many permanent errors in a row (credentials refused, invalid request) end a probe. Fewer are
+	// attributed to a system that is still starting.
 	stubborn = 24
-	// ahead is how long before its deadline a probe gives up, to report the reason.
+	// ahead is how long before the activity's deadline a probe ends, so that it can report the last error.
 	ahead = 5 * time.Second
 )
 
@@ -58,11 +57,11 @@ func (a *shared) lookEvery(otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// errWorkerStops ends a waiting activity when the server stops or the site moves, so that
-// the next worker starts it again without waiting for missing heartbeats.
+// errWorkerStops ends a waiting activity when the worker stops, so that the next worker starts it again without
+// waiting for missing heartbeats.
 var errWorkerStops = errors.New("the worker stops")
 
-// pause waits for the next tick. It returns an error when the worker stops or ctx ends.
+// pause waits for the next tick. It returns an error if the worker stops or ctx ends first.
 func pause(ctx context.Context, tick <-chan time.Time) error {
 	select {
 	case <-tick:
@@ -74,8 +73,8 @@ func pause(ctx context.Context, tick <-chan time.Time) error {
 	}
 }
 
-// until calls ask repeatedly until it succeeds or the activity's time is up. Then it returns
-// the last error, which is not retried.
+// until calls ask again and again until it succeeds. When the activity's time is nearly up, or after too many
+// permanent errors in a row, it returns the last error, which is not retried.
 func (a *shared) until(ctx context.Context, ask func(context.Context) error) error {
 	defer heartbeat(ctx)()
 	end := time.Now().Add(time.Hour)

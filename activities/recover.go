@@ -6,14 +6,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// RecoverRequest asks for the machines of a recovery and their order.
+// RecoverRequest asks which machines a recovery installs and in which order. Its fields are those of
+// contract.RecoverInput.
 type RecoverRequest struct {
 	Machines []string          `json:"machines,omitempty"`
 	Selector map[string]string `json:"selector,omitempty"`
 	Order    [][]string        `json:"order,omitempty"`
 }
 
-// RecoverTargets returns groups of machines, one group after another; see
+// RecoverTargets returns the names of the machines in groups that are installed one group after another; see
 // inventory.RecoverOrder.
 func (a *operations) RecoverTargets(ctx context.Context, q RecoverRequest) ([][]string, error) {
 	all, err := a.Machines.Machines(ctx)

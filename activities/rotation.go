@@ -11,15 +11,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Rotation changes passwords of BMCs. At every moment the password that the BMC accepts is stored: before the BMC gets a new one,
-// it is stored as the candidate, next to the present one, and it takes the present one's place only after a separate log-in has
-// proven it. A rotation that was interrupted is resolved by the next use of the password, which tries the candidate first.
+// Rotation changes passwords of BMCs. The password that a BMC accepts is stored at every moment: the new one is
+// stored as a candidate, next to the present one, before the BMC gets it. It replaces the present one only after a
+// separate log-in has proven it. If a rotation was interrupted, the next use of the password tries the candidate
+// first and so finds out which one the BMC accepts.
 type Rotation struct {
 	Store RotationStore
 	BMC   PasswordBMC
 }
 
-// RotationStore holds the passwords. See package inventory/sqlite.
+// RotationStore stores the present passwords and the candidates. Package inventory/sqlite implements it.
 type RotationStore interface {
 	BMCPassword(ctx context.Context, machine string) (inventory.Secret, error)
 	BMCCandidate(ctx context.Context, machine string) (candidate inventory.Secret, run string, err error)
@@ -28,13 +29,14 @@ type RotationStore interface {
 	DropBMCCandidate(ctx context.Context, machine string, candidate inventory.Secret, by string) error
 }
 
-// PasswordBMC proves and changes passwords. An operation waits until earlier ones on the same BMC have ended.
+// PasswordBMC tries and changes passwords. Operations on the same BMC run one after another.
 type PasswordBMC interface {
 	State(ctx context.Context, b inventory.BMC, password inventory.Secret) (string, error)
 	SetPassword(ctx context.Context, b inventory.BMC, password, next inventory.Secret, fence func(context.Context) error) error
 }
 
-// Password returns the password of m's BMC. If a rotation is unfinished, it logs in to learn which of the two it is.
+// Password returns the password of m's BMC. If a rotation is unfinished, it logs in to find out which of the two
+// passwords is valid.
 func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory.Secret, error) {
 	candidate, _, err := r.Store.BMCCandidate(ctx, m.Name)
 	if err != nil || candidate.IsZero() {
@@ -60,20 +62,21 @@ func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory
 	switch {
 	case errOld != nil:
 		return inventory.Secret{}, errOld
-	case proven && resting: // the rest has ended by that, so the next use judges the candidate
+	case proven && resting: // the candidate is no longer resting, so the next use can try it
 		return old, nil
 	case !proven:
 		return inventory.Secret{}, fmt.Errorf("an unfinished change of the password left two, and the BMC of %q refuses both: "+
 			"set the password at the BMC and enter it (ingot machine push --replace): %w", m.Name, inventory.ErrRefused)
 	}
-	// The store keeps the candidate while the run that wants to set it holds the machine.
+	// The store refuses to drop the candidate while the run that wants to set it holds the machine's grant.
 	if err := r.Store.DropBMCCandidate(ctx, m.Name, candidate, ""); err != nil && !errors.Is(err, inventory.ErrConflict) {
 		return inventory.Secret{}, err
 	}
 	return old, nil
 }
 
-// accepts reports whether the BMC accepts the password, in a session of its own. A password that rests is not judged.
+// accepts reports whether the BMC accepts the password, by a log-in of its own. For a password that must not be
+// tried yet, the error is inventory.ErrResting.
 func (r *Rotation) accepts(ctx context.Context, m inventory.Machine, password inventory.Secret) (bool, error) {
 	_, err := r.BMC.State(ctx, m.Controller(), password)
 	if errors.Is(err, inventory.ErrRefused) && !errors.Is(err, inventory.ErrResting) {
@@ -106,8 +109,8 @@ func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.
 	if err := r.Store.PutBMCCandidate(ctx, o, next); err != nil {
 		return err
 	}
-	// A fenced run must not set a password that is no longer stored, so the candidate is read again right before the write. Only
-	// an operation that logs in after this one can drop it, and only after the grant has ended.
+	// A fenced run must not set a password that is not stored any more, so read the candidate again directly before
+	// the write. It can be dropped only by a later operation that logs in, and only after the grant has ended.
 	still := func(ctx context.Context) error {
 		if err := fence(ctx); err != nil {
 			return err
@@ -127,19 +130,21 @@ func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.
 	case accepted:
 		return r.Store.CommitBMCCandidate(ctx, m.Name, next)
 	case errors.Is(wrote, inventory.ErrUnsupported) || errors.Is(wrote, inventory.ErrRefused):
-		// The BMC has refused to change it. After any other error, the change may still come into force.
+		// The BMC has refused the change. After any other error, the change may still take effect.
 		return errors.Join(wrote, r.Store.DropBMCCandidate(ctx, m.Name, next, o.Run))
 	}
 	return errors.Join(wrote, fmt.Errorf("the BMC of %q does not accept its new password; both stay stored until one is proven: %w",
 		m.Name, inventory.ErrUnreachable))
 }
 
-// Characters of a generated password: BMCs differ in which others they accept. Many want one of each of these kinds.
+// Characters of a generated password. BMCs differ in which other characters they accept. Many require a lower-case
+// letter, an upper-case letter and a digit.
 const (
 	lowerCase = "abcdefghijkmnopqrstuvwxyz"
 	upperCase = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 	digits    = "23456789"
-	// passwordLength is what IPMI 1.5 and the most limited Redfish services accept: 94 bits.
+	// passwordLength is the greatest length that IPMI 1.5 and the most limited Redfish services accept. It gives 94
+	// bits.
 	passwordLength = 16
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// seeds resolves values that a run's actions may get only at assignment.
+// seeds resolves the references of a run's actions whose values are filled in only when the action is assigned.
 type seeds struct {
 	a *shared
 	o inventory.Owner
@@ -36,7 +36,7 @@ func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
 	return "", fmt.Errorf("secret reference %q: %w", ref, inventory.ErrInvalid)
 }
 
-// configDrive adds the documents of the NoCloud volume that the template does not provide.
+// configDrive adds to the environment of x the cloud-init documents (NoCloud) that the template does not provide.
 func (s seeds) configDrive(ctx context.Context, x action.Action) (action.Action, error) {
 	m := s.m
 	var err error

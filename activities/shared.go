@@ -12,19 +12,19 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// shared is what the nouns share.
+// shared is embedded by every struct with activities.
 type shared struct {
 	Config
 	lastLab labCache
 }
 
-// event appends an event with the current time.
+// event stores the event e with the current time.
 func (a *shared) event(ctx context.Context, e inventory.Event) error {
 	e.At = a.Now()
 	return a.Events.AppendEvents(ctx, []inventory.Event{e})
 }
 
-// readOwnGrant returns the grant of o, or an error if o does not hold it.
+// readOwnGrant returns the grant of o's machine, or inventory.ErrFenced if o does not hold it.
 func (a *shared) readOwnGrant(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
 	g, err := a.Grants.Grant(ctx, o.Machine)
 	if err == nil && g.Owner != o {
@@ -33,17 +33,17 @@ func (a *shared) readOwnGrant(ctx context.Context, o inventory.Owner) (inventory
 	return g, err
 }
 
-// fence compares the grant with the owner.
+// fence returns inventory.ErrFenced if o does not hold the grant of its machine.
 func (a *shared) fence(ctx context.Context, o inventory.Owner) error {
 	_, err := a.readOwnGrant(ctx, o)
 	return err
 }
 
-// labCache holds the lab file that was read last. Reading and checking it takes as long as
-// the rest of most activities.
+// labCache holds the lab file that was read last. Most activities would otherwise spend half of their time on
+// reading and checking it.
 type labCache struct {
 	mu     sync.Mutex
-	sha256 string // "": nothing cached
+	sha256 string // "" while nothing is cached
 	lab    genesis.Lab
 }
 
@@ -65,7 +65,7 @@ func (a *shared) lab(ctx context.Context, name string) (genesis.Lab, inventory.G
 	return a.lastLab.lab, b, nil
 }
 
-// installations returns the machine's runs that install, newest first.
+// installations returns the runs of Provision and Reprovision of the machine, newest first.
 func (a *shared) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
 	list, err := a.Workflows.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *shared) installations(ctx context.Context, machine string) ([]inventory
 	}), nil
 }
 
-// latestInstallation returns the newest of the machine's installations.
+// latestInstallation returns the newest of the machine's installations, or inventory.ErrNotFound.
 func (a *shared) latestInstallation(ctx context.Context, machine string) (inventory.Workflow, error) {
 	list, err := a.installations(ctx, machine)
 	if err == nil && len(list) == 0 {
@@ -88,13 +88,13 @@ func (a *shared) latestInstallation(ctx context.Context, machine string) (invent
 	return list[0], nil
 }
 
-// relayServers returns the servers to which the lab's router relays.
+// relayServers returns the DHCP servers to which the lab's router relays.
 func (a *shared) relayServers(ctx context.Context, r *genesis.Router) ([]string, error) {
 	return a.Routers.RelayServers(ctx, newEndpoint(r.API, r.Fingerprint), r.Key)
 }
 
-// requireImages requires the files that a plan needs from action number from on, so that no
-// machine is touched for a missing image.
+// requireImages returns an error if this server lacks an image file that plan.Actions[from:] or the installer
+// needs, so that no machine is started for a missing image.
 func (a *shared) requireImages(ctx context.Context, machine string, plan inventory.Plan, from int) error {
 	if a.Site.ImageStored == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Store is the part of the inventory that activities use, by noun.
+// Store holds the parts of the inventory that activities use.
 type Store struct {
 	Agents      Agents
 	Assignments Assignments
@@ -32,7 +32,7 @@ type Store struct {
 	Workflows   Workflows
 }
 
-// Machines is what activities use of machines.
+// Machines is the store of machines.
 type Machines interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
@@ -40,41 +40,41 @@ type Machines interface {
 	Retire(ctx context.Context, o inventory.Owner, s inventory.Standing, keepAddress bool) error
 }
 
-// Passwords returns the password of a machine's BMC.
+// Passwords is the store of BMC passwords.
 type Passwords interface {
 	BMCPassword(ctx context.Context, name string) (inventory.Secret, error)
 }
 
-// Disks records which run wrote which disk.
+// Disks records which run last wrote each disk of a machine.
 type Disks interface {
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 	DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error
 }
 
-// Templates is where templates come from.
+// Templates is the store of templates.
 type Templates interface {
 	Template(ctx context.Context, name string) (inventory.Template, error)
 }
 
-// Images is where images come from.
+// Images is the store of images.
 type Images interface {
 	Image(ctx context.Context, name string) (inventory.Image, error)
 	Images(ctx context.Context) ([]inventory.Image, error)
 }
 
-// Keys checks the keys of the inventory.
+// Keys checks that the server has the keys to the secrets in the inventory.
 type Keys interface {
 	KeyCheck(ctx context.Context) error
 }
 
-// Grants changes who owns a machine.
+// Grants stores which run owns a machine.
 type Grants interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error)
 	EndGrant(ctx context.Context, o inventory.Owner) error
 }
 
-// Windows changes what a grant allows. Each method compares the owner.
+// Windows stores what a grant allows. Each method returns inventory.ErrFenced if o does not hold the grant.
 type Windows interface {
 	AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
 	AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
@@ -86,7 +86,7 @@ type Windows interface {
 	CloseSecrets(ctx context.Context, o inventory.Owner) error
 }
 
-// Agents is what the store knows about the agent of a run.
+// Agents stores what the agent of a run has reported of itself.
 type Agents interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 }
@@ -97,14 +97,14 @@ type Plans interface {
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
 }
 
-// Assignments holds what the agent's long poll returns.
+// Assignments stores the assignments that agents poll for, and their results.
 type Assignments interface {
 	Assign(ctx context.Context, a inventory.Assignment) error
 	StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error
 	Result(ctx context.Context, run string, k action.Key) (action.Result, error)
 }
 
-// Workflows holds the records of runs.
+// Workflows stores the records of runs.
 type Workflows interface {
 	PutWorkflow(ctx context.Context, w inventory.Workflow) error
 	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
@@ -114,7 +114,7 @@ type Workflows interface {
 	Resumable(ctx context.Context, run string) error
 }
 
-// Events holds what has happened.
+// Events stores the events of machines.
 type Events interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
@@ -122,18 +122,18 @@ type Events interface {
 	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
 }
 
-// BMCJobs holds the tasks that BMCs carry out.
+// BMCJobs stores the lists of BMC tasks and their progress.
 type BMCJobs interface {
 	PutBMCJob(ctx context.Context, j inventory.BMCJob) error
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
-// Media holds which virtual CD drives have an image.
+// Media stores which virtual CD drives have an image inserted.
 type Media interface {
 	PutMedia(ctx context.Context, m inventory.Media) error
 }
 
-// Genesis stores lab files and the facts that operations have found.
+// Genesis stores lab files and the facts that Genesis keeps between its runs.
 type Genesis interface {
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
 	MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error)
@@ -142,22 +142,22 @@ type Genesis interface {
 	Fact(ctx context.Context, operation, name string) (inventory.Secret, error)
 }
 
-// Operations is where an operation records what happened.
+// Operations stores the records of operations.
 type Operations interface {
 	PutOperation(ctx context.Context, o inventory.Operation) error
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
 	Operation(ctx context.Context, run string) (inventory.Operation, error)
 }
 
-// HandOvers is what the store keeps about a migration.
+// HandOvers stores the requests of a migration.
 type HandOvers interface {
 	CloseIntake(ctx context.Context, why string) error
 	OpenIntake(ctx context.Context) error
 	RequestHandOver(ctx context.Context, h inventory.HandOver) error
 }
 
-// Relays returns the time of the last contact with the relay of this giaddr, or zero. The time survives
-// a restart of the server.
+// Relays returns the time of the last packet from the DHCP relay with this giaddr, or zero. The time survives a
+// restart of the server.
 type Relays interface {
 	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)
 }

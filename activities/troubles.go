@@ -15,20 +15,19 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// troubleFor is how long after its last failure an activity counts as being retried: the
-// longest pause between attempts plus the longest attempt.
+// troubleFor is how long after its last failure an activity counts as being retried: the longest pause between
+// attempts plus the longest attempt.
 const troubleFor = 20 * time.Minute
 
-// Troubles remembers, by run, which activities fail and are retried. Activities that use
-// only our own database retry until they succeed, and while the database is not writable no
-// record can say so. It is an interceptor, because Temporal does not show local activities
-// elsewhere.
+// Troubles is an interceptor that stores, by run, which activities fail and are retried. Activities that use only
+// our own database are retried until they succeed; while the database is not writable, no record can show that.
+// Temporal does not show retries of local activities either.
 type Troubles struct {
 	interceptor.WorkerInterceptorBase
 
 	now  func() time.Time
 	mu   sync.Mutex
-	runs map[string]map[string]trouble // by run and activity: a run executes one of a kind at a time
+	runs map[string]map[string]trouble // by run and activity type, because a run executes one activity of a type at a time
 }
 
 type trouble struct {
@@ -42,7 +41,7 @@ func NewTroubles(now func() time.Time) *Troubles {
 	return &Troubles{now: now, runs: map[string]map[string]trouble{}}
 }
 
-// Of returns, as text, what is being retried for the run.
+// Of returns a text for each activity of the run that is being retried.
 func (t *Troubles) Of(run string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +70,7 @@ func (t *Troubles) Count() (n int) {
 	return n
 }
 
-// InterceptActivity notes the failure or success of each attempt.
+// InterceptActivity stores the failure or success of each attempt.
 func (t *Troubles) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {
@@ -96,7 +95,7 @@ func (t *Troubles) note(run, name string, err error) {
 	}
 
 	now := t.now()
-	for r, xs := range t.runs { // of runs that have ended
+	for r, xs := range t.runs { // forget old failures, also of runs that have ended
 		for i, x := range xs {
 			if now.Sub(x.last) >= troubleFor {
 				delete(xs, i)

@@ -9,28 +9,28 @@ import (
 	"go.temporal.io/sdk/interceptor"
 )
 
-// An Attempt is one attempt of an activity. All but Type are Temporal's ids.
+// An Attempt identifies one attempt of an activity by Temporal's ids.
 type Attempt struct {
 	Workflow, Run, Activity string
 	Number                  int32
-	Type                    string // name of the activity
+	Type                    string // type of the activity
 }
 
-// UnderWay is an interceptor that knows which attempts are being carried out.
+// UnderWay is an interceptor that keeps track of the attempts that are being executed.
 type UnderWay struct {
 	interceptor.WorkerInterceptorBase
 
 	mu  sync.Mutex
-	now map[Attempt]int // Temporal may give a local attempt twice, after a lost workflow task
+	now map[Attempt]int // number of executions: after a lost workflow task, Temporal may run a local attempt twice
 }
 
-// readOnly are the activities that only wait or record.
+// readOnly lists the activities that only read, wait or write the record.
 var readOnly = []string{
 	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained",
 	"TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence", "ChangedImage",
 }
 
-// Effects returns the names of the activities under way that have side effects.
+// Effects returns the types of the activities that are being executed and have side effects.
 func (u *UnderWay) Effects() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -44,7 +44,7 @@ func (u *UnderWay) Effects() []string {
 	return slices.Compact(out)
 }
 
-// Has reports whether an attempt is being carried out.
+// Has reports whether the attempt is being executed.
 func (u *UnderWay) Has(a Attempt) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -62,7 +62,7 @@ func (u *UnderWay) count(a Attempt, n int) {
 	}
 }
 
-// InterceptActivity counts each attempt.
+// InterceptActivity counts the attempts that are being executed.
 func (u *UnderWay) InterceptActivity(_ context.Context,
 	next interceptor.ActivityInboundInterceptor,
 ) interceptor.ActivityInboundInterceptor {

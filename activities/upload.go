@@ -8,10 +8,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// mayUpload refuses actions that send a disk's content to a host that the configuration does not
-// list (security S59). The plan checks it before a machine is touched; it is checked again before
-// the order is signed, because the configuration may have changed and references were resolved.
-// The agent asks no one: the signed order is the permission.
+// mayUpload returns an error if an action sends the content of a disk to a host that is not in UploadHosts
+// (security S59). It is called for the plan, before a machine is touched, and again before an order is signed,
+// because the configuration may have changed and references have been resolved. The agent does not check it: the
+// signed order is the permission.
 func (s Site) mayUpload(actions ...action.Action) error {
 	var problems inventory.Problems
 	for _, x := range actions {

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// warnOfWaiting warns of a run that waits for a phone-home which m's system does not get: its image knows EC2 only, no action
-// writes the phone-home to the disk, and it cannot be added to the user data.
+// warnOfWaiting adds a warning if the run waits for a phone-home that m's system cannot send: its image uses EC2
+// metadata only, no action writes the phone-home to the disk, and the phone-home cannot be added to the user data.
 func (a *plans) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
 	written := slices.ContainsFunc(plan.Actions, writesPhoneHome)
 	if out.Evidence != EvidencePhoneHome || written || plan.Installer != nil || !m.UserDataByAddress {
@@ -28,30 +28,32 @@ func (a *plans) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inv
 	return nil
 }
 
-// phonesHome reports whether an action writes to the disk what lets the installed system report.
+// phonesHome reports whether the action writes to the disk what makes the installed system phone home.
 func phonesHome(x action.Action) bool {
 	return writesPhoneHome(x) || refers(x, inventory.RefMetadataURL)
 }
 
-// writesPhoneHome reports whether an action writes the nonce, or the URL that needs it, to the disk.
+// writesPhoneHome reports whether the action writes the phone-home's nonce or URL to the disk.
 func writesPhoneHome(x action.Action) bool {
 	native, _ := action.Native(x.Image)
-	// Vendor-data in the template replaces the vendor-data that phones home.
+	// The vendor-data of a template replaces the vendor-data that phones home.
 	return native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" ||
 		refers(x, inventory.RefNonce) || refers(x, inventory.RefPhoneHomeURL)
 }
 
-// refers reports whether an action writes the value of a reference to the disk. What its handlers write shows no success.
+// refers reports whether the action itself writes the value of the reference to the disk. Its handlers do not
+// count, because they run only after a failure.
 func refers(x action.Action, ref string) bool {
 	x.OnFailure, x.OnTimeout = nil, nil
 	return template.Refers(x, ref)
 }
 
-// resolvedText is what checkResolved puts in place of references that no run has yet.
+// resolvedText replaces, in checkResolved, references whose values are not known before the run.
 const resolvedText = "http://192.0.2.1/x"
 
-// checkResolved refuses actions that the agent would refuse once user data and vendor data are filled in: a list of files that
-// is not valid JSON any more, or a command or a handler with bytes that are not UTF-8. A variable of the environment may hold any bytes.
+// checkResolved returns an error for actions that the agent would refuse once user data and vendor data are filled
+// in: a list of files is then invalid JSON, or a command or handler is not UTF-8. A variable of the environment
+// may hold any bytes.
 func (a *plans) checkResolved(ctx context.Context, machine string, actions []action.Action) error {
 	var problems inventory.Problems
 	for i, x := range actions {
@@ -84,7 +86,7 @@ func (a *plans) checkResolved(ctx context.Context, machine string, actions []act
 		}
 		native, _ := action.Native(x.Image)
 		if action.Check(native, resolved.Environment) != nil {
-			// The error may hold a value, and so a part of a secret.
+			// Do not report the error of Check: it may contain a part of a secret.
 			problems.Add(field, "give it in a variable of its own (of inject: from)",
 				"with the machine's user data or vendor data in it, its environment is invalid")
 		}

@@ -1,5 +1,5 @@
-// Package api is the REST interface for operators and the page. Each noun is a small struct
-// in the file of its name; New assembles them.
+// Package api serves the REST interface of the operators and of the web page. Each resource, such as machines or
+// images, is a struct in a file of the same name. New connects them.
 package api
 
 import (
@@ -23,7 +23,8 @@ import (
 //go:embed openapi.yaml
 var openapi []byte
 
-// Stores is what operators read and write; inventory/sqlite implements it all.
+// Stores holds the interfaces to the inventory that the routes read and write. Package inventory/sqlite implements all
+// of them.
 type Stores struct {
 	Agents     AgentStore
 	BMCJobs    BMCJobStore
@@ -45,43 +46,43 @@ type Stores struct {
 	Workflows  WorkflowStore
 }
 
-// Config is what the API needs. Stores, Engine, Access.TokenSHA256,
-// Access.ClaimKey and Log are required.
+// Config holds the dependencies of the API. Stores, Engine, Access.TokenSHA256, Access.ClaimKey and Log are required.
 type Config struct {
 	Stores Stores
 	Engine *engine.Engine
 	Access Access
 	Images ImageConfig
 	Space  SpaceConfig
-	// Netboot answers questions about the provisioning network.
+	// Netboot reads the state of the provisioning network.
 	Netboot Netboot
 	BMC     BMC
 	Upkeep  Upkeep
 	Process Process
-	// Trace returns the context of a request that may start a run, by its header and its route; nil: runs have no traces.
+	// Trace returns a context with the trace of a POST request, which may start a run. If it is nil, runs have no
+	// traces.
 	Trace func(ctx context.Context, h http.Header, method, route string) context.Context
-	// Metrics answers GET /metrics; nil: there are none.
+	// Metrics handles GET /metrics. If it is nil, the route returns 404.
 	Metrics http.Handler
-	// Codec encrypts and decrypts the payloads of Temporal; nil: they are not encrypted.
+	// Codec encrypts and decrypts Temporal payloads. It is nil if payloads are not encrypted; /codec then returns 404.
 	Codec http.Handler
-	// Site is this server among its peers; nil if it has none.
+	// Site reads and changes the role of this server among its peers. It is nil if the server can have no peers.
 	Site Site
 	// Intake returns why new runs are refused, or "" if they are accepted; nil means always
 	// accepted.
 	Intake func(ctx context.Context) (why string, err error)
-	// Guard counts panics while network input is handled; nil means a new one.
+	// Guard counts the panics of request handlers. If it is nil, New creates one.
 	Guard *guard.Guard
 	Log   *slog.Logger
-	Now   func() time.Time // nil = time.Now
+	Now   func() time.Time // nil means time.Now
 }
 
-// An API is made with New.
+// An API is created with New.
 type API struct {
 	nouns
 	handler *gin.Engine
 }
 
-// New returns the interface for operators.
+// New returns the API, or an error if a required field of c is missing or the ended sessions cannot be read.
 func New(c Config) (*API, error) {
 	switch {
 	case c.Engine == nil, c.Log == nil:
@@ -124,23 +125,24 @@ func New(c Config) (*API, error) {
 	return &API{nouns: n, handler: r}, nil
 }
 
-// Handler returns the routes.
+// Handler returns the handler of all routes.
 func (a *API) Handler() http.Handler { return a.handler }
 
-// ProbeImage reports whether this server may and can fetch an image from a URL and has the
-// space for it, if it fetches no other.
+// ProbeImage returns nil if this server may fetch an image from the address, can reach it and has the space for it. It
+// does not count the space that other images will need.
 func (a *API) ProbeImage(ctx context.Context, address string) error {
 	return a.images.probe(ctx, address)
 }
 
-// Disks returns the space of the disks on which new work needs space, the disk of the databases first.
+// Disks returns the free space of the disks that new runs and uploads write to: first the disk of the databases, then
+// the disk of the images.
 func (a *API) Disks() ([]SpaceStatus, error) { return a.status.space.disks() }
 
-// RemoveUnusedImages removes the files of replaced or deleted images that no plan of an open
-// run needs. Files that were never in this inventory are kept.
+// RemoveUnusedImages removes the files of replaced or deleted images that no plan of an open run needs. It keeps files
+// that no image of this inventory ever had.
 func (a *API) RemoveUnusedImages(ctx context.Context) { a.images.removeUnusedFiles(ctx) }
 
-// nouns are the parts of the API.
+// nouns holds the resources of the API.
 type nouns struct {
 	machines   *machines
 	templates  *templates
@@ -155,7 +157,7 @@ type nouns struct {
 	board      *board
 }
 
-// newNouns creates the nouns with their dependencies.
+// newNouns creates the resources with their dependencies.
 func newNouns(c Config) nouns {
 	s, e := c.Stores, c.Engine
 	space := newSpace(c.Space, c.Images.Dir)
@@ -209,7 +211,7 @@ func (n nouns) routes() [][]httpapi.Route {
 	}
 }
 
-// traceRequests gives requests that may start a run the context of their trace.
+// traceRequests sets the context that trace returns on every POST request.
 func traceRequests(trace func(ctx context.Context, h http.Header, method, route string) context.Context) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if c.Request.Method == http.MethodPost {

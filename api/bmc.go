@@ -19,13 +19,13 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// BMCJobStore holds the jobs of BMCs.
+// BMCJobStore reads the records of BMC jobs. If the machine is "", BMCJobs returns the jobs of all machines.
 type BMCJobStore interface {
 	BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error)
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
-// powerStatus is the power action that only reads.
+// powerStatus is the power action that only reads the power state.
 const powerStatus = "status"
 
 type bmcRoutes struct {
@@ -77,7 +77,8 @@ func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (Started
 	})
 }
 
-// newJobName returns a name for a job without one: random, or the same one for each attempt of a keyed request.
+// newJobName returns a name for a job that was ordered without one. The name is random, except for a request with an
+// Idempotency-Key: each repetition of that request gets the same name.
 func newJobName(ctx context.Context, prefix string) string {
 	if id := inventory.KeyedRequestOf(ctx); id != "" {
 		return prefix + "-" + id[:16]
@@ -111,7 +112,7 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 		return j, err
 	}
 
-	// No worker has started it yet.
+	// No worker has started the job yet, so its tasks are only in the input of the run.
 	var in workflows.BMCJobInput
 	if err := json.Unmarshal(w.Input, &in); err != nil {
 		return j, fmt.Errorf("reading the input of run %q: %w", w.Run, err)
@@ -121,9 +122,9 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 	}, nil
 }
 
-// startBMCJob validates in and starts the job. The name of a job is unique on its machine: the same order under the same name
-// returns the job that it has started, so that a client without an answer can repeat it. Another order under that name is
-// inventory.ErrConflict.
+// startBMCJob validates the input and starts the job. A job name is unique on its machine. If a job of this name has
+// the same tasks, that job is returned, so a client that got no answer can repeat the request. If it has other tasks,
+// the error is inventory.ErrConflict.
 func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
 	m, err := s.machines.find(ctx, in.Machine)
 	if err != nil {
@@ -165,8 +166,8 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 	return started, err
 }
 
-// checkExistingJob refuses a job whose name was used by a run without a record of its job: one with other tasks, or one that
-// ended before its first task.
+// checkExistingJob handles a job name that a run has used, but for which the inventory has no record. It returns a
+// conflict if that run has ended, before its first task, or if its tasks differ from those of the new job.
 func (s *starter) checkExistingJob(ctx context.Context, in workflows.BMCJobInput, id, run string) error {
 	if w, err := s.runs.Find(ctx, run); err == nil && inventory.Final(w.State) {
 		return hint(fmt.Errorf("job %q of machine %q was started before, and ended as %s before its first task: %s: give this one "+
@@ -179,7 +180,7 @@ func (s *starter) checkExistingJob(ctx context.Context, in workflows.BMCJobInput
 	return sameJob(in, old.Tasks)
 }
 
-// sameJob refuses a job if its name belongs to a job with other tasks.
+// sameJob returns a conflict if the tasks of the new job differ from those of the job that already has its name.
 func sameJob(in workflows.BMCJobInput, tasks []inventory.BMCTask) error {
 	order := func(t inventory.BMCTask) inventory.BMCTask {
 		t.State, t.Message, t.Seconds = "", "", 0
@@ -192,7 +193,7 @@ func sameJob(in workflows.BMCJobInput, tasks []inventory.BMCTask) error {
 		inventory.ErrConflict), "ingot bmc job get "+in.Machine+" "+in.Job)
 }
 
-// refuseHeld returns a conflict if a run holds the machine.
+// refuseHeld returns a conflict if a run owns the machine.
 func (s *starter) refuseHeld(ctx context.Context, machine string) error {
 	g, err := s.windows.Grant(ctx, machine)
 	if err != nil || g.Run == "" || g.ByOperator() {
@@ -228,14 +229,14 @@ func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {
 
 type checkBMC struct {
 	Machine string `json:"machine"`
-	Retry   bool   `json:"retry"` // also with credentials that rest
+	Retry   bool   `json:"retry"` // log in even with credentials that the BMC has refused recently
 }
 
 type forgetKey struct {
 	Machine string `json:"machine"`
 }
 
-// checkLogin logs in to a machine's BMC.
+// checkLogin logs in to a machine's BMC. A failed login is part of the result, not an error.
 func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error) {
 	m, err := b.machines.find(ctx, q.Machine)
 	switch {
@@ -258,7 +259,8 @@ func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error
 	return BMCCheck{OK: true, BMCReport: &report}, nil
 }
 
-// forgetKey forgets the key of the certificate of a machine's BMC, which was replaced.
+// forgetKey removes the remembered certificate key of a machine's BMC, so that a replaced BMC is trusted again at its
+// next connection.
 func (b *bmcRoutes) forgetKey(ctx context.Context, q forgetKey) (struct{}, error) {
 	m, err := b.machines.find(ctx, q.Machine)
 	switch {

@@ -19,22 +19,20 @@ import (
 )
 
 const (
-	// coalesce is the minimum time between two refreshes of the board.
+	// coalesce is the pause after each refresh of the board: changes during the pause become one refresh.
 	coalesce = 200 * time.Millisecond
-	// statusEvery is how often the status is sent, and how often rows are read that change
-	// without a write: windows expire, and agents report.
+	// statusEvery is how often the board reads the status and rebuilds the machines that change without a write to the
+	// inventory, because a netboot window expires or an agent reports.
 	statusEvery = 5 * time.Second
-	// reloadEvery is how often everything is read again, because retention deletes records
-	// without reporting their machines.
+	// reloadEvery is how often the board reads everything again: the deletion of old records reports no changes.
 	reloadEvery = 15 * time.Minute
-	// recentOperations is how many operations a stream shows.
+	// recentOperations is how many of the newest operations the board shows.
 	recentOperations = 20
-	// maxBatches is how many changes are kept for viewers. A slower viewer gets everything
-	// again.
+	// maxBatches is how many versions of changes are kept. A viewer that is further behind gets everything again.
 	maxBatches = 50
 )
 
-// ChangeStore reports the objects that writes have changed.
+// ChangeStore reports the machines and operations that writes to the inventory change.
 type ChangeStore interface {
 	Subscribe() (ch <-chan struct{}, cancel func())
 	Follow() (take func() (machines []string, operations bool), cancel func())
@@ -50,27 +48,27 @@ type boardConfig struct {
 	log        *slog.Logger
 }
 
-// board is what event streams show: one row per machine, the newest operations and the
-// status. It is stored encoded and refreshed for all viewers at once with the changes since
-// the last refresh. It runs while there are viewers. Between viewers it collects changes, so
-// that the next viewer need not wait until everything is read.
+// board holds what event streams send: one item per machine, the newest operations and the status. The items are stored
+// as JSON. A refresh reads what has changed since the last one, once for all viewers. The board is refreshed only while
+// there are viewers; otherwise the store collects the changes, so that the next viewer need not wait until everything
+// is read.
 type board struct {
 	boardConfig
 	streams chan struct{} // one element per open stream
 
-	changed engine.Notifier // after each version, and after a failed refresh
+	changed engine.Notifier // notified after each refresh, also a failed one
 
-	refreshing sync.Mutex // one refresh at a time; guards take and loaded
+	refreshing sync.Mutex // held during a refresh; guards take and loaded
 
 	mu      sync.Mutex
 	viewers int
-	stop    func() // ends keep and waits for it
+	stop    func() // ends the goroutine of keep and waits until it has ended
 	take    func() (machines []string, operations bool)
-	loaded  time.Time // when everything was read
+	loaded  time.Time // when everything was last read
 	err     error
 	version int64
 	cells   map[cellKey][]byte
-	moving  map[string]inventory.MachineState // machines whose row changes without a write
+	moving  map[string]inventory.MachineState // machines whose item changes without a write to the inventory
 	batches []batch
 }
 
@@ -78,26 +76,24 @@ func newBoard(c boardConfig) *board {
 	return &board{boardConfig: c, streams: make(chan struct{}, maxStreams)}
 }
 
-// cellKey identifies an item of a stream: the event, and the machine's name or the
-// operation's run.
+// cellKey identifies an item of a stream by its event and by the name of the machine or the run of the operation.
 type cellKey struct{ event, key string }
 
-// batch is the text of the changes that lead to a version.
+// batch is the text of the changes from the previous version to this one.
 type batch struct {
 	version int64
 	text    []byte
 }
 
-// join keeps the board up to date until leave is called.
+// join adds a viewer and returns the function that removes it. The board is kept up to date while it has viewers.
 func (b *board) join() (leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.viewers++; b.viewers == 1 {
-		// The board was not refreshed since the last viewer left, so there is no version
-		// yet.
+		// The board was not refreshed since the last viewer left: version 0 sends nothing until the first refresh.
 		b.version, b.batches, b.err = 0, nil, nil
 		if b.take == nil {
-			b.take, _ = b.changes.Follow() // for the lifetime of this server
+			b.take, _ = b.changes.Follow() // never cancelled: changes are collected until the server stops
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -156,10 +152,10 @@ func (b *board) keep(ctx context.Context) {
 	}
 }
 
-// errPanicked ends streams after a panic, which was logged.
+// errPanicked is the error of a refresh that panicked. The panic itself was logged.
 var errPanicked = errors.New("refreshing the board panicked")
 
-// tryRefresh is refresh, but returns a panic as an error.
+// tryRefresh calls refresh and returns errPanicked if it panics.
 func (b *board) tryRefresh(ctx context.Context, ticked bool) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -170,7 +166,7 @@ func (b *board) tryRefresh(ctx context.Context, ticked bool) (err error) {
 	return b.refresh(ctx, ticked)
 }
 
-// finish reports the result of a refresh to viewers.
+// finish stores the error of a refresh, or nil, and wakes the viewers.
 func (b *board) finish(err error) {
 	b.mu.Lock()
 	b.err = err
@@ -178,8 +174,8 @@ func (b *board) finish(err error) {
 	b.changed.Notify()
 }
 
-// refresh reads the changed objects, or everything when that is due, and publishes the
-// differences. If ticked, it also reads what changes without a write.
+// refresh reads the changed objects, or everything every reloadEvery, and publishes the differences. If ticked, it also
+// reads the status and the machines that change without a write to the inventory.
 func (b *board) refresh(ctx context.Context, ticked bool) error {
 	b.refreshing.Lock()
 	defer b.refreshing.Unlock()
@@ -229,8 +225,9 @@ func (b *board) refresh(ctx context.Context, ticked bool) error {
 	return nil
 }
 
-// addMoving returns states plus the machines whose row changes without a write: by their
-// agents' progress and, if ticked, by time. The caller holds mu.
+// addMoving returns states plus the machines that change without a write to the inventory: those whose agent has
+// reported progress and, if ticked, all of b.moving. It first adds machines of states to b.moving if they have an open
+// run or a grant. The caller holds mu.
 func (b *board) addMoving(states []inventory.MachineState, ticked bool) []inventory.MachineState {
 	for _, st := range states {
 		if st.Workflow != nil && !inventory.Final(st.Workflow.State) || st.Grant.Run != "" {
@@ -249,7 +246,8 @@ func (b *board) addMoving(states []inventory.MachineState, ticked bool) []invent
 	return states
 }
 
-// readTouched reads the named machines, or all, with runs that have no record yet.
+// readTouched reads the states of the named machines, or of all machines. The states include runs that have no record
+// yet.
 func (b *board) readTouched(ctx context.Context, all bool, names []string) ([]inventory.MachineState, error) {
 	switch {
 	case all:
@@ -260,8 +258,8 @@ func (b *board) readTouched(ctx context.Context, all bool, names []string) ([]in
 	return b.views.states(ctx, names)
 }
 
-// removeMachines marks every machine that is shown for removal; those that still exist are
-// read again. The caller holds mu.
+// removeMachines sets the cells of all shown machines to nil, which removes them. The caller then sets the cells of the
+// machines that still exist. The caller holds mu.
 func (b *board) removeMachines(cells map[cellKey][]byte) {
 	b.moving = map[string]inventory.MachineState{}
 	for k := range b.cells {
@@ -271,12 +269,13 @@ func (b *board) removeMachines(cells map[cellKey][]byte) {
 	}
 }
 
-// publish creates a version from the cells that differ, and the text of the change.
+// publish stores the cells that differ from the shown ones, as a new version with the text of its changes. If none
+// differs, the version stays.
 func (b *board) publish(cells map[cellKey][]byte) {
 	if b.cells == nil {
 		b.cells = map[cellKey][]byte{}
 	}
-	version := max(b.version+1, time.Now().UnixMilli()) // grows across restarts
+	version := max(b.version+1, time.Now().UnixMilli()) // also grows when the server is restarted
 	var text bytes.Buffer
 	for k, data := range cells {
 		old, had := b.cells[k]
@@ -309,14 +308,13 @@ func encodeRemoval(k cellKey) []byte {
 	}
 	data, err := json.Marshal(map[string]any{field: k.key, "deleted": true})
 	if err != nil {
-		panic(err) // a string and a bool
+		panic(err) // impossible for strings and booleans
 	}
 	return data
 }
 
-// since returns the text that leads from a viewer's version to the newest one. For version 0
-// and for one that is too old it returns everything. It returns nothing until the board was
-// read once.
+// since returns the changes from a viewer's version to the newest one, and the number of the newest version. For
+// version 0, and for a version that is too old, it returns all items. It returns no text before the first refresh.
 func (b *board) since(version int64) ([]byte, int64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -337,7 +335,7 @@ func (b *board) since(version int64) ([]byte, int64, error) {
 	return text, b.version, nil
 }
 
-// encodeAll returns the text of a new stream: all rows as one event, then the rest.
+// encodeAll returns the text of a new stream: all machines as one event, then the operations and the status.
 func (b *board) encodeAll() []byte {
 	names := make([]string, 0, len(b.cells))
 	size := 0
@@ -381,7 +379,7 @@ func encode(what string, v any) ([]byte, error) {
 	return data, nil
 }
 
-// addStatus adds the status. An error is logged and the last status stays.
+// addStatus sets the cell of the status. If reading fails, it logs the error and the last status stays.
 func (b *board) addStatus(ctx context.Context, cells map[cellKey][]byte) {
 	st, err := b.status.read(ctx)
 	var data []byte
@@ -395,7 +393,7 @@ func (b *board) addStatus(ctx context.Context, cells map[cellKey][]byte) {
 	cells[cellKey{"status", ""}] = data
 }
 
-// addOperations adds the newest operations and removes the others.
+// addOperations sets the cells of the newest operations and removes those of the others.
 func (b *board) addOperations(ctx context.Context, cells map[cellKey][]byte) error {
 	ops, err := b.operations.Operations(ctx, inventory.OperationFilter{Limit: recentOperations})
 	if err != nil {
@@ -417,14 +415,14 @@ func (b *board) addOperations(ctx context.Context, cells map[cellKey][]byte) err
 	return nil
 }
 
-// maxRowText limits a message in a row, in bytes.
+// maxRowText limits the message of a run on the board, in bytes.
 const maxRowText = 300
 
-// row returns v without the fields that only the panel of a machine shows.
+// row returns v without the fields that the list of machines does not show.
 func row(v MachineView) MachineView {
 	v.Disks, v.DiskSelector, v.ProtectedDisks, v.SSHKeys, v.KernelArgs, v.Notes = nil, nil, nil, nil, nil, nil
 	v.BootFromDisk, v.HasUserData, v.HasVendorData, v.Created = "", false, false, time.Time{}
-	// Send a new sign of life at most once a minute.
+	// Truncated, so that a new LastSeen is sent at most once a minute.
 	v.LastSeen = v.LastSeen.Truncate(time.Minute)
 	interfaces := make([]inventory.Interface, len(v.Interfaces))
 	for i, x := range v.Interfaces {

@@ -15,7 +15,7 @@ import (
 const (
 	captureFor    = 5 * time.Minute
 	maxCaptureFor = time.Hour
-	// maxCaptures is how many captures go on at once.
+	// maxCaptures is how many captures may run at the same time.
 	maxCaptures = 4
 )
 
@@ -27,7 +27,7 @@ type captureMachine struct {
 	duration time.Duration
 }
 
-// Validate reads for.
+// Validate parses the field For.
 func (q *captureMachine) Validate() (err error) {
 	q.duration, err = parseFor(q.For, captureFor, maxCaptureFor)
 	return err

@@ -11,10 +11,11 @@ import (
 // maxPayloads limits a request of /codec, in bytes. Temporal limits a payload to 2 MiB.
 const maxPayloads = 16 << 20
 
-// codecRoutes are Temporal's codec server: its UI and its command have payloads decrypted (and encrypted) there. The token of
-// /codec opens them, too. A browser's session opens them to this server's pages and to those of the configured UI.
+// codecRoutes returns the routes of the codec server, where Temporal's UI and command line decrypt and encrypt
+// payloads. They accept the admin token, the token of /codec, and a browser session, which the pages of this server and
+// of the configured Temporal UI may use.
 //
-// https://docs.temporal.io/codec-server describes the requests.
+// The requests are described at https://docs.temporal.io/codec-server.
 func (l *sessions) codecRoutes(codec http.Handler) []httpapi.Route {
 	handle := func(c *gin.Context) {
 		l.allowOrigin(c)
@@ -50,7 +51,7 @@ func (l *sessions) isCodecOrigin(c *gin.Context) bool {
 	return l.codecOrigin != "" && c.GetHeader("Origin") == l.codecOrigin
 }
 
-// allowOrigin lets pages of the configured UI read the answer (CORS, https://fetch.spec.whatwg.org).
+// allowOrigin allows pages of the configured Temporal UI to read the answer (CORS, https://fetch.spec.whatwg.org).
 func (l *sessions) allowOrigin(c *gin.Context) {
 	c.Header("Vary", "Origin")
 	if !l.isCodecOrigin(c) {

@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// EventStore holds what machines and runs did.
+// EventStore holds the events of machines and runs.
 type EventStore interface {
 	Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error)
 	AppendEvents(ctx context.Context, es []inventory.Event) error
@@ -23,7 +23,7 @@ type events struct {
 	now   func() time.Time
 }
 
-// list returns a page of the events that f selects, by number.
+// list returns a page of the events that f selects, ordered by their number.
 func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Page) (httpapi.List[inventory.Event], error) {
 	return pageByNumber(p, func(after int64, descending bool, limit int) ([]inventory.Event, error) {
 		f.After, f.Descending, f.Limit = after, descending, limit
@@ -31,8 +31,8 @@ func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Pa
 	}, func(x inventory.Event) int64 { return x.Seq })
 }
 
-// note records what an operator did to a run. The action is already done, so an error is
-// only logged.
+// note records an event about what an operator did to a run. It is called after the action was carried out, so an error
+// is only logged.
 func (e *events) note(ctx context.Context, w inventory.Workflow, kind, message string, detail any) {
 	raw, err := json.Marshal(detail)
 	if err == nil {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// A fetcher requests files from other servers for operators. It connects to public addresses and to what the configuration
-// lists, and to nothing else.
+// A fetcher requests files from other servers for operators. It connects only to public addresses and to the hosts that
+// the configuration lists.
 type fetcher struct {
-	hosts    []string // from which plain http and private addresses are allowed
+	hosts    []string // hosts that may use plain http and private addresses
 	resolver *net.Resolver
 }
 
-// checkURL refuses URLs that a request may not make this server connect to (security S17).
+// checkURL returns an error if a request must not make this server connect to u (security S17).
 func (f fetcher) checkURL(u *url.URL) error {
 	switch {
 	case u.Hostname() == "":
@@ -32,14 +32,15 @@ func (f fetcher) checkURL(u *url.URL) error {
 	return fmt.Errorf("%s from %q is not allowed", u.Scheme, u.Hostname())
 }
 
-// fetchStall is how long a server may send no data.
+// fetchStall is how long the other server may send no data.
 const fetchStall = time.Minute
 
-// request fetches a URL, or a range of it. Addresses are checked when they are dialed, so a
-// name that resolves differently the second time gains nothing.
+// request sends a GET for target. If span is not "", it is the value of the Range header. The address is checked when
+// it is dialed, so a name cannot pass the check with one address and be dialed at another. Any status but 200, or 206
+// for a range, is an error.
 func (f fetcher) request(ctx context.Context, target, span string) (*http.Response, error) {
 	client := http.Client{
-		// No proxy: it would connect for us and skip the check.
+		// No proxy: a proxy would connect to addresses that checkAddress refuses.
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				host, _, err := net.SplitHostPort(address)
@@ -56,7 +57,7 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 			ResponseHeaderTimeout:  30 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true, // the digest is of the file as it is
+			DisableCompression:     true, // the digest is computed over the file as the server stores it
 			DisableKeepAlives:      true,
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
@@ -76,7 +77,7 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		var dialled *url.Error // its text repeats the whole URL
+		var dialled *url.Error // the text of a url.Error repeats the URL, which may hold a credential
 		if errors.As(err, &dialled) {
 			err = dialled.Err
 		}
@@ -88,7 +89,7 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 	return resp, nil
 }
 
-// stalling is a connection whose reads fail if no data arrives in time.
+// stalling is a connection whose reads fail if no data arrives within fetchStall.
 type stalling struct{ net.Conn }
 
 func (c stalling) Read(p []byte) (int, error) {
@@ -98,9 +99,9 @@ func (c stalling) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// checkAddress checks the address to which host resolved, when it is dialed. An address in
-// the configuration is accepted. A name in the configuration may resolve to a private range,
-// but never to this host or its link. Any other address must be public.
+// checkAddress returns the net.Dialer.Control function that checks the address of host when it is dialed. An IP address
+// that the configuration lists is accepted. A listed name may resolve to a private address, but not to a loopback or
+// link-local one. Any other address must be public.
 func (f fetcher) checkAddress(host string) func(network, address string, _ syscall.RawConn) error {
 	listed := slices.Contains(f.hosts, host)
 	_, err := netip.ParseAddr(host)
@@ -123,8 +124,8 @@ func (f fetcher) checkAddress(host string) func(network, address string, _ sysca
 	}
 }
 
-// isReserved reports whether a is in a range that is not on the Internet, or embeds another
-// address (RFC 6890, RFC 6052, RFC 3056, RFC 4380).
+// isReserved reports whether a is in a range that is not routed on the Internet, or that embeds an IPv4 address (RFC
+// 6890, RFC 6052, RFC 3056, RFC 4380).
 func isReserved(a netip.Addr) bool {
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24",

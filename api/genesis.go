@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// GenesisStore holds lab files.
+// GenesisStore holds lab files, which describe a whole site for Genesis.
 type GenesisStore interface {
 	PutGenesis(ctx context.Context, b inventory.GenesisBundle, by string) (inventory.GenesisBundle, error)
 	Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error)
@@ -40,7 +40,7 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 
 	return []httpapi.Route{
 		{Method: "GET", Path: "/v1/genesis", Handler: httpapi.Get(g.list)},
-		// The files are never returned: the answer is the plan.
+		// GET returns the plan of a lab file, never the file itself: it may hold secrets.
 		{Method: "GET", Path: one, Handler: httpapi.Get(g.getPlan)},
 		{Method: "PUT", Path: one, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, g.put)},
 		{Method: "DELETE", Path: one, Handler: httpapi.Delete(g.delete)},
@@ -52,7 +52,8 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 	}
 }
 
-// find returns a stored lab file and its plan. A newer server may find more problems.
+// find returns a stored lab file and its plan. The plan may have problems that an older server did not find when it
+// stored the file.
 func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.GenesisBundle, genesis.Plan, error) {
 	b, err := g.store.Genesis(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -66,8 +67,8 @@ func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.Genesi
 	return b, p, err
 }
 
-// plan plans b. Mistakes in the lab file are returned as inventory.Problems, together with
-// the problems of the plan.
+// plan returns the plan of a lab file. If the file itself has mistakes, the error is an inventory.Problems with these
+// mistakes and the problems of the plan.
 func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (genesis.Plan, error) {
 	l, err := genesis.Load(b.File, b.Read)
 	var wrong inventory.Problems
@@ -88,8 +89,8 @@ func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (ge
 	return p, err
 }
 
-// planLab returns what b would do on this server now. It checks whether images that would be
-// fetched are available.
+// planLab returns what a Genesis of the lab would do on this server now. It also checks whether the images that would
+// be fetched are available.
 func (g *genesisRoutes) planLab(ctx context.Context, b inventory.GenesisBundle, l genesis.Lab) (genesis.Plan, error) {
 	p := genesis.Plan{
 		Name: b.Name, SHA256: b.SHA256, Files: slices.Sorted(maps.Keys(b.Files)), Steps: l.Steps(), Destroys: l.Destroys(),
@@ -139,12 +140,12 @@ type putGenesis struct {
 	File    string            `json:"file"`
 	Files   map[string]string `json:"files"`
 	Replace bool              `json:"replace"`
-	// Only: nothing is stored; the answer shows the result.
+	// Only means that nothing is stored: the request only returns the plan.
 	Only bool `json:"only"`
 }
 
-// put validates and stores a lab file with the files that it names. It changes nothing else:
-// machines enter the inventory when Genesis starts.
+// put validates and stores a lab file with the files that it names, and returns the plan. It adds no machines to the
+// inventory; Genesis does that.
 func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (genesis.Plan, error) {
 	b := inventory.GenesisBundle{Name: q.Name, File: q.File, Files: map[string]inventory.Secret{}, Replace: q.Replace}
 	for name, text := range q.Files {
@@ -159,7 +160,7 @@ func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (genesis.Plan, er
 		return p, err
 	}
 
-	// Steps read the file while they run, so it must not change.
+	// The steps of an open Genesis read the stored file, so it must not change.
 	if err := g.refuseRunning(ctx, b.Name); err != nil {
 		return genesis.Plan{}, err
 	}
@@ -172,7 +173,7 @@ func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (genesis.Plan, er
 	return p, nil
 }
 
-// refuseRunning returns a conflict if a Genesis of that name is open.
+// refuseRunning returns a conflict if a Genesis of the lab file is open.
 func (g *genesisRoutes) refuseRunning(ctx context.Context, name string) error {
 	return g.operations.refuseBeside(ctx, inventory.OperationFilter{ID: workflows.GenesisID(name)})
 }
@@ -186,7 +187,7 @@ func (g *genesisRoutes) delete(ctx context.Context, q byName) error {
 
 type startGenesis struct {
 	byName
-	// Again repeats what an earlier run has installed.
+	// Again means that the run also repeats installations that an earlier run has finished.
 	Again bool `json:"again"`
 }
 
@@ -194,14 +195,14 @@ func (g *genesisRoutes) start(ctx context.Context, q startGenesis) (Started, err
 	return g.begin(ctx, workflows.GenesisInput{Name: q.Name, Again: q.Again})
 }
 
-// begin starts the Genesis unless problems prevent it.
+// begin starts the Genesis if the secret key is valid and, unless it resumes a run, the plan has no problems.
 func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (Started, error) {
 	b, p, err := g.find(ctx, in.Name)
 	if err == nil {
 		err = g.keys.KeyCheck(ctx)
 	}
 	if err == nil && !in.Resume {
-		// A resumed run checks again what it has started.
+		// Not for a resumed run: its steps check again what they need.
 		err = p.Problems.Err()
 	}
 	if err != nil {
@@ -218,8 +219,9 @@ func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (S
 	return started, err
 }
 
-// resume continues a Genesis that stopped: a failed step about which the operator is asked
-// is tried again, and a finished run starts again at the first step that is not done.
+// resume continues a Genesis that has stopped. If its run waits for a decision of the operator, resume sends the
+// decision to retry or to continue. If its run has failed or was cancelled, resume starts a new run, which begins at
+// the first step that is not done.
 func (g *genesisRoutes) resume(ctx context.Context, q byName) (Started, error) {
 	o, err := g.latest(ctx, q.Name)
 	if err != nil {
@@ -245,7 +247,7 @@ func (g *genesisRoutes) resume(ctx context.Context, q byName) (Started, error) {
 		o.ID, inventory.ErrConflict), "ingot operation decide "+o.ID)
 }
 
-// latest returns the newest Genesis of a lab file.
+// latest returns the newest Genesis run of a lab file.
 func (g *genesisRoutes) latest(ctx context.Context, name string) (inventory.Operation, error) {
 	o, err := g.operations.find(ctx, "genesis."+name)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -23,7 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ImageStore holds images, and which of their files are in use.
+// ImageStore holds images, and the plans of open runs that use their files.
 type ImageStore interface {
 	Image(ctx context.Context, name string) (inventory.Image, error)
 	Images(ctx context.Context) ([]inventory.Image, error)
@@ -34,25 +34,26 @@ type ImageStore interface {
 	UnusedImageFiles(ctx context.Context, remove func(digest string) error) error
 }
 
-// ImageConfig says where images are stored and from where they may be fetched.
+// ImageConfig configures where images are stored and from where they may be fetched.
 type ImageConfig struct {
-	// Dir holds uploaded and fetched images; "" refuses both.
+	// Dir is the directory of uploaded and fetched images. If it is "", both are refused.
 	Dir string
-	// Files opens the files of images, those of Dir and those that are served in place.
+	// Files opens the files of images: those in Dir and those that are served from a share.
 	Files *imagefile.Files
 	// FetchHosts are hosts from which images may be fetched over plain http or from private
 	// address ranges.
 	FetchHosts []string
-	// Catalog is the file that lists what publishers offer; "" is the list of this version.
+	// Catalog is the path of a file that lists the images of publishers; "" means the list built into this version.
 	Catalog string
-	// Resolver looks up the hosts from which images are fetched; nil = the system's.
+	// Resolver looks up the hosts from which images are fetched; nil means the system's resolver.
 	Resolver *net.Resolver
-	// URL returns where an agent fetches an image; nil means its source. It is for display:
-	// a run resolves its images itself.
+	// URL returns the URL from which agents fetch an image; nil means the URL of its source. It is used to render
+	// templates for display only: a run determines the URLs of its images itself.
 	URL func(i inventory.Image) string
-	// BaseURL returns the base URL of images for agents, without a trailing slash; nil while no interface is configured.
+	// BaseURL returns the URL prefix from which agents fetch images, without a trailing slash. It is nil if no
+	// provisioning interface is configured.
 	BaseURL func() string
-	// RequireDigest refuses to plan images without a declared digest.
+	// RequireDigest means that a plan fails if it uses an image without a declared digest.
 	RequireDigest bool
 	// UploadHosts are the hosts to which an action may send the content of a disk.
 	UploadHosts []string
@@ -67,8 +68,8 @@ type images struct {
 	log     *slog.Logger
 	now     func() time.Time
 
-	uploads sync.Map // image name → *atomic.Int64: how much was checked, while it is written
-	// publishing is held while the file of an image is put in place or removed.
+	uploads sync.Map // image name → *atomic.Int64, the bytes checked; only for images being uploaded or fetched
+	// publishing is held while a file of an image is renamed into Dir or removed.
 	publishing sync.Mutex
 }
 
@@ -89,7 +90,8 @@ func (s *images) routes() []httpapi.Route {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// parseSum parses a declared SHA-256; "" means none.
+// parseSum parses a SHA-256 with or without the prefix "sha256:"; "" is valid and means none. field is named in the
+// error.
 func parseSum(field, v string) (string, error) {
 	v = strings.ToLower(strings.TrimPrefix(v, "sha256:"))
 	if v != "" && !digestForm.MatchString(v) {
@@ -106,7 +108,7 @@ func (s *images) find(ctx context.Context, name string) (inventory.Image, error)
 	return i, err
 }
 
-// catalog reads the file at each request, so that a change needs no restart.
+// catalog reads the catalog file at each request, so that a changed file needs no restart.
 func (s *images) catalog(context.Context, httpapi.Empty) (catalog.Catalog, error) {
 	return catalog.Read(s.Catalog)
 }
@@ -145,7 +147,8 @@ func (s *images) get(ctx context.Context, q byName) (inventory.Image, error) {
 
 var errNoDir = fmt.Errorf("this server has no image directory: %w", inventory.ErrUnavailable)
 
-// openAsIs opens the file of an image, also one in place that has changed.
+// openAsIs opens the file of an image. Unlike Files.Open, it also opens a file of a share that has changed since it was
+// registered.
 func (s *images) openAsIs(i inventory.Image) (*os.File, error) {
 	if i.InPlace == nil {
 		return s.Files.Open(i)
@@ -154,7 +157,7 @@ func (s *images) openAsIs(i inventory.Image) (*os.File, error) {
 	return f.File, err
 }
 
-// openDir opens the image directory so that neither ".." nor a link leaves it.
+// openDir opens the image directory as an os.Root: neither ".." nor a symbolic link leads out of it.
 func (s *images) openDir() (*os.Root, error) {
 	if s.Dir == "" {
 		return nil, errNoDir
@@ -191,7 +194,7 @@ func (s *images) delete(ctx context.Context, q deleteImage) error {
 	return nil
 }
 
-// digestOf reads f from its start and returns its SHA-256.
+// digestOf reads f from its start to its end and returns its SHA-256 in hex and its size in bytes.
 func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", 0, err
@@ -212,7 +215,7 @@ func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err erro
 	}
 }
 
-// imageCheck says whether the file of an image is unchanged.
+// imageCheck is the result of verify. OK means that the file of the image is unchanged.
 type imageCheck struct {
 	OK      bool   `json:"ok"`
 	SHA256  string `json:"sha256,omitempty"`
@@ -220,7 +223,8 @@ type imageCheck struct {
 	Message string `json:"message,omitempty"`
 }
 
-// verify reads the file again and compares its digest.
+// verify reads the file of an image and compares its SHA-256 with the stored one. A difference or a read error is part
+// of the result, not an error.
 func (s *images) verify(ctx context.Context, q byName) (out imageCheck, err error) {
 	i, err := s.find(ctx, q.Name)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// examine reads a complete upload to its end, compares its digest and detects its format. A disk image that is not
-// kept as it is is written to u.converted() in the form that agents get. For a file that can never become an image the
-// error is inventory.ErrInvalid.
+// examine reads a complete upload to its end, compares its digest and detects its format. Unless u.asIs is set, it
+// writes a disk image in compressed form to u.converted(), the file that agents will get. If the upload can never
+// become an image, the error is inventory.ErrInvalid.
 func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (i inventory.Image, err error) {
 	f, err := dir.Open(u.part())
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *a
 	return s.examineFile(ctx, dir, u, f, checked)
 }
 
-// examineFile is examine for a file that is open. dir is only used for what is made of the file.
+// examineFile is examine for an open file. It uses dir only to create the converted file.
 func (s *images) examineFile(
 	ctx context.Context, dir *os.Root, u upload, f *os.File, checked *atomic.Int64,
 ) (i inventory.Image, err error) {
@@ -84,7 +84,8 @@ func (s *images) examineFile(
 	return i, nil
 }
 
-// compare requires the digest that was declared and the sender's, if there are such.
+// compare returns an error if got differs from the digest that the operator declared or from the digest that the sender
+// computed. An unknown digest is not compared.
 func (u upload) compare(got string) error {
 	switch {
 	case u.image.SHA256 != "" && u.image.SHA256 != got:
@@ -96,8 +97,8 @@ func (u upload) compare(got string) error {
 	return nil
 }
 
-// describe returns what a file is that is used for a disk or for an installer, and the file that was made of it, nil
-// if it is kept as it is.
+// describe detects the format and the content of an upload. The conversion is the converted file, or nil if agents get
+// the upload as it is.
 func (s *images) describe(ctx context.Context, dir *os.Root, u upload, src *source) (diskimage.Description, *conversion, error) {
 	var d diskimage.Description
 	if u.image.Use == inventory.UseInstaller {
@@ -143,7 +144,7 @@ func describeInstaller(r io.Reader) (diskimage.Description, error) {
 	return diskimage.DescribeInstaller(head)
 }
 
-// A source is a complete upload. Reading it from its beginning to its end computes its digest.
+// A source reads a complete upload. Once Read has reached the end of the file, digest returns its SHA-256.
 type source struct {
 	file    *os.File
 	size    int64
@@ -165,7 +166,7 @@ func newSource(f *os.File, u upload, checked *atomic.Int64) (*source, error) {
 
 	src := &source{file: f, size: st.Size(), format: diskimage.Format(head[:n]), sum: sha256.New(), checked: counter{checked, 1}}
 	if src.format == diskimage.Qcow2 && u.image.Use != inventory.UseInstaller {
-		src.checked.passes = 2 // from its beginning to its end for the digest, and where its tables say
+		src.checked.passes = 2 // once in file order for the digest, once in the order of the qcow2 tables
 	}
 	return src, nil
 }
@@ -187,7 +188,7 @@ func (s *source) ReadAt(p []byte, offset int64) (int, error) {
 
 func (s *source) digest() string { return hex.EncodeToString(s.sum.Sum(nil)) }
 
-// open begins to read the content.
+// open returns a reader of the content of the upload: its bytes after decompression, or the disk of a qcow2 file.
 func (s *source) open() (*diskimage.Content, error) {
 	if s.format == diskimage.Qcow2 {
 		return diskimage.OpenQcow2(s, s.size)
@@ -195,7 +196,8 @@ func (s *source) open() (*diskimage.Content, error) {
 	return diskimage.Open(s)
 }
 
-// counter counts the bytes of a file that is read so many times.
+// counter counts how much of a file has been read. If the file is read several times (passes), the count still ends at
+// its size.
 type counter struct {
 	n      *atomic.Int64
 	passes int64
@@ -203,7 +205,7 @@ type counter struct {
 
 func (c counter) add(n int) { c.n.Add(int64(n) / c.passes) }
 
-// A conversion is the file that is made of an upload and served to agents.
+// A conversion writes the converted file of an upload, which agents will get, and computes its digest and size.
 type conversion struct {
 	frames *diskimage.FrameWriter
 	file   *os.File
@@ -224,7 +226,8 @@ func newConversion(dir *os.Root, u upload, room *space) (*conversion, error) {
 	return c, nil
 }
 
-// Write implements io.Writer for the frames.
+// Write implements io.Writer. The FrameWriter calls it with compressed data. It fails if there is too little free
+// space.
 func (c *conversion) Write(p []byte) (int, error) {
 	if _, err := c.room.spare(); err != nil {
 		return 0, err
@@ -235,7 +238,7 @@ func (c *conversion) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// finish returns when the whole file is on the disk.
+// finish writes the end of the file and syncs it to the disk.
 func (c *conversion) finish() error { return errors.Join(c.frames.Close(), c.file.Sync()) }
 
 // drain reads r to its end or until ctx ends.

@@ -20,14 +20,15 @@ type fetchImage struct {
 	SHA256 string `json:"sha256"`
 	Use    string `json:"use"`
 	AsIs   bool   `json:"asIs"`
-	// Replace allows another file to take the place of an image that machines, templates or lab files name.
+	// Replace allows the request to replace the file of an image that machines, templates or lab files name.
 	Replace bool `json:"replace"`
-	// Path is a file of a share, to be served where it lies, in place of URL.
+	// Path is an absolute path in a directory of images.shares. The file is served from there and not copied. Either
+	// Path or URL is given.
 	Path string `json:"path"`
 	proof
 }
 
-// newUpload returns the upload that the request starts, without its source.
+// newUpload returns the upload for the request, except for its URL, and the problems of the request.
 func (q fetchImage) newUpload() (upload, inventory.Problems) {
 	problems := append(inventory.ValidateImageName(q.Name), inventory.ValidateImageUse(q.Use)...)
 	sum, err := parseSum("sha256", q.SHA256)
@@ -39,12 +40,12 @@ func (q fetchImage) newUpload() (upload, inventory.Problems) {
 	return upload{image: inventory.Image{Name: q.Name, SHA256: sum, Use: q.Use}, asIs: q.AsIs, proof: q.proof}, problems
 }
 
-// checkFetch returns the upload that the request for a URL starts.
+// checkFetch validates a request to fetch a URL and returns its upload.
 func (s *images) checkFetch(q fetchImage) (upload, error) {
 	up, problems := q.newUpload()
 	u, err := url.Parse(q.URL)
 	if err != nil {
-		err = errors.New("it is not a URL") // the error repeats it, and it may hold a credential
+		err = errors.New("it is not a URL") // the error of Parse repeats the URL, which may hold a credential
 	} else {
 		err = s.fetcher.checkURL(u)
 	}
@@ -57,7 +58,7 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 	return up, problems.Err()
 }
 
-// fetch fetches an image from a URL to this server, or registers a file of a share.
+// fetch creates an image: it fetches a file from a URL to this server, or registers a file of a share.
 func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, error) {
 	if q.Path != "" {
 		return s.register(ctx, q)
@@ -96,12 +97,12 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 	return s.keep(ctx, dir, up, checked)
 }
 
-// probeTime limits the check whether a file can be fetched.
+// probeTime limits probe.
 const probeTime = 30 * time.Second
 
-// probe reports whether this server may and can fetch an image from target and has the space
-// for it, if it fetches no other. It requests the first byte, because not every server
-// answers HEAD, and a signed URL is valid for GET only.
+// probe returns nil if this server may fetch an image from target, can reach it and has the space for it. It does not
+// count the space that other images will need. It requests only the first byte, with GET: not every server supports
+// HEAD, and a signed URL may be valid for GET only.
 func (s *images) probe(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -120,7 +121,7 @@ func (s *images) probe(ctx context.Context, target string) error {
 	if resp.StatusCode == http.StatusPartialContent {
 		size = -1
 		if m := contentRange.FindStringSubmatch(resp.Header.Get("Content-Range")); m != nil && m[3] != "*" {
-			size, _ = strconv.ParseInt(m[3], 10, 64) // the pattern admits 18 digits
+			size, _ = strconv.ParseInt(m[3], 10, 64) // never fails: the pattern matches at most 18 digits
 		}
 	}
 	_ = resp.Body.Close() // the rest is not needed

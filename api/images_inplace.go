@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// register makes an image of a file of a share. The file is read to its end and judged like an upload
-// that is kept as it is; it is neither copied nor ever changed or deleted.
+// register creates an image from a file of a share. It reads and checks the file like an upload with asIs. The file is
+// not copied, and Ingot never changes or deletes it.
 func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, error) {
 	none := inventory.Image{}
 	u, problems := q.newUpload()
@@ -57,6 +57,6 @@ func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, e
 	if err := s.store.PutImage(context.WithoutCancel(ctx), i, httpapi.Actor(ctx)); err != nil {
 		return none, fmt.Errorf("keeping image %q: %w", i.Name, err)
 	}
-	s.removeUnusedFiles(ctx) // of the image that had this name
+	s.removeUnusedFiles(ctx) // of an image that this one replaced
 	return i, nil
 }

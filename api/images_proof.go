@@ -13,14 +13,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A proof is what a publisher gives to have a file proven, besides its SHA-256. Each part may be empty.
+// A proof holds what a publisher offers to verify a file besides its SHA-256. Each field may be empty.
 type proof struct {
 	SHA512    string `json:"sha512"`
 	Signature string `json:"signature"` // the text of a .minisig file
-	PublicKey string `json:"publicKey"` // the minisign key that made it
+	PublicKey string `json:"publicKey"` // the minisign key that made the signature
 }
 
-// check returns what is wrong with the form of p, and sets the digest in lower case.
+// check normalizes p.SHA512 to lower-case hex without a prefix, and returns the problems of the fields. It does not
+// read the file.
 func (p *proof) check() (problems inventory.Problems) {
 	p.SHA512 = strings.ToLower(strings.TrimPrefix(p.SHA512, "sha512:"))
 	if p.SHA512 != "" && !provenance.IsSHA512(p.SHA512) {
@@ -34,7 +35,8 @@ func (p *proof) check() (problems inventory.Problems) {
 
 func (p proof) isEmpty() bool { return p == proof{} }
 
-// verify reads a file to its end. For one that is not proven the error is inventory.ErrInvalid.
+// verify reads a file of dir and checks it against p. If the file does not match, the error is inventory.ErrInvalid. An
+// empty proof matches every file.
 func (p proof) verify(ctx context.Context, dir *os.Root, file string) error {
 	if p.isEmpty() {
 		return nil
@@ -66,7 +68,7 @@ func (p proof) verifyContent(ctx context.Context, f io.Reader) (err error) {
 	return nil
 }
 
-// An endingReader reads until its context ends.
+// An endingReader is a reader whose Read fails once its context has ended.
 type endingReader struct {
 	ctx context.Context
 	r   io.Reader

@@ -21,19 +21,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// An upload is a file that will become an image. Its bytes are in a separate file until they
-// are complete and verified; only then does the image change, in one transaction. After a
-// kill at any time there is either the old image or the whole new one.
+// An upload is a file that will become an image. It is stored under another name until it is complete and verified;
+// only then does the image change, in one transaction. If the server is killed at any time, the image has either its
+// old file or the whole new one.
 type upload struct {
 	// image holds the name, source and use, and in SHA256 the digest that the operator
 	// declared, if any.
 	image inventory.Image
-	// content is the digest of the sender's file; "" if unknown. It identifies the file:
-	// only with it can an upload be resumed.
+	// content is the SHA-256 of the file, as computed by the sender or declared by the operator; "" if unknown. Without
+	// it an upload cannot be resumed, because nothing shows that the file is the same.
 	content string
-	// asIs: a disk image is served to agents as it was given.
+	// asIs means that a disk image is stored as it was sent, without a conversion.
 	asIs bool
-	// proof holds what the operator declared besides the SHA-256.
+	// proof holds the SHA-512 and the signature that the operator declared.
 	proof proof
 }
 
@@ -65,8 +65,8 @@ func notDeclared(have, declared string) error {
 
 const uploadPrefix = ".upload-"
 
-// part returns the name of the file of an incomplete upload. It contains the digest, so an
-// upload is never resumed with another file.
+// part returns the name of the file that holds the received bytes. It contains the digest of the whole file, if known,
+// so bytes of two different files never mix.
 func (u upload) part() string {
 	if u.content == "" {
 		return uploadPrefix + "once-" + u.image.Name
@@ -76,12 +76,12 @@ func (u upload) part() string {
 
 const convertedPrefix = ".converted-"
 
-// converted returns the name of the file that is made of the upload.
+// converted returns the name of the file to which a disk image is converted.
 func (u upload) converted() string { return convertedPrefix + u.image.Name }
 
 var partialUploadName = regexp.MustCompile(`^\.upload-(?:(?:[0-9a-f]{16}|once)-)?(.+)$`)
 
-// received returns how many bytes of an upload have been received.
+// received returns how many bytes of the upload are stored.
 func (u upload) received(dir *os.Root) (int64, error) {
 	st, err := dir.Stat(u.part())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,10 +93,10 @@ func (u upload) received(dir *os.Root) (int64, error) {
 	return st.Size(), nil
 }
 
-// discard removes the received bytes.
+// discard removes the file with the received bytes, if it exists.
 func (u upload) discard(dir *os.Root) error { return u.remove(dir, u.part()) }
 
-// discardConverted removes what was made of the upload.
+// discardConverted removes the converted file, if it exists.
 func (u upload) discardConverted(dir *os.Root) error { return u.remove(dir, u.converted()) }
 
 func (u upload) remove(dir *os.Root, file string) error {
@@ -117,7 +117,7 @@ func (u upload) discardOthers(dir *os.Root) error {
 	return err
 }
 
-// removeFile removes a file, if it is there.
+// removeFile removes a file. A missing file is no error.
 func removeFile(dir *os.Root, name string) error {
 	if err := dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -125,7 +125,7 @@ func removeFile(dir *os.Root, name string) error {
 	return nil
 }
 
-// fileNames lists a directory.
+// fileNames returns the names of the entries of dir.
 func fileNames(dir *os.Root) ([]string, error) {
 	d, err := dir.Open(".")
 	if err != nil {
@@ -138,10 +138,10 @@ func fileNames(dir *os.Root) ([]string, error) {
 // Headers with the progress of an upload.
 const (
 	uploadOffset  = "Upload-Offset"  // bytes received
-	uploadChecked = "Upload-Checked" // bytes verified, while the complete file is checked
+	uploadChecked = "Upload-Checked" // bytes checked so far; only while the complete file is examined
 )
 
-// getUpload answers with the progress of an upload.
+// getUpload handles HEAD …/upload: it returns the progress of an upload in headers.
 func (s *images) getUpload(c *gin.Context) {
 	u, n, err := s.findUpload(c)
 	if err != nil {
@@ -152,13 +152,13 @@ func (s *images) getUpload(c *gin.Context) {
 	c.Header("Content-Length", strconv.FormatInt(n, 10))
 	if busy, ok := s.uploads.Load(u.image.Name); ok {
 		if checked := busy.(*atomic.Int64).Load(); checked > 0 {
-			c.Header(uploadChecked, strconv.FormatInt(min(checked, n), 10)) // tables are read more than once
+			c.Header(uploadChecked, strconv.FormatInt(min(checked, n), 10)) // the count may exceed n: qcow2 tables are read more than once
 		}
 	}
 	c.Status(http.StatusOK)
 }
 
-// findUpload returns the upload that the query names, and how many bytes it has.
+// findUpload returns the upload that the request names, and how many of its bytes are stored.
 func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error) {
 	if u, err = newUpload(c); err != nil {
 		return u, 0, err
@@ -175,8 +175,8 @@ func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error
 
 var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
-// uploadRange returns the offset of the body and the length of the whole file, -1 if
-// unknown.
+// uploadRange returns the offset of the body in the file, and the size of the whole file or -1 if unknown. It reads
+// Content-Range or, without this header, the query parameters offset and size.
 func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	total = -1
 	if v := c.GetHeader("Content-Range"); v != "" {
@@ -197,7 +197,7 @@ func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	return offset, total, err
 }
 
-// sizeQuery parses a number of bytes in the query.
+// sizeQuery parses a query parameter that is a number of bytes; missing is the result if it is empty.
 func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
 	text := c.Query(name)
 	if text == "" {
@@ -210,10 +210,10 @@ func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
 	return n, nil
 }
 
-// upload receives the bytes of an image from offset on. If the body breaks off, the received
-// bytes are kept: HEAD …/upload with the same digest returns their number, and another PUT
-// continues there. Offset 0 starts over. With size (or Content-Range) the upload is complete
-// when that many bytes have arrived, otherwise when the body ends.
+// upload handles PUT: it receives a file, or a part of it that begins at the query parameter offset. If the connection
+// breaks, the received bytes are kept: HEAD …/upload with the same digest returns their number, and another PUT
+// continues there. Offset 0 starts over. If the request states the size of the whole file, the upload is complete when
+// that many bytes have arrived, otherwise when the body ends.
 func (s *images) upload(c *gin.Context) {
 	status, answer, err := s.receiveUpload(c)
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *images) upload(c *gin.Context) {
 	c.JSON(status, answer)
 }
 
-// receiveUpload returns the status and body of the answer to an upload.
+// receiveUpload does the work of upload and returns the status and the body of the answer.
 func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err error) {
 	u, err := newUpload(c)
 	if err != nil {
@@ -263,8 +263,8 @@ func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err erro
 	return http.StatusCreated, i, err
 }
 
-// receivePart appends the body to an upload and returns how many bytes it has. Less than
-// total, which is -1 if unknown, is an error unless the upload can be resumed.
+// receivePart writes the body at offset and returns how many bytes of the upload are stored then. total is the size of
+// the whole file, or -1 if unknown. Fewer bytes than total are an error, unless the upload can be resumed.
 func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, total int64) (received int64, err error) {
 	have, err := u.received(dir)
 	if err != nil {
@@ -286,7 +286,7 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	case err == nil && total >= 0 && received != total:
 		err = errors.Join(inventory.Invalid("size", "", "%d bytes came and %d were announced", received, total), u.discard(dir))
 	case err != nil && u.content == "":
-		err = errors.Join(err, u.discard(dir)) // it could not be resumed
+		err = errors.Join(err, u.discard(dir)) // without its digest it cannot be resumed
 	}
 	if continues || err != nil {
 		c.Header(uploadOffset, strconv.FormatInt(received, 10))
@@ -295,8 +295,8 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	return received, err
 }
 
-// lockUpload makes the caller the only writer of an image. checked is how many bytes of the
-// complete file were checked, for getUpload.
+// lockUpload makes the caller the only writer of an image until it calls unlock. If the image has a writer, the error
+// is inventory.ErrConflict. The caller counts the bytes that it has checked in checked; getUpload reads it.
 func (s *images) lockUpload(name string) (checked *atomic.Int64, unlock func(), err error) {
 	checked = new(atomic.Int64)
 	if _, busy := s.uploads.LoadOrStore(name, checked); busy {
@@ -305,11 +305,11 @@ func (s *images) lockUpload(name string) (checked *atomic.Int64, unlock func(), 
 	return checked, func() { s.uploads.Delete(name) }, nil
 }
 
-// checkEvery is how many bytes are written between two checks of free space.
+// checkEvery is how many bytes are read or written between two checks of free space or of the context.
 const checkEvery = 64 << 20
 
-// receive appends r to the upload at offset and returns how many bytes were read. size is
-// the known length of r, or -1.
+// receive writes r to the upload at offset and returns how many bytes it has written. size is the length of r, or -1 if
+// unknown.
 func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader) (n int64, err error) {
 	spare, err := s.space.spare()
 	if err != nil {
@@ -354,17 +354,18 @@ func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader
 	return n, nil
 }
 
-// interrupted is a body that broke off: an error of the sender, not of this server.
+// interrupted is the error of a body that ended too early: an error of the client, not of this server.
 type interrupted struct{ error }
 
 func (i interrupted) Unwrap() error { return i.error }
 
-// Is reports ErrInvalid, unless the disk is full.
+// Is reports whether target is inventory.ErrInvalid, which i is unless the disk is full.
 func (i interrupted) Is(target error) bool {
 	return target == inventory.ErrInvalid && !errors.Is(i.error, syscall.ENOSPC)
 }
 
-// keep turns a complete upload into the image.
+// keep verifies and examines a complete upload and stores its image. If that fails, it keeps the received bytes only if
+// the upload is valid so far and can be resumed.
 func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (inventory.Image, error) {
 	i, err := u.image, u.proof.verify(ctx, dir, u.part())
 	if err == nil {
@@ -377,9 +378,9 @@ func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atom
 		}
 	}
 
-	err = errors.Join(err, u.discardConverted(dir)) // if it became the image, it has another name by now
+	err = errors.Join(err, u.discardConverted(dir)) // a converted file that has become the image was renamed
 	if err == nil || errors.Is(err, inventory.ErrInvalid) || u.content == "" {
-		err = errors.Join(err, u.discard(dir)) // otherwise it may be examined again
+		err = errors.Join(err, u.discard(dir)) // otherwise the client may repeat the request
 	}
 	if err == nil {
 		s.removeUnused(ctx, dir)
@@ -387,8 +388,8 @@ func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atom
 	return i, err
 }
 
-// publish puts a verified file in place and stores its image, even if the client has
-// disconnected. No unused file is removed in the meantime.
+// publish renames a verified file to its digest and stores its image, even if the client has disconnected. It holds
+// publishing, so that removeUnused does not remove the file before the image is stored.
 func (s *images) publish(ctx context.Context, dir *os.Root, u upload, i inventory.Image) error {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -417,11 +418,10 @@ func syncDir(dir *os.Root) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// removedPrefix marks unused files that are being removed.
+// removedPrefix is the prefix of the names of unused files that are being removed.
 const removedPrefix = ".removed-"
 
-// removeUnusedFiles removes the files of replaced or deleted images that no plan of an open
-// run needs.
+// removeUnusedFiles removes the files of replaced or deleted images, except those that the plan of an open run needs.
 func (s *images) removeUnusedFiles(ctx context.Context) {
 	if s.Dir == "" {
 		return
@@ -435,11 +435,11 @@ func (s *images) removeUnusedFiles(ctx context.Context) {
 	s.removeUnused(ctx, dir)
 }
 
-// removeUnused logs its errors: a file that stays only uses space.
+// removeUnused removes unused files from dir. It only logs errors: a file that stays uses space and does no other harm.
 func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	// Only rename while the store accepts no plans: removing a large file takes long.
+	// The store accepts no plans until the function returns, so only rename: removing a large file takes long.
 	err := s.store.UnusedImageFiles(ctx, func(digest string) error {
 		if err := dir.Rename(digest, removedPrefix+digest); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -461,7 +461,8 @@ func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	}
 }
 
-// removeConverted removes what an interrupted conversion has left, unless an upload of the image is under way.
+// removeConverted removes the converted file of an interrupted upload. If an upload of the image is under way, it does
+// nothing.
 func (s *images) removeConverted(dir *os.Root, image string) error {
 	if _, busy := s.uploads.LoadOrStore(image, new(atomic.Int64)); busy {
 		return nil

@@ -11,20 +11,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// An imageUserReader reads what may need an image.
+// An imageUserReader reads the objects that may need an image.
 type imageUserReader struct{ stores Stores }
 
-// imageUsers is everything that may need an image.
+// imageUsers holds the objects that may need an image.
 type imageUsers struct {
 	planned   []inventory.PlannedImage
-	runs      []inventory.Workflow // open ones
+	runs      []inventory.Workflow // open runs
 	templates []inventory.Template
 	machines  []inventory.Machine // with their user data
 	labs      []genesis.Lab
 }
 
-// read reads open runs and, unless runsOnly, everything that names images for a later
-// installation.
+// read reads the open runs and their plans. Unless runsOnly, it also reads the templates, machines and lab files, which
+// name images for later installations.
 func (r imageUserReader) read(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
 	if u.planned, err = r.stores.Images.PlannedImages(ctx); err != nil {
 		return u, err
@@ -63,13 +63,13 @@ func (r imageUserReader) readLabs(ctx context.Context) (labs []genesis.Lab, err 
 	for _, b := range bundles {
 		b, err := r.stores.Genesis.Genesis(ctx, b.Name)
 		if errors.Is(err, inventory.ErrNotFound) {
-			continue // its key was lost, or it was deleted
+			continue // it was deleted since, or the key of its secrets was lost
 		}
 		if err != nil {
 			return nil, err
 		}
 		l, err := genesis.Load(b.File, b.Read)
-		var wrong inventory.Problems // for this version; use what could be read
+		var wrong inventory.Problems // problems that this version finds: use what could be read
 		if err != nil && !errors.As(err, &wrong) {
 			return nil, err
 		}
@@ -80,8 +80,9 @@ func (r imageUserReader) readLabs(ctx context.Context) (labs []genesis.Lab, err 
 	return labs, nil
 }
 
-// refuseReplacing returns a conflict if an image of that name, of another file than sum ("" = not known), is stored, and
-// machines, templates or lab files name it: their next installation would write another system.
+// refuseReplacing returns a conflict if an image of that name has another digest than sum and a machine, template or
+// lab file names it: a later installation would then write another system. If sum is "", the new digest is unknown and
+// counts as different. If replace is set, it returns nil.
 func (r imageUserReader) refuseReplacing(ctx context.Context, name, sum string, replace bool) error {
 	if replace {
 		return nil
@@ -105,7 +106,8 @@ func (r imageUserReader) refuseReplacing(ctx context.Context, name, sum string, 
 		name, who, inventory.ErrConflict), "ingot image add "+name+" … --replace   # or choose another name")
 }
 
-// namers lists what names an image for a later installation; "" if nothing does.
+// namers describes the machines, templates and lab files that name an image, for error messages. It returns "" if there
+// are none.
 func (u imageUsers) namers(i inventory.Image) string {
 	var out []string
 	add := func(kind string, names []string) {
@@ -144,13 +146,14 @@ func (u imageUsers) namers(i inventory.Image) string {
 	return strings.Join(out, " and ")
 }
 
-// machineNames reports whether a machine names an image. A document names the files that its installer fetches. Names of
-// disk images, such as "debian", have another meaning there.
+// machineNames reports whether a machine names an image. The user data of a machine counts only for installer images:
+// it names the files that an installer fetches. The name of a disk image, such as "debian", has another meaning in user
+// data.
 func (u imageUsers) machineNames(m inventory.Machine, i inventory.Image) bool {
 	return m.NamesImage(i.Name) || i.Use == inventory.UseInstaller && inventory.NamesImage(m.UserData.Reveal(), i.Name)
 }
 
-// checkUnused returns a conflict if an image is still needed.
+// checkUnused returns a conflict if an open run, a machine, a template or a lab file needs the image.
 func (u imageUsers) checkUnused(i inventory.Image) error {
 	inRun := func(run, machine string) error {
 		return hint(fmt.Errorf("run %s of machine %q uses image %q: %w", run, machine, i.Name, inventory.ErrConflict), "ingot workflow get "+run)

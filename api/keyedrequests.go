@@ -32,12 +32,12 @@ type KeyedRequestStore interface {
 const keyHeader = "Idempotency-Key"
 
 const (
-	maxKey        = 255     // characters of a key
-	maxKeptAnswer = 8 << 10 // bytes of an answer that is stored
+	maxKey        = 255     // characters
+	maxKeptAnswer = 8 << 10 // bytes
 )
 
-// isUnkeyed reports whether a key has no effect on a POST route: the path is unknown, the route only reads, its answer is
-// secret or too large, or a second time changes nothing more (logout).
+// isUnkeyed reports whether an Idempotency-Key is ignored on a POST route: the path is unknown, the route only reads,
+// its answer is secret or too large to be stored, or a repetition changes nothing (logout).
 func isUnkeyed(path string) bool {
 	switch path {
 	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
@@ -47,23 +47,22 @@ func isUnkeyed(path string) bool {
 	return false
 }
 
-// keyedRequests carries out a POST with an Idempotency-Key once, and answers a repetition with the first answer
-// (draft-ietf-httpapi-idempotency-key-header).
+// keyedRequests carries out a POST request with an Idempotency-Key only once. It answers a repetition with the stored
+// answer (draft-ietf-httpapi-idempotency-key-header).
 //
-// The request is stored before its effect and its answer after it. A repetition of a request without a stored answer,
-// because the server was killed in between or because the answer was 5xx, looks for the effect first:
+// The request is stored before it is carried out, and its answer afterwards. If the server was killed in between, or
+// the answer was 5xx, no answer is stored. A repetition of such a request must not repeat its effect:
 //
-//   - a started run, by engine.Runs.StartedBy,
-//   - a change of the inventory, which the store makes once for each keyed request,
-//   - a signal or an update, which Temporal takes once for each keyed request.
+//   - a run that the request started is found by engine.Runs.StartedBy, - the store makes a change of the inventory once
+//     for each keyed request, - Temporal accepts a signal or an update once for each keyed request.
 type keyedRequests struct {
 	store       KeyedRequestStore
 	runs        *engine.Runs
-	fingerprint []byte // key of the fingerprints: a body can have a password that could be guessed
+	fingerprint []byte // HMAC key of the fingerprints: a plain hash of a body would let an attacker guess a password in it
 	log         *slog.Logger
 
 	mu       sync.Mutex
-	underWay map[string]bool // by id
+	underWay map[string]bool // by KeyedRequest.ID
 }
 
 func newKeyedRequests(store KeyedRequestStore, runs *engine.Runs, claimKey []byte, log *slog.Logger) *keyedRequests {
@@ -72,7 +71,7 @@ func newKeyedRequests(store KeyedRequestStore, runs *engine.Runs, claimKey []byt
 	return &keyedRequests{store: store, runs: runs, fingerprint: m.Sum(nil), log: log, underWay: map[string]bool{}}
 }
 
-// handle is called before the handlers of all routes.
+// handle is the middleware that runs before the handlers of all routes.
 func (k *keyedRequests) handle(c *gin.Context) {
 	if c.Request.Method != http.MethodPost || len(c.Request.Header.Values(keyHeader)) == 0 || isUnkeyed(c.FullPath()) {
 		return
@@ -107,7 +106,7 @@ func (k *keyedRequests) handle(c *gin.Context) {
 	k.answer(c, found)
 }
 
-// read returns the request, and leaves its body to be read again.
+// read returns the id and the fingerprint of the request. It restores the body, so that the handler can read it.
 func (k *keyedRequests) read(c *gin.Context) (inventory.KeyedRequest, error) {
 	key, err := parseKey(c.Request.Header.Values(keyHeader))
 	if err != nil {
@@ -128,13 +127,14 @@ func (k *keyedRequests) read(c *gin.Context) (inventory.KeyedRequest, error) {
 	}, nil
 }
 
-// keyedID is the id of a client's requests with a key.
+// keyedID returns the id of a keyed request: the same for each request of actor with this Idempotency-Key.
 func keyedID(actor, key string) string {
 	id := sha256.Sum256([]byte(actor + "\x00" + key))
 	return hex.EncodeToString(id[:])
 }
 
-// parseKey returns the key of a header, which is a string of RFC 8941: printable ASCII in double quotes.
+// parseKey returns the key from the values of the header Idempotency-Key. There must be one value, a string as in RFC
+// 8941: printable ASCII in double quotes.
 func parseKey(values []string) (string, error) {
 	text := strings.TrimSpace(values[0])
 	quoted := len(values) == 1 && len(text) > 2 && text[0] == '"' && text[len(text)-1] == '"'
@@ -157,7 +157,7 @@ func parseKey(values []string) (string, error) {
 	return key.String(), nil
 }
 
-// enter reports whether no other request with this id is under way, and notes that this one is.
+// enter returns false if a request with this id is under way. Otherwise it marks the id as under way and returns true.
 func (k *keyedRequests) enter(id string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -174,7 +174,8 @@ func (k *keyedRequests) leave(id string) {
 	delete(k.underWay, id)
 }
 
-// answer answers a request as it was answered first, or carries it out.
+// answer sends the stored answer of a request, or carries the request out if there is none. It first looks for a run
+// that the request may have started.
 func (k *keyedRequests) answer(c *gin.Context, r inventory.KeyedRequest) {
 	if r.Status == 0 && r.Workflow != "" {
 		err := k.findRun(c.Request.Context(), &r)
@@ -195,7 +196,8 @@ func (k *keyedRequests) answer(c *gin.Context, r inventory.KeyedRequest) {
 	k.carryOut(c, r)
 }
 
-// findRun sets the answer of a request that started a run before its answer was lost.
+// findRun sets the answer of r if an earlier attempt of the request has started a run. If it has not, r stays
+// unchanged. An error is set as the answer, too.
 func (k *keyedRequests) findRun(ctx context.Context, r *inventory.KeyedRequest) error {
 	run, err := k.runs.StartedBy(ctx, *r)
 	if err != nil {
@@ -210,7 +212,8 @@ func (k *keyedRequests) findRun(ctx context.Context, r *inventory.KeyedRequest) 
 	return err
 }
 
-// recall makes a started run known that has no record yet. The answer does not depend on it.
+// recall makes the run of a stored answer known to this process, which may have been restarted since, if the run has no
+// record yet. It only logs errors.
 func (k *keyedRequests) recall(ctx context.Context, r inventory.KeyedRequest) {
 	var started Started
 	if r.Status != http.StatusAccepted || json.Unmarshal(r.Answer, &started) != nil || started.Run == "" {
@@ -221,8 +224,8 @@ func (k *keyedRequests) recall(ctx context.Context, r inventory.KeyedRequest) {
 	}
 }
 
-// carryOut calls the handler of the route and stores its answer. An answer that was too large to be stored is made
-// again: the handler then finds its change already made.
+// carryOut calls the handler of the route and stores its answer. If an earlier answer was too large to be stored, the
+// handler runs again, finds its change already made and returns the answer once more.
 func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
 	ctx := c.Request.Context()
 	c.Request = c.Request.WithContext(inventory.WithKeyedRequest(ctx, r.ID))
@@ -238,12 +241,13 @@ func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
 		r.Status, r.Answer = encodeError(failed.Err)
 	}
 	if ctx.Err() != nil && r.Status >= http.StatusBadRequest {
-		return // the handler was interrupted, and its error would be repeated as the answer
+		return // the client has disconnected: the error of the interrupted handler must not become the stored answer
 	}
 	k.keep(ctx, r)
 }
 
-// encodeError returns the answer for err, without its problems if they are too large to be stored.
+// encodeError returns the status and the body of the answer for err. If the body is too large to be stored, its list of
+// problems is left out and its text is shortened.
 func encodeError(err error) (int, []byte) {
 	status, body := httpapi.BodyOf(err)
 	text, err := json.Marshal(body)
@@ -257,8 +261,9 @@ func encodeError(err error) (int, []byte) {
 	return status, text
 }
 
-// keep stores the answer of a request, so that a repetition is answered with it. A 5xx is not stored: the client is
-// meant to repeat the request. If the answer cannot be stored, a repetition looks for the effect.
+// keep stores the answer of a request for its repetitions. Of an answer that is too large, it stores only the status. A
+// 5xx is not stored, because the client is meant to repeat the request. An error is only logged: a repetition then
+// looks for the effect of the request.
 func (k *keyedRequests) keep(ctx context.Context, r inventory.KeyedRequest) {
 	if r.Status >= http.StatusInternalServerError {
 		return
@@ -271,17 +276,18 @@ func (k *keyedRequests) keep(ctx context.Context, r inventory.KeyedRequest) {
 	}
 }
 
-// answerCopy keeps a copy of the answer's first bytes: one more than can be stored.
+// answerCopy keeps a copy of the first maxKeptAnswer+1 bytes of an answer. The last one shows that the answer is too
+// large to be stored.
 type answerCopy struct {
 	gin.ResponseWriter
 	body []byte
 }
 
-// Write is the method of http.ResponseWriter.
+// Write implements http.ResponseWriter.
 func (a *answerCopy) Write(b []byte) (int, error) {
 	a.body = append(a.body, b[:min(len(b), maxKeptAnswer+1-len(a.body))]...)
 	return a.ResponseWriter.Write(b)
 }
 
-// WriteString is the method of io.StringWriter.
+// WriteString implements io.StringWriter.
 func (a *answerCopy) WriteString(s string) (int, error) { return a.Write([]byte(s)) }

@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// MachineStore holds machines.
+// MachineStore reads and writes the machines of the inventory.
 type MachineStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
@@ -27,12 +27,12 @@ type MachineStore interface {
 	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
 }
 
-// AgentStore holds the agents of machines.
+// AgentStore reads the newest agent of a machine.
 type AgentStore interface {
 	MachineAgent(ctx context.Context, machine string) (inventory.Agent, error)
 }
 
-// DiskStore holds which run wrote which disk.
+// DiskStore reads which disks were written. The keys are "serial:…" or "wwn:…", the values are runs.
 type DiskStore interface {
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 }
@@ -43,16 +43,16 @@ type SeenStore interface {
 	SeenMAC(ctx context.Context, mac string) (inventory.Seen, error)
 }
 
-// BMC holds the functions of the BMC drivers. Each may be nil.
+// BMC holds functions that use BMC drivers. Each may be nil.
 type BMC struct {
-	// CheckHost refuses invalid hosts of BMCs; nil refuses none. Names are checked when they
-	// are dialed.
+	// CheckHost returns an error for a BMC host that the configuration does not allow; nil allows all. A DNS name is
+	// only checked when it is dialed.
 	CheckHost func(host string) error
-	// CheckCommand refuses power commands that are not in the configuration.
+	// CheckCommand returns an error for a power command that is not in the configuration; nil allows all.
 	CheckCommand func(name string) error
 	// Check logs in to a machine's BMC and reads its state.
 	Check func(ctx context.Context, m inventory.Machine, retry bool) (inventory.BMCReport, error)
-	// ForgetKey forgets the key of the certificate of the BMC at address.
+	// ForgetKey removes the remembered certificate key of the BMC at the address.
 	ForgetKey func(ctx context.Context, address string) error
 }
 
@@ -63,13 +63,12 @@ type machines struct {
 	netboot Netboot
 	bmc     BMC
 	now     func() time.Time
-	// captures has an element for each capture that goes on; stopping is closed when the server stops.
+	// captures holds one element per running capture. stopping is closed when the server stops.
 	captures chan struct{}
 	stopping <-chan struct{}
 }
 
-// maxPush limits the body that stores machines, in bytes: it may hold all machines of a
-// site.
+// maxPush limits the body of POST /v1/machines, in bytes. It may hold all machines of a site.
 const maxPush = 64 << 20
 
 func (m *machines) routes() []httpapi.Route {
@@ -123,7 +122,7 @@ type pushedMachines struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// push stores machines, or with DryRun only finds out whether it could.
+// push stores machines. With DryRun it only validates them.
 func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, error) {
 	if q.DryRun {
 		warnings, err := m.check(ctx, q.Machines, q.Replace)
@@ -133,7 +132,8 @@ func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, er
 	return pushedMachines{httpapi.NewList(stored), warnings}, err
 }
 
-// check returns the warnings and the error of put, and stores nothing.
+// check validates machines like put and returns the same errors, but stores nothing. Its warnings lack those of
+// inventory.GatewayWarnings.
 func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bool) ([]string, error) {
 	before, err := m.stores.Machines.Machines(ctx)
 	if err != nil {
@@ -146,8 +146,7 @@ func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bo
 	return append(network.Warnings(ms), m.phoneHomeWarnings(ctx, ms)...), m.stores.Machines.CheckMachines(ctx, ms, replace)
 }
 
-// put validates and stores machines, all or none. It returns them with warnings about
-// probable mistakes.
+// put validates and stores machines, all or none. It returns the stored machines and warnings about probable mistakes.
 func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool) ([]MachineView, []string, error) {
 	before, err := m.stores.Machines.Machines(ctx)
 	if err != nil {
@@ -168,7 +167,7 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	byName := machinesByName(after)
 	var out []inventory.Machine
 	for _, x := range ms {
-		// A repeated request may find that a machine has been deleted since.
+		// A machine is missing if a keyed request is repeated and the machine was deleted after the first attempt.
 		if stored, ok := byName[x.Name]; ok {
 			out = append(out, stored)
 		}
@@ -180,8 +179,8 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	return views, warnings, err
 }
 
-// phoneHomeWarnings returns one line for each of ms whose system gets no phone-home. User data that cannot be read has no
-// warning; the plan of a run reads it again.
+// phoneHomeWarnings returns one line for each machine whose installed system will not phone home. It ignores user data
+// that cannot be read: the plan of a run reads it again.
 func (m *machines) phoneHomeWarnings(ctx context.Context, ms []inventory.Machine) (out []string) {
 	for _, x := range ms {
 		if x.UserDataByAddress && x.UserData.IsZero() && x.HasUserData {
@@ -202,7 +201,7 @@ func machinesByName(ms []inventory.Machine) map[string]inventory.Machine {
 	return out
 }
 
-// validate canonicalizes the machines and returns every problem.
+// validate replaces each element of ms by its canonical form and returns all problems of all machines as one error.
 func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Network) error {
 	before := machinesByName(stored)
 	var problems inventory.Problems
@@ -223,9 +222,9 @@ func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Ne
 	return problems.Err()
 }
 
-// checkNetwork refuses reservations that this server cannot serve: its own addresses, and
-// subnets of none of the configured relays. An address that the machine already has is kept,
-// because the server may have moved.
+// checkNetwork adds a problem for each address of m that this server cannot reserve: its own addresses and, if relays
+// are configured, addresses in subnets without a relay. Addresses that the stored machine already has are valid,
+// because the server may have moved since.
 func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before inventory.Machine) {
 	for at, i := range m.Interfaces {
 		has := slices.ContainsFunc(before.Interfaces, func(x inventory.Interface) bool {
@@ -244,7 +243,8 @@ func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before i
 	}
 }
 
-// validate checks the names in x against this server's configuration.
+// validate checks the host and the power command of x against this server's configuration. prefix is put before the
+// field names.
 func (b BMC) validate(problems *inventory.Problems, prefix string, x *inventory.BMC) {
 	if host := x.DialHost(); host != "" && b.CheckHost != nil {
 		field := "bmc.host"
@@ -283,7 +283,7 @@ func (m *machines) delete(ctx context.Context, q byName) error {
 	return m.stores.Machines.DeleteMachine(ctx, q.Name, httpapi.Actor(ctx))
 }
 
-// release ends the quarantine of a machine at the operator's request.
+// release ends the quarantine of a machine.
 func (m *machines) release(ctx context.Context, q byName) (MachineView, error) {
 	found, err := m.find(ctx, q.Name)
 	if err == nil {
@@ -300,7 +300,7 @@ type machineDisks struct {
 	At time.Time `json:"at"`
 }
 
-// listDisks returns the disks that the newest agent found.
+// listDisks returns the disks that the machine's newest agent has found, with the runs that wrote them.
 func (m *machines) listDisks(ctx context.Context, q byName) (machineDisks, error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {
@@ -364,8 +364,8 @@ type acceptSeen struct {
 	inventory.Interface
 }
 
-// acceptSeen creates a machine from an unknown MAC that was seen, with the hardware that its agent
-// has reported.
+// acceptSeen creates a machine with a MAC that was seen on the network. If an agent has reported the hardware of that
+// machine, the new machine describes it.
 func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, error) {
 	mac, err := inventory.ParseMAC(q.PathMAC)
 	if err != nil {

@@ -10,25 +10,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// WindowStore opens and closes the netboot windows of operators.
+// WindowStore reads the grant of a machine, and opens and closes the netboot windows of operators.
 type WindowStore interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error)
 	DisarmByHand(ctx context.Context, machine, by string, force bool) error
 }
 
-// Netboot answers questions about the provisioning network. Every function may be nil.
+// Netboot holds functions that read the state of the provisioning network. Each may be nil.
 type Netboot struct {
 	// Network returns the current provisioning network, for checks of reservations.
 	Network func() inventory.Network
-	// UnknownDropped returns how many packets of unknown MACs since the server started are
-	// not listed by GET /v1/seen.
+	// UnknownDropped returns how many packets of unknown MACs since the start of the server are missing from GET
+	// /v1/seen.
 	UnknownDropped func() int64
 	// Why returns the boot decision for a MAC and its reasons.
 	Why func(ctx context.Context, mac string) (any, error)
-	// Leases returns what DHCP agreed with machines since the server started.
+	// Leases returns the DHCP leases that machines got since the server started.
 	Leases func() []inventory.DHCPLease
-	// Capture writes a machine's packets to w, as a pcap file, until ctx ends.
+	// Capture writes a machine's packets to w as a pcap file until ctx ends or the file has its full size.
 	Capture func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error
 }
 
@@ -49,7 +49,7 @@ type patchMachine struct {
 	AllowPXE *bool `json:"allowPXE"`
 }
 
-// Validate requires the only field that can be changed.
+// Validate requires AllowPXE, the only field that PATCH can change.
 func (q *patchMachine) Validate() error {
 	if q.AllowPXE == nil {
 		return inventory.Invalid("allowPXE", "replace the machine with POST /v1/machines to change anything else", "is missing")
@@ -77,7 +77,7 @@ type setNetboot struct {
 	duration time.Duration
 }
 
-// Validate reads for.
+// Validate requires Arm and parses the field For.
 func (q *setNetboot) Validate() (err error) {
 	if q.Arm == nil {
 		return inventory.Invalid("arm", "", "is missing")
@@ -94,15 +94,15 @@ func (m *machines) setNetboot(ctx context.Context, q setNetboot) (inventory.Netb
 	return m.setWindow(ctx, found.Name, *q.Arm, q.duration, q.Force)
 }
 
-// setWindow opens or closes an operator's netboot window.
+// setWindow opens an operator's netboot window for the duration d, or closes it. force is for closing only.
 func (m *machines) setWindow(
 	ctx context.Context, machine string, open bool, d time.Duration, force bool,
 ) (inventory.Netboot, error) {
 	by := httpapi.Actor(ctx)
 	var err error
 	if open {
-		// Without its key the server must not boot machines into an installation whose
-		// secrets it cannot open.
+		// Without its secret key the server must not boot a machine into an installation: it could not decrypt the
+		// secrets that the installation needs.
 		if err := m.stores.Keys.KeyCheck(ctx); err != nil {
 			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
 		}
@@ -118,7 +118,7 @@ func (m *machines) setWindow(
 	return g.View(m.now()), err
 }
 
-// why returns the boot decision for a machine and its reasons.
+// why returns the boot decision for the netboot interface of a machine, with its reasons.
 func (m *machines) why(ctx context.Context, q byName) (any, error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// OperationStore holds the records of operations.
+// OperationStore holds the records of operations: workflows about more than one machine, such as Genesis, Migrate and
+// Recover.
 type OperationStore interface {
 	Operation(ctx context.Context, run string) (inventory.Operation, error)
 	Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error)
@@ -42,15 +43,15 @@ func (o *operations) routes() []httpapi.Route {
 	}
 }
 
-// exclusive lists types that exclude each other, because each moves the server.
+// exclusive maps an operation type to the type that must not run at the same time: both can move the active server to
+// another host.
 var exclusive = map[string]string{
 	inventory.TypeGenesis: inventory.TypeMigrate,
 	inventory.TypeMigrate: inventory.TypeGenesis,
 }
 
-// start starts a workflow about more than one machine. If an operation of the same type, or
-// of an excluding type, is open under any name, it returns a conflict that names that
-// operation.
+// start starts an operation. If an operation of the same type, or of the type that exclusive lists for it, is open
+// under any name, the error is a conflict with the id of the open one.
 func (o *operations) start(ctx context.Context, w engine.Start, name string) (Started, error) {
 	if _, err := o.runs.Client(); err != nil {
 		return Started{}, err
@@ -63,8 +64,8 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (St
 			return Started{}, err
 		}
 	}
-	// Checked last: a request for a second migration then names the first, which is the
-	// reason for the closed intake.
+	// Checked last: during a migration, new runs are refused. The error for a second migration should name the first
+	// migration instead.
 	if err := o.admission.check(ctx); err != nil {
 		return Started{}, err
 	}
@@ -77,7 +78,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (St
 		return Started{}, err
 	}
 
-	// The first record may take a while, because the worker may be busy or unavailable.
+	// Record the operation now: the worker, which may be busy or unavailable, records it later.
 	now := o.now()
 	err = o.store.PutOperation(context.WithoutCancel(ctx), inventory.Operation{
 		Run: run, ID: w.ID, Type: w.Type, Name: name, State: inventory.StatePreparing, Step: inventory.PhasePlan,
@@ -105,8 +106,8 @@ func operationIsBusy(id, run string) error {
 	return hint(fmt.Errorf("%s is running as run %s: %w", id, run, inventory.ErrConflict), "ingot operation get "+id)
 }
 
-// find returns the operation that a path names: by its run, or by a workflow id such as
-// "genesis.lab", which means its newest run.
+// find returns an operation by its run, or the newest one by its workflow id. In paths, workflow ids have a dot in
+// place of the slash: "genesis.lab".
 func (o *operations) find(ctx context.Context, name string) (inventory.Operation, error) {
 	kind, rest, dotted := strings.Cut(name, ".")
 	if !dotted {
@@ -170,8 +171,8 @@ func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 	return decided{d.Question, d.Choice}, nil
 }
 
-// passDecision sends a decision to an operation. show is the command that shows the
-// operation.
+// passDecision sends a decision of the current operator to an operation. show is the command that shows the operation,
+// for error messages.
 func (o *operations) passDecision(ctx context.Context, found inventory.Operation, d workflows.Decision, show string) error {
 	d.By = httpapi.Actor(ctx)
 	if err := o.runs.DecideOperation(ctx, found, d, show); err != nil {
@@ -190,7 +191,8 @@ func (o *operations) cancel(ctx context.Context, q byRun) (Started, error) {
 	return o.end(ctx, found)
 }
 
-// end requests the cancellation of an operation. It is idempotent.
+// end requests the cancellation of an operation. An operation that was cancelled before is no error; one that ended
+// otherwise is a conflict.
 func (o *operations) end(ctx context.Context, found inventory.Operation) (Started, error) {
 	started := Started{Workflow: found.ID, Run: found.Run}
 	switch {

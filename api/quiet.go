@@ -15,27 +15,27 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Quiet is the interface for operators of a server that is not the site: its state, and the
-// decisions that only the operator can take. Other routes answer 410 with the new address if
-// the site has moved, and 503 otherwise. Every field but AllowedHosts is required.
+// Quiet is the API of a server that is not the active one among its peers. It serves the state of the server and takes
+// the decisions that only the operator can make. Other routes return 410 with the address of the active server if this
+// server has handed over to it, otherwise 503. Every field but AllowedHosts is required.
 type Quiet struct {
 	Site        Site
 	TokenSHA256 [sha256.Size]byte
-	// AllowedHosts as in Access.
+	// AllowedHosts is as in Access.
 	AllowedHosts []string
 	Version      string
 	Guard        *guard.Guard
 	Log          *slog.Logger
 }
 
-// QuietStatus is the answer to GET /v1/status of such a server.
+// QuietStatus is the answer to GET /v1/status of a Quiet server.
 type QuietStatus struct {
 	Version string               `json:"version"`
 	Site    inventory.SiteStatus `json:"site"`
 	Time    time.Time            `json:"time"`
 }
 
-// Handler returns the routes.
+// Handler returns the handler of all routes.
 func (q Quiet) Handler() http.Handler {
 	s := &sites{site: q.Site, log: q.Log}
 	r := httpapi.NewRouter(q.Log, q.Guard)
@@ -52,22 +52,23 @@ func (q Quiet) Handler() http.Handler {
 	return r
 }
 
-// checkHost sets the headers of every answer, and refuses names that are not configured.
+// checkHost sets the security headers of every answer, and refuses requests whose host name is not in hosts. Only
+// /metrics may be requested by IP address.
 func (q Quiet) checkHost(hosts map[string]bool) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		c.Header("X-Content-Type-Options", "nosniff")
 		c.Header("Cache-Control", "no-store")
 		c.Header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		host := hostname(c.Request.Host)
-		isScrape := c.Request.URL.Path == metricsPath && isAddress(host) // it is told why there is nothing to read
+		isScrape := c.Request.URL.Path == metricsPath && isAddress(host) // lets Prometheus get the reason from refuse
 		if !hosts[host] && !isScrape {
 			httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, ""))
 		}
 	}
 }
 
-// authenticate requires the admin token. There are no sessions here: a write from a browser has
-// no token.
+// authenticate requires the admin token. This server has no sessions, so a page of another origin cannot write: a
+// browser adds no token to the page's requests.
 func (q Quiet) authenticate(c *gin.Context) {
 	if !hasToken(c, q.TokenSHA256) {
 		c.Header("WWW-Authenticate", "Bearer")
@@ -82,7 +83,7 @@ func (q Quiet) status(ctx context.Context, _ httpapi.Empty) (QuietStatus, error)
 	return QuietStatus{Version: q.Version, Site: st, Time: time.Now().UTC()}, err
 }
 
-// refuse answers the routes that only the site serves.
+// refuse handles all routes that only the active server serves: it returns 410 or 503.
 func (q Quiet) refuse(c *gin.Context) {
 	st, err := q.Site.SiteStatus(c.Request.Context())
 	if err != nil {
@@ -96,7 +97,7 @@ func (q Quiet) refuse(c *gin.Context) {
 	}
 
 	text := "this server is " + st.Role + " and answers no requests"
-	if st.Silent != "" && hasToken(c, q.TokenSHA256) { // it names peers and their addresses
+	if st.Silent != "" && hasToken(c, q.TokenSHA256) { // Silent names peers and their addresses
 		text += ": " + st.Silent
 	}
 	c.Header("Retry-After", httpapi.RetryAfter)

@@ -13,17 +13,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// byName is a request for the object named in the path.
+// byName holds the name in the path of a request.
 type byName struct {
 	Name string `path:"name" json:"-"`
 }
 
-// byRun is a request for the run or operation named in the path.
+// byRun holds the run in the path of a request. For operations it may also be a workflow id; see operations.find.
 type byRun struct {
 	Run string `path:"run" json:"-"`
 }
 
-// accept returns a handler of a JSON body that starts something.
+// accept returns a handler that decodes a JSON body, calls do and returns 202.
 func accept[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return httpapi.Handle(http.StatusAccepted, httpapi.JSON, do)
 }
@@ -33,10 +33,11 @@ func acceptOptional[Q, A any](do func(context.Context, Q) (A, error)) gin.Handle
 	return httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, do)
 }
 
-// hint returns err with a command that helps.
+// hint returns err with a command that helps the operator.
 func hint(err error, next string) error { return inventory.Hint{Err: err, Next: next} }
 
-// parseFor reads the field "for" of a request: usual if it is empty, at most longest.
+// parseFor parses the duration in the field "for" of a request. It returns usual if the field is empty, and an error if
+// the duration is longer than longest.
 func parseFor(text string, usual, longest time.Duration) (time.Duration, error) {
 	if text == "" {
 		return usual, nil
@@ -49,10 +50,11 @@ func parseFor(text string, usual, longest time.Duration) (time.Duration, error) 
 	return d, nil
 }
 
-// maxNumbered limits the events, or the lines of syslog, in one answer.
+// maxNumbered limits the events or syslog lines in one answer.
 const maxNumbered = 1000
 
-// pageByNumber returns a page of numbered rows. The cursor is the number of the last one.
+// pageByNumber returns a page of items that are ordered by number, such as events. The cursor of the next page is the
+// number of the last item.
 func pageByNumber[T any](
 	p httpapi.Page, read func(after int64, descending bool, limit int) ([]T, error), number func(T) int64,
 ) (out httpapi.List[T], err error) {

@@ -27,7 +27,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SessionStore keeps sessions that were ended before their expiry.
+// SessionStore holds the sessions that were ended before their expiry.
 type SessionStore interface {
 	EndSession(ctx context.Context, id string, until time.Time) error
 	EndedSessions(ctx context.Context) (map[string]time.Time, error)
@@ -40,50 +40,51 @@ const (
 	maxLinks    = 100
 )
 
-// Access says who may use the API and under which names. TokenSHA256 and ClaimKey are
-// required.
+// Access configures the credentials of the API and the host names under which it is served. TokenSHA256 and ClaimKey
+// are required.
 type Access struct {
 	// TokenSHA256 is the SHA-256 of the admin token.
 	TokenSHA256 [sha256.Size]byte
-	// MetricsSHA256 is the SHA-256 of a token that opens GET /metrics alone; zero = there is none.
+	// MetricsSHA256 is the SHA-256 of a token that is valid for GET /metrics only; zero means that there is none.
 	MetricsSHA256 [sha256.Size]byte
-	// CodecSHA256 is the SHA-256 of a token that opens /codec alone.
+	// CodecSHA256 is the SHA-256 of a token that is valid for /codec only; zero means that there is none.
 	CodecSHA256 [sha256.Size]byte
-	// CodecOrigin is the origin of Temporal's UI, whose pages may use /codec with the session of this server; "" = none may.
+	// CodecOrigin is the origin of Temporal's UI. Its pages may use /codec with a browser session of this server. ""
+	// means that no other origin may.
 	CodecOrigin string
-	// ClaimKey is the key from which the key of the sessions is derived.
+	// ClaimKey is the key of the agents' claims. The key of the session cookies and the key of request fingerprints are
+	// derived from it.
 	ClaimKey []byte
-	// AllowedHosts are the names (without port) under which operators reach this
-	// server; nil = localhost, 127.0.0.1 and ::1.
+	// AllowedHosts are the host names and addresses, without port, under which operators reach this server; nil means
+	// localhost, 127.0.0.1 and ::1.
 	AllowedHosts []string
 	// BaseURL is the prefix of login links; "" means http://127.0.0.1:8080. With https the
 	// session cookie is Secure.
 	BaseURL string
 }
 
-// sessions authenticates operators, by the admin token or by a browser session, and holds
-// the unused login links.
+// sessions authenticates operators by the admin token or by a browser session. It also holds the unused login links.
 //
-// A session needs no memory: its cookie holds the expiry under a MAC whose key depends on
-// the admin token. A session therefore survives a restart and ends when the token changes.
-// Sessions that were ended early are in the store, so that they stay ended after a restart.
+// The server stores no open sessions. A session cookie holds its expiry and a MAC, whose key is derived from the admin
+// token: a session survives a restart and ends when the token changes. Sessions that were ended early are in the store,
+// so that they stay ended after a restart.
 type sessions struct {
 	store SessionStore
 	key   []byte
 	token [sha256.Size]byte
-	meter [sha256.Size]byte // token of /metrics; zero = there is none
-	codec [sha256.Size]byte // token of /codec; zero = there is none
-	// codecOrigin is the one other origin that may use a session, and for /codec only.
+	meter [sha256.Size]byte // SHA-256 of the token of /metrics; zero if there is none
+	codec [sha256.Size]byte // SHA-256 of the token of /codec; zero if there is none
+	// codecOrigin is the only other origin whose pages may use a session, and only for /codec.
 	codecOrigin string
 	hosts       map[string]bool
 	base        string
 	log         *slog.Logger
 	now         func() time.Time
 
-	ending sync.Mutex // held while the end of a session is stored
+	ending sync.Mutex // held while end stores a session and reads the ended ones
 	mu     sync.Mutex
-	links  map[[sha256.Size]byte]time.Time // hash of the code → expiry
-	ended  map[string]time.Time            // id of a session → when it would expire
+	links  map[[sha256.Size]byte]time.Time // SHA-256 of the link's code → expiry
+	ended  map[string]time.Time            // session id → time from which the entry is not needed
 }
 
 func newSessions(store SessionStore, a Access, log *slog.Logger, now func() time.Time) (*sessions, error) {
@@ -109,7 +110,7 @@ func newSessions(store SessionStore, a Access, log *slog.Logger, now func() time
 
 func answerHealth(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"ok": true}) }
 
-// openRoutes are those that prove who the client is.
+// openRoutes returns the routes that need no authentication: the health check and the login.
 func (l *sessions) openRoutes() []httpapi.Route {
 	return []httpapi.Route{
 		{Method: "GET", Path: "/healthz", Handler: answerHealth},
@@ -127,7 +128,8 @@ func (l *sessions) routes() []httpapi.Route {
 
 const metricsPath = "/metrics"
 
-// metricsRoutes are those that the token of /metrics opens, too.
+// metricsRoutes returns the route of /metrics. It accepts the token of /metrics, a client certificate, the admin token
+// and a session.
 func (l *sessions) metricsRoutes(metrics http.Handler) []httpapi.Route {
 	return []httpapi.Route{{Method: "GET", Path: metricsPath, Handler: func(c *gin.Context) {
 		if !l.isMeter(c) {
@@ -143,8 +145,8 @@ func (l *sessions) metricsRoutes(metrics http.Handler) []httpapi.Route {
 	}}}
 }
 
-// isMeter reports whether a request has the token of /metrics, or a client certificate that the listener has verified: it
-// asks for one with metrics_ca alone.
+// isMeter reports whether a request has the token of /metrics or a verified client certificate. The listener requests
+// client certificates only if metrics_ca is configured.
 func (l *sessions) isMeter(c *gin.Context) bool {
 	if t := c.Request.TLS; t != nil && len(t.VerifiedChains) > 0 {
 		httpserve.Prefer(c.Request.Context())
@@ -153,7 +155,8 @@ func (l *sessions) isMeter(c *gin.Context) bool {
 	return hasToken(c, l.meter)
 }
 
-// hasToken reports whether a request has the token with this SHA-256, in constant time.
+// hasToken reports whether the bearer token of a request has this SHA-256. It compares in constant time. A zero digest
+// matches no token.
 func hasToken(c *gin.Context, want [sha256.Size]byte) bool {
 	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	sum := sha256.Sum256([]byte(token))
@@ -164,13 +167,14 @@ func hasToken(c *gin.Context, want [sha256.Size]byte) bool {
 	return true
 }
 
-// isAdmin reports whether text is the admin token, in constant time.
+// isAdmin reports whether text is the admin token. It compares in constant time.
 func (l *sessions) isAdmin(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	return subtle.ConstantTimeCompare(sum[:], l.token[:]) == 1
 }
 
-// newLink creates a code that opens one session within five minutes.
+// newLink creates the code of a login link, which opens one session within linkLife. If there are maxLinks unused
+// links, the oldest becomes invalid.
 func (l *sessions) newLink() string {
 	var b [32]byte
 	rand.Read(b[:]) // never returns an error
@@ -193,7 +197,8 @@ func (l *sessions) newLink() string {
 	return code
 }
 
-// redeem uses up a link's code and returns a cookie.
+// redeem invalidates the code of a login link and returns the cookie of a new session, or false if the code is unknown
+// or has expired.
 func (l *sessions) redeem(code string) (string, bool) {
 	h := sha256.Sum256([]byte(code))
 	l.mu.Lock()
@@ -220,7 +225,7 @@ func (l *sessions) mac(b []byte) []byte {
 	return m.Sum(nil)
 }
 
-// isOpen reports whether the cookie belongs to an open session.
+// isOpen reports whether the cookie is valid and its session has neither expired nor been ended.
 func (l *sessions) isOpen(cookie string) bool {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(cookie)
 	if err != nil || len(b) != 24+sha256.Size || !hmac.Equal(l.mac(b[:24]), b[24:]) {
@@ -233,13 +238,13 @@ func (l *sessions) isOpen(cookie string) bool {
 	return !ended && until.After(l.ended[inventory.AllSessions]) && l.now().Before(until)
 }
 
-// sessionID returns a digest of the cookie that does not open the session.
+// sessionID returns the digest of a cookie. It identifies the session in the store, but cannot be used as its cookie.
 func sessionID(cookie string) string {
 	sum := sha256.Sum256([]byte(cookie))
 	return hex.EncodeToString(sum[:])
 }
 
-// end ends a session permanently. If that cannot be stored, the session is ended until this
+// end ends a session permanently. If storing that fails, it returns the error, and the session stays ended until this
 // server restarts.
 func (l *sessions) end(ctx context.Context, cookie string) error {
 	if !l.isOpen(cookie) {
@@ -263,7 +268,7 @@ func (l *sessions) end(ctx context.Context, cookie string) error {
 	return err
 }
 
-// setHeaders sets the headers of every answer to a browser.
+// setHeaders sets the security headers of every answer.
 func setHeaders(c *gin.Context) {
 	h := c.Writer.Header()
 	h.Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'")
@@ -274,17 +279,17 @@ func setHeaders(c *gin.Context) {
 	}
 }
 
-// checkHost refuses names that are not configured. Otherwise a page whose name an attacker
-// rebinds to this address could use the browser's cookie (DNS rebinding).
+// checkHost refuses requests whose host name is not configured. Otherwise an attacker could rebind the name of a page
+// to this address and use the browser's cookie (DNS rebinding).
 func (l *sessions) checkHost(c *gin.Context) {
 	if host := hostname(c.Request.Host); !l.hosts[host] && !l.isScrapeByAddress(c, host) {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, "add the name to the configured hosts"))
 	}
 }
 
-// isScrapeByAddress reports whether a request has proof for /metrics and names an IP address: the Prometheus operator scrapes the
-// address of the pod, which the configuration cannot know. DNS rebinding needs a name, so an address is safe even for a browser that
-// has a client certificate.
+// isScrapeByAddress reports whether a request for /metrics is authenticated by isMeter and its host is an IP address.
+// The Prometheus operator scrapes the address of the pod, which cannot be configured. DNS rebinding needs a name, so an
+// address is safe even for a browser that has a client certificate.
 func (l *sessions) isScrapeByAddress(c *gin.Context, host string) bool {
 	return isAddress(host) && c.FullPath() == metricsPath && l.isMeter(c)
 }
@@ -297,7 +302,7 @@ func isAddress(host string) bool {
 
 const otherHost = "this server does not answer under that host name"
 
-// hostSet returns the names in the form used for comparison with requests.
+// hostSet returns the set of names as hostname returns them for requests; nil names mean the local host.
 func hostSet(names []string) map[string]bool {
 	if names == nil {
 		names = []string{"localhost", "127.0.0.1", "::1"}
@@ -309,7 +314,8 @@ func hostSet(names []string) map[string]bool {
 	return set
 }
 
-// hostname returns a host without its port, in lower case.
+// hostname returns the host of hostport without the port, in lower case. An IP address is returned in its canonical
+// form.
 func hostname(hostport string) string {
 	if ap, err := netip.ParseAddrPort(hostport); err == nil {
 		return ap.Addr().String()
@@ -324,7 +330,8 @@ func hostname(hostport string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// authenticate accepts the admin token and open sessions.
+// authenticate accepts the admin token and open sessions. It answers other requests with 401, or with the login page if
+// a browser requests a page.
 func (l *sessions) authenticate(c *gin.Context) {
 	proven := false
 	if token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer "); ok {
@@ -351,8 +358,8 @@ func (l *sessions) authenticate(c *gin.Context) {
 //go:embed login.html
 var loginPage string
 
-// loginPolicy is the Content-Security-Policy of the login page: it loads nothing, and its
-// one style is allowed by digest.
+// loginPolicy is the Content-Security-Policy of the login page. The page may load nothing; its only style element is
+// allowed by its digest.
 var loginPolicy = func() string {
 	_, style, _ := strings.Cut(loginPage, "<style>")
 	style, _, _ = strings.Cut(style, "</style>")
@@ -361,16 +368,16 @@ var loginPolicy = func() string {
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
-// Reasons to show the login page again.
+// Problems that the login page shows.
 const (
 	problemLink  = "This link was used, or is older than five minutes."
 	problemToken = "This is not the admin token."
 )
 
-// showLogin answers with the login page; problem is "" or one of the reasons above.
+// showLogin sends the login page. problem is "", problemLink or problemToken.
 func showLogin(c *gin.Context, status int, problem string) {
 	c.Header("Content-Security-Policy", loginPolicy)
-	// With "no-referrer" browsers send the form with "Origin: null".
+	// Under "no-referrer" browsers would send the form with "Origin: null", which checkOrigin refuses.
 	c.Header("Referrer-Policy", "same-origin")
 	if problem != "" {
 		problem = `<p class="failed" role="alert">` + problem + "</p>"
@@ -378,7 +385,7 @@ func showLogin(c *gin.Context, status int, problem string) {
 	c.Data(status, "text/html; charset=utf-8", []byte(strings.Replace(loginPage, "<!--problem-->", problem, 1)))
 }
 
-// checkOrigin refuses writes that another site's page triggers in the browser.
+// checkOrigin refuses writes that a page of another origin triggers in the operator's browser (CSRF).
 func checkOrigin(c *gin.Context) {
 	switch c.Request.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -394,7 +401,7 @@ func checkOrigin(c *gin.Context) {
 	case site != "":
 		ok = site == "same-origin" || site == "none"
 	case cookie:
-		ok = false // every browser sends one of the two headers with a write
+		ok = false // browsers send Origin or Sec-Fetch-Site with every write
 	}
 	if !ok {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, "a write from another origin", ""))
@@ -424,7 +431,7 @@ func (l *sessions) openByLink(c *gin.Context) {
 // maxLoginForm limits the form of the login page, in bytes.
 const maxLoginForm = 4 << 10
 
-// openByToken opens a session for the admin token from the form of the login page.
+// openByToken opens a session if the form of the login page contains the admin token.
 func (l *sessions) openByToken(c *gin.Context) {
 	if checkOrigin(c); c.IsAborted() {
 		return

@@ -16,27 +16,28 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// NewPeer is a peer with the token that it created for this server.
+// NewPeer is a peer to add, with the token that the peer created for this server.
 type NewPeer struct {
 	inventory.Peer
 	Token inventory.Secret `json:"token"`
 }
 
-// A Site is the server's state machine among its peers.
+// A Site reads and changes the role of this server among its peers, such as active or standby.
 type Site interface {
 	SiteStatus(ctx context.Context) (inventory.SiteStatus, error)
-	// AddPeer pairs with a standby, using the token that it created, and stores the peer.
+	// AddPeer pairs this server with a standby and stores the standby as a peer. token is the token that the standby
+	// created.
 	AddPeer(ctx context.Context, p inventory.Peer, token inventory.Secret) (inventory.Peer, error)
 	RemovePeer(ctx context.Context, name string) error
-	// Decide forwards the operator's decision. The error is inventory.ErrConflict if there
-	// is nothing to decide. With inventory.GiveUp, peer names the server that is the site,
-	// or "" if only one is possible.
+	// Decide carries out the operator's decision, inventory.TakeOver or inventory.GiveUp. The error is
+	// inventory.ErrConflict if there is nothing to decide. For GiveUp, peer is the name of the active server; it may be
+	// "" if only one peer is possible.
 	Decide(ctx context.Context, decision, peer string) error
 }
 
-// sites shows this server among its peers and changes its role.
+// sites handles the routes about the role of this server and about its peers.
 type sites struct {
-	site       Site // nil: it has no peers
+	site       Site // nil if this server can have no peers
 	operations *operations
 	log        *slog.Logger
 }
@@ -52,7 +53,7 @@ func (s *sites) routes() []httpapi.Route {
 	}
 }
 
-// peers returns the server's state machine, or an error if there is none.
+// peers returns s.site, or inventory.ErrUnavailable if it is nil.
 func (s *sites) peers() (Site, error) {
 	if s.site == nil {
 		return nil, fmt.Errorf("this server has no peers: %w", inventory.ErrUnavailable)
@@ -73,7 +74,7 @@ type decideSite struct {
 	Peer string `json:"peer"`
 }
 
-// Validate checks the decision.
+// Validate requires a known decision.
 func (q *decideSite) Validate() error {
 	if q.Word == inventory.TakeOver || q.Word == inventory.GiveUp {
 		return nil
@@ -99,13 +100,13 @@ func (s *sites) listPeers(ctx context.Context, q httpapi.Empty) (httpapi.List[in
 	return httpapi.NewList(st.Peers), err
 }
 
-// peerName matches a name that is valid in files and command lines.
+// peerName matches the valid names of peers and migrations. They are used in file names and command lines.
 var peerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// peerNameRule describes peerName.
+// peerNameRule is the remedy for a name that peerName does not match.
 const peerNameRule = "use lower-case letters, digits and -"
 
-// fingerprintForm matches the digest of a key.
+// fingerprintForm matches the SHA-256 fingerprint of a peer's key.
 var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // Validate checks name, fingerprint and token.
@@ -151,7 +152,7 @@ func (s *sites) removePeer(ctx context.Context, q byName) error {
 	return nil
 }
 
-// startMigrate starts the migration of the site to a peer.
+// startMigrate starts a migration, which makes a peer the active server.
 func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (Started, error) {
 	in.Name = cmp.Or(in.Name, in.Target)
 	if !peerName.MatchString(in.Name) {

@@ -9,14 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 )
 
-// SpaceConfig says which free space is checked.
+// SpaceConfig configures which directories need free space, and how much.
 type SpaceConfig struct {
-	// DataDir holds the databases; "" means that its space is not checked.
+	// DataDir is the directory of the databases. If it is "", its space is not checked.
 	DataDir string
-	// MinFree is the space, in bytes, below which new runs (in DataDir) and uploads (there
-	// and in the image directory) are refused; 0 means 1 GiB.
+	// MinFree is the minimum of free space in bytes; 0 means 1 GiB. New runs are refused if DataDir has less, uploads
+	// if DataDir or the image directory has less.
 	MinFree int64
-	// Reserve returns the state of the space reserved in DataDir for open runs; nil means no
+	// Reserve returns the state of the file that reserves space in DataDir for open runs; nil means that there is no
 	// reserve.
 	Reserve func() diskreserve.State
 }
@@ -33,7 +33,7 @@ func newSpace(c SpaceConfig, imageDir string) *space {
 	return &space{c, imageDir}
 }
 
-// look returns the space of a directory's file system.
+// look returns the free space of a directory's file system, and the number of its device.
 func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
 	free, err := diskreserve.Free(dir)
 	if err != nil {
@@ -46,7 +46,8 @@ func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
 	return SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
 }
 
-// disks returns the space of the disks on which new work needs space.
+// disks returns the space of the disks of DataDir and of the image directory, in this order. If both are on the same
+// device, it returns only the first.
 func (s *space) disks() ([]SpaceStatus, error) {
 	out := []SpaceStatus{}
 	var data uint64
@@ -80,7 +81,7 @@ func (s *space) disks() ([]SpaceStatus, error) {
 	return out, nil
 }
 
-// judgeSpace sets Low and the message with the remedy.
+// judgeSpace sets Low, and a message with the remedy if the space is low or the reserve is in use.
 func judgeSpace(st *SpaceStatus) {
 	st.FreeBytes = max(st.FreeBytes, 0)
 	st.Low = st.FreeBytes < st.MinFreeBytes
@@ -97,7 +98,7 @@ func judgeSpace(st *SpaceStatus) {
 	}
 }
 
-// checkData refuses new runs if the databases' disk has less than the minimum of free space.
+// checkData returns an error if the disk of the databases has less free space than MinFree. New runs are then refused.
 func (s *space) checkData() error {
 	all, err := s.disks()
 	if err != nil || len(all) == 0 || s.DataDir == "" {
@@ -106,7 +107,7 @@ func (s *space) checkData() error {
 	return refuseLow(all[0])
 }
 
-// refuseLow returns the error for too little space, with the remedy.
+// refuseLow returns an error with the remedy if st is low, otherwise nil.
 func refuseLow(st SpaceStatus) error {
 	if !st.Low {
 		return nil
@@ -116,7 +117,7 @@ func refuseLow(st SpaceStatus) error {
 		st.FreeBytes>>20, st.Directory, st.MinFreeBytes>>20, httpapi.ErrNoSpace), "ingot image prune")
 }
 
-// spare returns how many bytes may still be written to the image directory.
+// spare returns how many bytes may still be written to the image directory, or an error if any of the disks is low.
 func (s *space) spare() (int64, error) {
 	all, err := s.disks()
 	if err != nil || len(all) == 0 {

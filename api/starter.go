@@ -17,18 +17,17 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// defaultTemplate is the template of a machine that names none.
+// defaultTemplate is the template used if neither the request nor the machine names one.
 const defaultTemplate = template.BuiltinImage
 
-// admission refuses new runs while the site is about to move, and while there is too little
-// space.
+// admission refuses new runs while the server is about to hand over to a peer, and while there is too little space.
 type admission struct {
 	intake func(ctx context.Context) (why string, err error)
 	space  *space
 }
 
-// check returns why new runs are refused: DHCP, disarming and the reports of open runs need
-// the remaining space.
+// check returns nil if new runs are accepted, otherwise an error with the reason. If space is low, DHCP, the closing of
+// netboot windows and the reports of open runs need what is left.
 func (a *admission) check(ctx context.Context) error {
 	if a.intake != nil {
 		why, err := a.intake(ctx)
@@ -55,7 +54,7 @@ type starter struct {
 	admission  *admission
 }
 
-// start starts a run of a machine. If a run is open, the error names it.
+// start starts a run of a machine. If the machine has an open run, the error is a conflict that names it.
 func (s *starter) start(ctx context.Context, w engine.Start) (Started, error) {
 	run, err := s.runs.Start(ctx, w)
 	var busy *engine.BusyError
@@ -68,13 +67,13 @@ func (s *starter) start(ctx context.Context, w engine.Start) (Started, error) {
 	return Started{Workflow: w.ID, Run: run}, nil
 }
 
-// machineIsBusy returns the error for a second workflow of a machine.
+// machineIsBusy returns the conflict for a machine that already has an open run.
 func machineIsBusy(machine, id, run string) error {
 	return hint(fmt.Errorf("machine %q is busy: workflow %s is running as run %s: %w",
 		machine, id, run, inventory.ErrConflict), "ingot workflow get "+run)
 }
 
-// admit returns the machine of a new run.
+// admit returns the machine for a new run, or an error if new runs are refused.
 func (s *starter) admit(ctx context.Context, name string) (inventory.Machine, error) {
 	if err := s.admission.check(ctx); err != nil {
 		return inventory.Machine{}, err
@@ -82,7 +81,7 @@ func (s *starter) admit(ctx context.Context, name string) (inventory.Machine, er
 	return s.machines.find(ctx, name)
 }
 
-// provision validates in and starts it as a Provision or a Reprovision.
+// provision validates the input and starts a run of the given kind, Provision or Reprovision.
 func (s *starter) provision(ctx context.Context, kind string, in workflows.ProvisionInput) (Started, error) {
 	m, err := s.admit(ctx, in.Machine)
 	if err != nil {
@@ -96,7 +95,7 @@ func (s *starter) provision(ctx context.Context, kind string, in workflows.Provi
 		if err := s.newest(ctx, inventory.Workflow{Run: in.Resume, Machine: m.Name}); err != nil {
 			return Started{}, err
 		}
-		// The run itself checks this again when it takes the machine.
+		// Only for an early error: the run checks this again when it takes the machine.
 		if err := s.store.Resumable(ctx, in.Resume); err != nil {
 			return Started{}, hint(err, engine.RetryCommand(in.Resume, contract.FromStart))
 		}
@@ -129,8 +128,7 @@ func (s *starter) checkProvision(ctx context.Context, in workflows.ProvisionInpu
 	return append(problems, in.Validate()...).Err()
 }
 
-// checkWord adds a problem if value is not one of words. A "" in words is not listed in the
-// message.
+// checkWord adds a problem if value is not one of words. The message does not list an empty word.
 func checkWord(problems *inventory.Problems, field, value string, words ...string) {
 	if !slices.Contains(words, value) {
 		shown := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
@@ -159,10 +157,10 @@ func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInp
 	})
 }
 
-// operationName matches a name that is valid in paths and workflow ids.
+// operationName matches a name that is valid in URL paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// recoverMachines validates in and starts a Recover, which wipes and installs many machines.
+// recoverMachines validates the input and starts a Recover, which wipes and installs many machines.
 func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput) (Started, error) {
 	var problems inventory.Problems
 	if !operationName.MatchString(in.Name) {
@@ -211,7 +209,7 @@ type createWorkflow struct {
 	Input json.RawMessage `json:"input"`
 }
 
-// startAny starts a workflow of any type.
+// startAny starts a workflow of the type that the request names.
 func (s *starter) startAny(ctx context.Context, q createWorkflow) (Started, error) {
 	switch q.Type {
 	case inventory.TypeProvision, inventory.TypeReprovision:
@@ -234,7 +232,7 @@ func (s *starter) startAny(ctx context.Context, q createWorkflow) (Started, erro
 		"there is no workflow type %q", q.Type)
 }
 
-// startWith decodes the input of a workflow and starts it.
+// startWith decodes the input of a workflow and calls start with it.
 func startWith[T any](
 	ctx context.Context, input json.RawMessage, start func(context.Context, T) (Started, error),
 ) (Started, error) {
@@ -245,7 +243,7 @@ func startWith[T any](
 	return start(ctx, in)
 }
 
-// checkResume refuses to resume a run of another machine.
+// checkResume returns an error if the run that in.Resume names belongs to another machine.
 func (s *starter) checkResume(ctx context.Context, in workflows.ProvisionInput) error {
 	if in.Resume == "" {
 		return nil
@@ -257,8 +255,8 @@ func (s *starter) checkResume(ctx context.Context, in workflows.ProvisionInput) 
 	return err
 }
 
-// retry starts a new run with a new grant, from the start or from the step at which w
-// failed.
+// retry starts a new run with the type and the input of w. Its from is contract.FromStart, or contract.FromFailedStep
+// to begin at the step at which w failed.
 func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) (Started, error) {
 	switch w.Type {
 	case inventory.TypeInspect:
@@ -282,8 +280,8 @@ func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) 
 	return s.provision(ctx, w.Type, again)
 }
 
-// newest refuses to retry a run if another has installed or wiped its machine since: the order is old, and what it
-// would overwrite is not what its operator saw. An inspection writes nothing and may be repeated at any time.
+// newest returns a conflict if a later run has installed or wiped the machine of w: a retry of w would overwrite a
+// system that its operator has not seen. An inspection writes nothing, so it may be retried at any time.
 func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
 	if w.Type == inventory.TypeInspect {
 		return nil
@@ -299,7 +297,7 @@ func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
 		w.Run, later, w.Machine, inventory.ErrConflict), "ingot workflow get "+later+"   # or give a new order for the machine")
 }
 
-// readInput decodes the input of a run, if it was recorded.
+// readInput decodes the recorded input of a run into in, which is a pointer. If none was recorded, in stays unchanged.
 func readInput(w inventory.Workflow, in any) error {
 	if len(w.Input) == 0 {
 		return nil

@@ -16,30 +16,31 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// KeyStore checks the keys that seal secrets.
+// KeyStore checks whether the secret key opens the stored secrets, and lists those that it does not open.
 type KeyStore interface {
 	KeyCheck(ctx context.Context) error
 	SecretsUnreadable(ctx context.Context) ([]string, error)
 }
 
-// Process is what only the process knows, not the inventory.
+// Process holds the state of the server process that is not in the inventory.
 type Process struct {
 	Version string
-	// Status adds to GET /v1/status; may be nil.
+	// Status returns further parts of GET /v1/status; may be nil.
 	Status func(ctx context.Context) StatusExtra
-	// Restored returns the backup from which this site was restored, if any; may be nil.
+	// Restored returns the backup from which this server was restored. Its Backup is "" if there was none. The function
+	// may be nil.
 	Restored func() inventory.Restore
-	// NoSecretKey: the key file is missing, so secrets cannot be opened.
+	// NoSecretKey is set if the key file is missing, so that stored secrets cannot be opened.
 	NoSecretKey bool
-	// Retrying returns which activities of a run fail and are retried; may be nil.
+	// Retrying returns the activities of a run that have failed and are being retried; may be nil.
 	Retrying func(run string) []string
 }
 
-// StatusExtra is what Process.Status adds.
+// StatusExtra holds the parts of the status that Process.Status returns.
 type StatusExtra struct {
 	Temporal  TemporalStatus // without Ready
 	Netboot   NetbootStatus
-	Notify    *NotifyStatus // nil: notices are off
+	Notify    *NotifyStatus // nil if notices are off
 	Inventory InventoryStatus
 }
 
@@ -104,7 +105,7 @@ func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 	return st, err
 }
 
-// readProcess returns the part of the status that needs no inventory.
+// readProcess returns the part of the status that is not read from the inventory.
 func (s *statusRoutes) readProcess(ctx context.Context) Status {
 	now := s.now()
 	extra := StatusExtra{Netboot: NetbootStatus{Off: true}}
@@ -127,7 +128,7 @@ func (s *statusRoutes) readProcess(ctx context.Context) Status {
 	return st
 }
 
-// openHeldRuns returns the held runs that are open.
+// openHeldRuns returns the elements of held that are also in open.
 func openHeldRuns(held []inventory.HeldRun, open []inventory.OpenRun) []inventory.HeldRun {
 	byRun := map[string]inventory.HeldRun{}
 	for _, h := range held {
@@ -143,11 +144,11 @@ func openHeldRuns(held []inventory.HeldRun, open []inventory.OpenRun) []inventor
 	return out
 }
 
-// maxRetrying limits the retried activities in the status.
+// maxRetrying limits the list of retried activities in the status.
 const maxRetrying = 10
 
-// readRetrying returns which activities of open runs fail and are retried. It reads only the
-// records of those runs, which are few.
+// readRetrying returns up to maxRetrying activities of open runs that have failed and are being retried, as "machine:
+// activity". It reads only the records of runs with such activities, which are few.
 func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRun) ([]string, error) {
 	var out []string
 	for _, r := range open {
@@ -171,10 +172,10 @@ func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRu
 	return out, nil
 }
 
-// maxWaiting limits the waiting runs in the status, and the waiting operations.
+// maxWaiting limits the waiting runs in the status, and also the waiting operations.
 const maxWaiting = 10
 
-// readWaiting adds to st who waits for an operator.
+// readWaiting adds to st the runs and operations that wait for the operator, oldest first.
 func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
 	oldest := inventory.RunPage{Oldest: true}
 	runs, err := s.stores.Workflows.Workflows(ctx, inventory.WorkflowFilter{
@@ -202,7 +203,8 @@ func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
 	return nil
 }
 
-// withQuestion returns w with what q asks; q is nil if the operator only has to press a button.
+// withQuestion returns w with the time and the text of q. q is nil if the run asks nothing and only waits until the
+// operator presses a button.
 func withQuestion(w WaitingStatus, q *inventory.Question) WaitingStatus {
 	if q != nil {
 		w.Since, w.Text = q.Since, q.Text
@@ -210,7 +212,8 @@ func withQuestion(w WaitingStatus, q *inventory.Question) WaitingStatus {
 	return w
 }
 
-// keyState says whether stored secrets can be opened.
+// keyState returns "ok" if the secret key opens the stored secrets, "missing" if there is no key, and "wrong" if it is
+// another key.
 func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	if s.process.NoSecretKey {
 		return "missing", nil
@@ -235,7 +238,7 @@ func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (Secrets
 	return SecretsStatus{State: state, Unreadable: append([]string{}, names...)}, err
 }
 
-// servePage serves the dashboard; a path like a route gets an API error.
+// servePage serves the dashboard for unknown paths. A path under /v1, /agent or /login gets the 404 of the API instead.
 func servePage(dashboard http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		for _, prefix := range []string{"/v1", "/agent", "/login"} {

@@ -7,7 +7,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SyslogStore holds what machines have sent by syslog.
+// SyslogStore holds the syslog lines that machines have sent.
 type SyslogStore interface {
 	Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error)
 }
@@ -17,7 +17,7 @@ type syslogOfMachine struct {
 	httpapi.Page
 }
 
-// listSyslog returns a page of what a machine has sent by syslog, by number.
+// listSyslog returns a page of the syslog lines of a machine, ordered by their number.
 func (m *machines) listSyslog(ctx context.Context, q syslogOfMachine) (httpapi.List[inventory.SyslogLine], error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {

@@ -37,7 +37,7 @@ func (t *templates) routes() []httpapi.Route {
 	}
 }
 
-// find returns a stored or a built-in template.
+// find returns a stored or built-in template.
 func (t *templates) find(ctx context.Context, name string) (inventory.Template, error) {
 	found, err := t.store.Template(ctx, name)
 	if !errors.Is(err, inventory.ErrNotFound) {
@@ -49,7 +49,7 @@ func (t *templates) find(ctx context.Context, name string) (inventory.Template, 
 	return found, hint(fmt.Errorf("template %q: %w", name, inventory.ErrNotFound), "ingot template list")
 }
 
-// check adds a problem if there is no template of that name.
+// check adds a problem if no template has that name. It returns only errors of the store.
 func (t *templates) check(ctx context.Context, problems *inventory.Problems, field, name string) error {
 	_, err := t.find(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -124,7 +124,7 @@ type renderTemplate struct {
 	Machine     string            `json:"machine"`
 	Image       string            `json:"image"`
 	HardwareMap map[string]string `json:"hardwareMap"`
-	// Source is rendered in place of the stored template; Name is then used in messages only.
+	// Source, if not "", is rendered in place of the stored template. Name is then only used in messages.
 	Source  string `json:"source"`
 	Explain bool   `json:"explain"`
 }
@@ -161,7 +161,7 @@ func (t *templates) render(ctx context.Context, q renderTemplate) (template.Rend
 	return answer, nil
 }
 
-// data returns what the template is rendered with.
+// data returns the values with which the template is rendered.
 func (t *templates) data(ctx context.Context, q renderTemplate) (template.Data, error) {
 	m, err := t.machines.find(ctx, q.Machine)
 	if err != nil {

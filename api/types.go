@@ -2,7 +2,7 @@ package api
 
 import "github.com/ingotmetal/ingot/internal/apitypes"
 
-// The bodies that clients decode too are declared in package apitypes, which needs no server.
+// BMCCheck and the other bodies that clients decode are declared in package apitypes, so that clients need not import the server.
 type (
 	BMCCheck        = apitypes.BMCCheck
 	Installation    = apitypes.Installation

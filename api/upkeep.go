@@ -16,20 +16,20 @@ import (
 
 // Upkeep holds the maintenance functions of the process.
 type Upkeep struct {
-	// Backup copies the server's data; nil if there is none.
+	// Backup copies the server's data into an archive; nil if this server has nothing to back up.
 	Backup func(ctx context.Context, q BackupRequest) (Archive, error)
-	// RotateKeys replaces the keys of the stored secrets and returns how many secrets were
-	// sealed again; nil if this server has no keys.
+	// RotateKeys replaces the keys that encrypt the stored secrets, and returns how many secrets it has encrypted
+	// again; nil if this server has no keys.
 	RotateKeys func(ctx context.Context) (int, error)
 	// TestNotice sends a notice at once and returns its id; nil if notices are off.
 	TestNotice func(ctx context.Context) (id string, err error)
 }
 
-// BackupRequest says what a backup contains.
+// BackupRequest selects the content of a backup.
 type BackupRequest struct {
-	// Passphrase encrypts the keys; zero leaves them out.
+	// Passphrase encrypts the keys in the backup. If it is zero, the backup contains no keys.
 	Passphrase inventory.Secret
-	Images     bool // include the files of the images
+	Images     bool // include the image files
 }
 
 // An Archive is a backup stored on the server. Close removes it.
@@ -52,8 +52,8 @@ func (u *upkeep) routes() []httpapi.Route {
 	}
 }
 
-// rotateKeys replaces the keys of the stored secrets without an interruption. An interrupted
-// rotation is finished by the next one.
+// rotateKeys replaces the keys that encrypt the stored secrets, while the server goes on. If a rotation is interrupted,
+// the next one finishes it.
 func (u *upkeep) rotateKeys(ctx context.Context, _ httpapi.Empty) (map[string]int, error) {
 	if u.RotateKeys == nil {
 		return nil, fmt.Errorf("this server holds no keys: %w", inventory.ErrUnavailable)
@@ -67,7 +67,7 @@ func (u *upkeep) rotateKeys(ctx context.Context, _ httpapi.Empty) (map[string]in
 	return map[string]int{"sealed": n}, nil
 }
 
-// sendTestNotice checks whether notices arrive.
+// sendTestNotice sends a test notice and returns its id, or an error if the receiver does not accept it.
 func (u *upkeep) sendTestNotice(ctx context.Context, _ httpapi.Empty) (map[string]string, error) {
 	if u.TestNotice == nil {
 		return nil, fmt.Errorf("notices are off: give notify.url and notify.secret_file in the server's configuration: %w",
@@ -75,7 +75,7 @@ func (u *upkeep) sendTestNotice(ctx context.Context, _ httpapi.Empty) (map[strin
 	}
 	id, err := u.TestNotice(ctx)
 	if err != nil {
-		// Every error comes from the receiver or the connection to it.
+		// Every error of TestNotice comes from the receiver or from the connection to it.
 		return nil, fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
 	}
 
@@ -88,7 +88,7 @@ type backupBody struct {
 	Images     bool             `json:"images"`
 }
 
-// Validate requires a choice: a passphrase for the keys, or no keys.
+// Validate requires either a passphrase for the keys or WithoutKey, and not both.
 func (q *backupBody) Validate() error {
 	if q.WithoutKey == q.Passphrase.IsZero() {
 		return nil
@@ -97,8 +97,8 @@ func (q *backupBody) Validate() error {
 		"the keys are wrapped with a passphrase, or left out of the backup")
 }
 
-// sendBackup copies both databases without an interruption and sends them as one archive.
-// The client reads the summary that it shows from the archive.
+// sendBackup sends a backup of both databases as one tar archive, while the server goes on. The client reads the
+// summary from the archive.
 func (u *upkeep) sendBackup(c *gin.Context) {
 	ctx := c.Request.Context()
 	var q backupBody
@@ -125,7 +125,7 @@ func (u *upkeep) sendBackup(c *gin.Context) {
 	c.Status(http.StatusOK)
 	n, err := a.WriteTo(c.Writer)
 	if err != nil {
-		// The archive then lacks its end, which the reader detects.
+		// The client detects the error: the archive has no end.
 		u.log.Error("sending a backup", "backup", a.ID(), "error", err)
 		c.Abort()
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ViewStore reads machines with their grants, shown runs and agents.
+// ViewStore reads machines together with their grants, agents and the runs that are shown with them.
 type ViewStore interface {
 	MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error)
 	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
@@ -22,12 +22,12 @@ type ViewStore interface {
 	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
 }
 
-// views shows the current state of machines and runs.
+// views builds the current state of machines and runs for answers.
 type views struct {
 	store  ViewStore
 	runs   *engine.Runs
 	agents *engine.Agents
-	// retrying returns which activities of a run fail and are retried; may be nil.
+	// retrying returns the activities of a run that have failed and are being retried; may be nil.
 	retrying func(run string) []string
 	now      func() time.Time
 }
@@ -38,7 +38,7 @@ type listMachines struct {
 	State string `query:"state"`
 }
 
-// list returns the machines that the query selects; the store filters them.
+// list returns the machines that the query selects.
 func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineView], error) {
 	empty := httpapi.List[MachineView]{}
 	if q == (listMachines{}) {
@@ -59,7 +59,7 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineV
 	}
 	f := inventory.MachineFilter{Labels: labels, State: state, After: q.After, Descending: descending}
 	if q.Limit > 0 {
-		f.Limit = q.Limit + 1 // one more shows whether the list continues
+		f.Limit = q.Limit + 1 // one more than the page: shows whether the list continues
 	}
 	names, err := v.store.MachineNames(ctx, f)
 	if err != nil {
@@ -74,7 +74,7 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineV
 	return httpapi.List[MachineView]{Items: found, Next: page.Next}, err
 }
 
-// ofNames returns the named machines, by name; nil means all.
+// ofNames returns the views of the named machines, sorted by name; nil means all machines.
 func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, error) {
 	states, err := v.states(ctx, names)
 	if err != nil {
@@ -105,7 +105,7 @@ func (v *views) viewMachine(ctx context.Context, m inventory.Machine) (MachineVi
 	return out[0], nil
 }
 
-// of returns views of machines, with one query for all. A machine that was just deleted has no state.
+// of returns the views of ms, in the same order. A machine that was just deleted has only its Machine field set.
 func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
 	names := make([]string, len(ms))
 	for i, m := range ms {
@@ -128,7 +128,8 @@ func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, 
 	return out, nil
 }
 
-// ofState adds to st what is installed and what only this process knows.
+// ofState returns the view of st, with what is installed on the machine and what only this process knows, such as the
+// last contact with the agent.
 func (v *views) ofState(st inventory.MachineState, installed map[string]inventory.Installed) MachineView {
 	out := MachineView{Machine: st.Machine, Netboot: st.Grant.View(v.now()), LastSeen: v.agents.LastSeen(st.Name)}
 	if out.LastSeen.IsZero() {
@@ -145,8 +146,9 @@ func (v *views) ofState(st inventory.MachineState, installed map[string]inventor
 	return out
 }
 
-// states reads machines (nil means all) with their grants, runs and agents. A run that was
-// just started has no record yet and may be forgotten at any time.
+// states reads the named machines, or all if names is nil, with their grants, runs and agents. Runs that were started
+// by this process and have no record yet are included. Such a run may get its record at any time, so it is looked up
+// once more.
 func (v *views) states(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	states, err := v.store.MachineStates(ctx, names)
 	if err != nil {
@@ -171,7 +173,7 @@ func (v *views) states(ctx context.Context, names []string) ([]inventory.Machine
 	return states, nil
 }
 
-// summarize returns w without its long fields, with the progress that agents report.
+// summarize returns w with the progress that the agent has reported, but without its input and the logs of its actions.
 func (v *views) summarize(w inventory.Workflow) inventory.Workflow {
 	w = v.withProgress(w)
 	w.Input = nil
@@ -182,8 +184,8 @@ func (v *views) summarize(w inventory.Workflow) inventory.Workflow {
 	return w
 }
 
-// retriesOf returns which activities of a run fail and are retried. While the operator is
-// asked there are none, because the attempts are used up.
+// retriesOf returns the activities of a run that have failed and are being retried. A run that waits for the operator
+// has none, because its attempts are used up.
 func (v *views) retriesOf(w inventory.Workflow) []string {
 	if v.retrying == nil || inventory.Final(w.State) || w.Phase == inventory.PhaseWaiting {
 		return nil
@@ -191,8 +193,8 @@ func (v *views) retriesOf(w inventory.Workflow) []string {
 	return v.retrying(w.Run)
 }
 
-// withProgress adds the agent's latest progress to a running action, and the retried
-// activities to an open run. It copies the actions.
+// withProgress returns w with the retried activities and, in its running action, the agent's latest progress. It copies
+// the actions, so the caller's slice stays unchanged.
 func (v *views) withProgress(w inventory.Workflow) inventory.Workflow {
 	w.Actions = append([]inventory.ActionRecord{}, w.Actions...)
 	w.Retrying = v.retriesOf(w)

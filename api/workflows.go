@@ -30,7 +30,7 @@ type WorkflowStore interface {
 	Log(ctx context.Context, run string, actionIndex, attempt int) (string, error)
 }
 
-// workflowRoutes shows, starts and changes runs.
+// workflowRoutes handles the routes that show, start and change runs.
 type workflowRoutes struct {
 	store    WorkflowStore
 	runs     *engine.Runs
@@ -69,7 +69,7 @@ type installMachine struct {
 	Installation
 }
 
-// install starts a run of the given type, Provision or Reprovision.
+// install returns a handler that starts a run of the given type, Provision or Reprovision.
 func (w *workflowRoutes) install(kind string) gin.HandlerFunc {
 	return acceptOptional(func(ctx context.Context, q installMachine) (Started, error) {
 		return w.starter.provision(ctx, kind, workflows.ProvisionInput{
@@ -88,7 +88,7 @@ type decommissionMachine struct {
 	KeepAddress bool   `json:"keepAddress"`
 }
 
-// decommission takes a machine out of service.
+// decommission starts a run that takes a machine out of service.
 func (w *workflowRoutes) decommission(ctx context.Context, q decommissionMachine) (Started, error) {
 	return w.starter.decommission(ctx, workflows.DecommissionInput{Machine: q.Name, Wipe: q.Wipe, KeepAddress: q.KeepAddress})
 }
@@ -101,11 +101,10 @@ type listWorkflows struct {
 	Open    bool   `query:"open"`
 }
 
-// clampLimit returns the limit of a list of runs or operations: 100 by default, at most
-// 1000.
+// clampLimit returns the limit for a list of runs or operations: asked, but 100 if it is 0, and at most 1000.
 func clampLimit(asked int) int { return min(cmp.Or(asked, 100), 1000) }
 
-// list returns a page of runs, newest first unless sort says otherwise.
+// list returns a page of runs, newest first unless the query parameter sort is "started".
 func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.List[inventory.Workflow], error) {
 	limit := clampLimit(q.Limit)
 	f := inventory.WorkflowFilter{Machine: q.Machine, Open: q.Open, Limit: limit + 1}
@@ -130,7 +129,8 @@ func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.Lis
 	return httpapi.Cut(found, limit, func(w inventory.Workflow) string { return runCursor(w.Started, w.Run) }), nil
 }
 
-// parseState returns the state that a filter names in upper or lower case, or [inventory.FilterWaiting]; "" for no filter.
+// parseState returns the state that asked names, in upper or lower case, or [inventory.FilterWaiting]. It returns ""
+// for "", which means no filter.
 func parseState(asked string) (string, error) {
 	words := append(inventory.States(), inventory.FilterWaiting)
 	for _, word := range append(words, "") {
@@ -161,7 +161,7 @@ func pageOfRuns(asked httpapi.Page) (inventory.RunPage, error) {
 	return p, nil
 }
 
-// runCursor is the place of a run in a list by the time of its start.
+// runCursor returns the cursor of a run in a list that is ordered by start time. pageOfRuns parses it.
 func runCursor(started time.Time, run string) string {
 	return strconv.FormatInt(started.UnixNano(), 10) + "." + run
 }
@@ -190,7 +190,7 @@ func (w *workflowRoutes) getLatest(ctx context.Context, q byName) (inventory.Wor
 	return w.show(ctx, found), nil
 }
 
-// show returns the current state of a run, with the command that helps now.
+// show returns the current state of a run. It replaces the suggested command if that command would fail now.
 func (w *workflowRoutes) show(ctx context.Context, found inventory.Workflow) inventory.Workflow {
 	found = w.views.withProgress(found)
 	if strings.Contains(found.Next, "ingot workflow retry") {
@@ -236,7 +236,7 @@ func (w *workflowRoutes) getLog(ctx context.Context, q logOfRun) (httpapi.Text, 
 	if err != nil {
 		return "", err
 	}
-	// Include what the agent sent since the last flush.
+	// Include the lines that the agent has sent since the last flush.
 	w.agents.FlushOrLog(ctx)
 	text, err := w.store.Log(ctx, found.Run, index, min(q.Attempt, 1<<20))
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -246,8 +246,8 @@ func (w *workflowRoutes) getLog(ctx context.Context, q logOfRun) (httpapi.Text, 
 	return httpapi.Text(text), err
 }
 
-// findAction returns an action by index or name. "" means the first action that did not
-// succeed, or the last one.
+// findAction returns the index of an action, given its name or index. For "" it returns the first action that has not
+// succeeded, or the last action if all have.
 func findAction(w inventory.Workflow, name string) (int, error) {
 	if len(w.Actions) == 0 {
 		return 0, fmt.Errorf("run %q has no actions: %w", w.Run, inventory.ErrNotFound)
@@ -273,7 +273,7 @@ type retryRun struct {
 	From string `json:"from"`
 }
 
-// retry starts a new run with a new grant.
+// retry starts a new run in place of one that has ended.
 func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error) {
 	found, err := w.runs.Find(ctx, q.Run)
 	if err != nil {
@@ -301,7 +301,7 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error)
 	return w.starter.retry(ctx, found, from)
 }
 
-// findOpen returns a run that is still open.
+// findOpen returns an open run. If the run has ended, it returns the run and a conflict.
 func (w *workflowRoutes) findOpen(ctx context.Context, run string) (inventory.Workflow, error) {
 	found, err := w.runs.Find(ctx, run)
 	if err != nil {
@@ -345,8 +345,8 @@ func (w *workflowRoutes) decide(ctx context.Context, q decideRun) (decided, erro
 	return decided{d.Question, d.Choice}, nil
 }
 
-// checkDecision validates d before it is sent to the run. where is the route that shows the
-// question.
+// checkDecision validates d before it is sent to a run or an operation. where is the route that shows the question, for
+// error messages.
 func checkDecision(d workflows.Decision, where string, choices ...string) error {
 	var problems inventory.Problems
 	if d.Question == "" {
@@ -363,7 +363,8 @@ type cancelRun struct {
 	Reason string `json:"reason"`
 }
 
-// cancel requests the cancellation of a run. It is idempotent.
+// cancel requests the cancellation of a run. A run that was cancelled before is no error; one that ended otherwise is a
+// conflict.
 func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
 	started := Started{Workflow: found.ID, Run: found.Run}
@@ -381,7 +382,7 @@ func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, erro
 	return started, nil
 }
 
-// reportPoweredOn informs a run that the operator has switched its machine on.
+// reportPoweredOn signals a run that the operator has switched its machine on.
 func (w *workflowRoutes) reportPoweredOn(ctx context.Context, q byRun) (Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Instances of AMT's boot classes.
+// Instance IDs of AMT's boot classes.
 const (
 	bootConfiguration = "Intel(r) AMT: Boot Configuration 0"
 	forcePXE          = "Intel(r) AMT: Force PXE Boot"
@@ -30,26 +30,23 @@ const (
 	amtCycle       = 5
 	amtOffHard     = 6
 	amtHibernate   = 7
-	amtOffSoft     = 8 // to ACPI S5, immediately
+	amtOffSoft     = 8 // immediately, to ACPI S5
 	amtCycleHard   = 9
 	amtReset       = 10
 	amtOffGraceful = 12 // the operating system shuts down
 	amtOffHardBy   = 13
 )
 
-// amtWays are the power states to request for each command, in order of preference.
-// Only soft involves the operating system, which may ignore the request. (bmclib's
-// own provider prefers such states for off as well.)
+// amtWays maps each power command to the power states to request, most preferred first. Only those for soft involve
+// the operating system, which may ignore the request. (bmclib's own provider prefers such states for off, too.)
 var amtWays = map[string][]int{
 	"on": {amtOn}, "off": {amtOffSoft, amtOffHard}, "soft": {amtOffGraceful, amtOffHardBy},
 	"reset": {amtReset, amtCycle, amtCycleHard},
 }
 
-// amt is a provider for one operation on Intel's Active Management
-// Technology. It sends the requests of bmclib's own provider. Unlike that provider, it
-// checks return values, writes only if the power state can be read, switches off
-// without the operating system, reads the boot source back, does not follow
-// redirects, and checks the TLS key.
+// amt is a provider for one operation on Intel's Active Management Technology. It sends the same requests as bmclib's
+// own provider. Unlike that provider, it checks return values, writes only if the power state can be read, switches
+// off without the operating system, reads the boot source back, does not follow redirects, and checks the TLS key.
 type amt struct {
 	link
 	*wsman
@@ -75,7 +72,8 @@ func newAMT(d *Driver, l link, name string, b inventory.BMC, password inventory.
 	return &amt{link: l, wsman: w, now: d.cfg.now}, nil
 }
 
-// close closes the connection. It remembers for later operations that only the port without TLS has answered.
+// close closes the connection. If only the port without TLS has answered, it stores the time in the target, so that
+// later operations try this port first.
 func (p *amt) close(context.Context) error {
 	if now := p.now(); now.Sub(p.target.clear) >= clearFor && len(p.ports) == 1 && !p.port.secure {
 		p.target.clear = now
@@ -84,13 +82,13 @@ func (p *amt) close(context.Context) error {
 	return nil
 }
 
-// inspect reports which port is used.
+// inspect reports the URL of the port that is used.
 func (p *amt) inspect(_ context.Context, r *inventory.BMCReport) error {
 	r.Endpoint = p.port.url
 	return nil
 }
 
-// run runs one command, for at most amtTime.
+// run runs one command, limited to amtTime.
 func (p *amt) run(ctx context.Context, command func(context.Context) error) error {
 	return p.do(ctx, func() error {
 		limited, cancel := context.WithTimeout(ctx, amtTime)
@@ -103,7 +101,7 @@ func (p *amt) run(ctx context.Context, command func(context.Context) error) erro
 	})
 }
 
-// readPower returns on, off or sleeping, or the number of another state.
+// readPower returns on, off or sleeping, or "state" and the number of any other state.
 func (p *amt) readPower(ctx context.Context) (state string, err error) {
 	err = p.run(ctx, func(ctx context.Context) error {
 		n, _, err := p.power(ctx)
@@ -112,7 +110,7 @@ func (p *amt) readPower(ctx context.Context) (state string, err error) {
 			state = "on"
 		case amtOffHard, amtOffSoft, amtHibernate:
 			state = "off"
-		case 3, 4: // asleep: a wake-up resumes the running system
+		case 3, 4: // sleep states, from which the running system resumes
 			state = "sleeping"
 		default:
 			state = "state " + strconv.Itoa(n)
@@ -122,8 +120,8 @@ func (p *amt) readPower(ctx context.Context) (state string, err error) {
 	return state, err
 }
 
-// power returns the power state, and the states that may be requested now. may is nil
-// if AMT does not report them.
+// power returns the current power state, and the states that may be requested now. may is nil if AMT does not report
+// them.
 func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_AssociatedPowerManagementService")
 	if err != nil {
@@ -174,7 +172,7 @@ func (p *amt) setPower(ctx context.Context, power string) error {
 	})
 }
 
-// ask calls a method and checks its return value: 0 is success, 4096 a started job.
+// ask calls a method and returns an error unless its return value is 0 (success) or 4096 (job started).
 func (p *amt) ask(ctx context.Context, class, method, input string) error {
 	n, err := p.invoke(ctx, nsCIM+class, method, input)
 	switch {
@@ -188,19 +186,18 @@ func (p *amt) ask(ctx context.Context, class, method, input string) error {
 	return nil
 }
 
-// readOnlySettings are the settings of AMT_BootSettingData that only AMT may write.
+// readOnlySettings are the properties of AMT_BootSettingData that only AMT may change.
 var readOnlySettings = []string{
 	"BIOSLastStatus", "BootguardStatus", "OptionsCleared", "SecureBootControlEnabled", "UEFIHTTPSBootEnabled",
 	"UEFILocalPBABootEnabled",
 	"UefiBootNumberOfParams", "UefiBootParametersArray", "WinREBootEnabled", "RPEEnabled",
 }
 
-// ready returns an error if AMT would accept a boot device and then ignore it.
+// ready returns an error if AMT would accept a boot device but ignore it.
 func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) }
 
-// setBootDevice sets the boot source of the next start. It removes the old source
-// first, because some versions do not, and then writes the settings, the role and
-// the source, in this order.
+// setBootDevice sets the boot source of the next start. It first removes the old source, because some versions do not
+// replace it. Then it writes the settings, the role and the source, in this order.
 func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
 	source, ok := bootSources[want.Device]
 	if !ok && want.Device != "none" {
@@ -211,8 +208,8 @@ func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) erro
 			return err
 		}
 
-		// A version that rejects an empty boot order keeps the old order. That is fine
-		// unless the device is none: the new order replaces it.
+		// A version that rejects an empty boot order keeps the old one. This matters only for none: otherwise the new order
+		// replaces it.
 		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil &&
 			(want.Device == "none" || final(err) && !isUnsupported(err)) {
 			return err
@@ -233,13 +230,13 @@ func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) erro
 	})
 }
 
-// mayChoose returns an error in client control mode. AMT then accepts a boot source
-// but ignores it, because a user at the machine would have to consent.
+// mayChoose returns an error if AMT is in client control mode. AMT then accepts a boot source but ignores it, because
+// a user at the machine would have to consent.
 func (p *amt) mayChoose(ctx context.Context) error {
 	n, err := p.get(ctx, nsIPS+"IPS_HostBasedSetupService")
 	if err != nil {
 		if isUnsupported(err) {
-			return nil // AMT before version 7 has no client control mode
+			return nil // AMT before version 7, which has no client control mode
 		}
 		return err
 	}
@@ -250,7 +247,7 @@ func (p *amt) mayChoose(ctx context.Context) error {
 	return nil
 }
 
-// resetSettings clears boot settings that earlier users of AMT may have left.
+// resetSettings clears boot settings that other users of AMT may have left.
 func (p *amt) resetSettings(ctx context.Context) error {
 	resource := nsAMT + "AMT_BootSettingData"
 	old, err := p.get(ctx, resource)
@@ -281,8 +278,8 @@ func (p *amt) resetSettings(ctx context.Context) error {
 	return err
 }
 
-// readBootDevice reads the boot source of the next start. It returns a
-// blindError if this version of AMT does not report it.
+// readBootDevice reads the boot source of the next start. It returns a blindError if this version of AMT does not
+// report it.
 func (p *amt) readBootDevice(ctx context.Context) (b inventory.BootDevice, err error) {
 	b.Device = "none"
 	err = p.run(ctx, func(ctx context.Context) error {
@@ -308,8 +305,8 @@ func (p *amt) readBootDevice(ctx context.Context) (b inventory.BootDevice, err e
 	return b, err
 }
 
-// ordered returns the boot source of the boot configuration, or none. It returns a
-// blindError if AMT reports no list, or several sources.
+// ordered returns the boot source in the boot configuration, or nil if there is none. It returns a blindError if AMT
+// reports no boot order, or several sources.
 func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_OrderedComponent")
 	if isUnsupported(err) || err == nil && len(items) == 0 {
@@ -328,7 +325,8 @@ func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	return sources, err
 }
 
-// isNext reports whether the boot configuration applies to the next start.
+// isNext reports whether the boot configuration applies to the next start. It returns a blindError if AMT does not
+// report this.
 func (p *amt) isNext(ctx context.Context) (bool, error) {
 	items, err := p.list(ctx, nsCIM+"CIM_ElementSettingData")
 	if err != nil && !isUnsupported(err) {
@@ -339,7 +337,7 @@ func (p *amt) isNext(ctx context.Context) (bool, error) {
 		if items[i].first("SettingData").selector("InstanceID") != bootConfiguration {
 			continue
 		}
-		next := items[i].text("IsNext") // 1 next, 2 not, 3 next and once
+		next := items[i].text("IsNext") // 1: at the next start, 2: not, 3: only at the next start
 		return next == "1" || next == "3", nil
 	}
 	return false, blindError{"it was set, but this AMT does not report whether it is in force"}

@@ -12,14 +12,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// amtPort is a port of AMT: its URL without a path, and whether it speaks TLS.
+// amtPort is a port of AMT: its URL without a path, and whether it uses TLS.
 type amtPort struct {
 	url    string
 	port   int
 	secure bool
 }
 
-// String returns the port as an error names it.
+// String describes the port for error messages.
 func (p amtPort) String() string {
 	if p.secure {
 		return fmt.Sprintf("port %d (TLS)", p.port)
@@ -27,12 +27,13 @@ func (p amtPort) String() string {
 	return fmt.Sprintf("port %d (without TLS)", p.port)
 }
 
-// clearFor is how long AMT is asked first at its port without TLS after it has answered there and not by TLS, so
-// that a closed port that gives no answer costs its time once.
+// After only the port without TLS has answered, operations try that port first for the time clearFor: a closed TLS
+// port that drops packets then costs its connection time only once.
 const clearFor = time.Hour
 
-// amtPorts returns the ports to try. Without a port, that is the one with TLS and then the one without, which
-// version 16.1 and later has off. With a fingerprint, every port speaks TLS.
+// amtPorts returns the ports to try, in order. If b sets no port, they are the port with TLS and then the port
+// without, which AMT disables from version 16.1 on; clearFirst reverses this order. If b has a fingerprint, only TLS
+// is used.
 func amtPorts(b inventory.BMC, clearFirst bool) []amtPort {
 	can := b.Capabilities()
 	at := func(port int) amtPort {
@@ -54,8 +55,9 @@ func amtPorts(b inventory.BMC, clearFirst bool) []amtPort {
 	return ports
 }
 
-// findPort gets a challenge from the first port that answers. An answer by TLS, or a key that is known from an
-// earlier one, is never followed by a request without TLS: otherwise a client that blocks a port could make Ingot use the other one.
+// findPort sends an empty request to each port until one answers with a challenge, and keeps only that port. After an
+// answer by TLS, or if the BMC's TLS key is known, it never tries the port without TLS: otherwise an attacker who
+// blocks the TLS port could force a connection without TLS.
 func (w *wsman) findPort(ctx context.Context) error {
 	var failed error
 	for i, p := range w.ports {
@@ -81,7 +83,8 @@ func (w *wsman) findPort(ctx context.Context) error {
 	return failed
 }
 
-// checkClear returns an error if w.port has no TLS, and is one of several ports of a BMC that has used TLS.
+// checkClear returns an error if w.port has no TLS, another port with TLS was to be tried, and the BMC is known to use
+// TLS.
 func (w *wsman) checkClear(ctx context.Context) error {
 	switch {
 	case w.port.secure || w.mayBeClear == nil:
@@ -92,8 +95,8 @@ func (w *wsman) checkClear(ctx context.Context) error {
 	return w.mayBeClear(ctx)
 }
 
-// mayBeClear returns a function that returns an error if the BMC b, whose host in the inventory is name, may not be asked
-// without TLS: its key is known, or the configuration names the authorities of all BMCs.
+// mayBeClear returns a function that returns an error if b must not be asked without TLS: its key is known, or the
+// configuration sets the authorities of all BMCs. name is b's host in the inventory.
 func (d *Driver) mayBeClear(name string, b inventory.BMC) func(context.Context) error {
 	b.Host = name
 	return func(ctx context.Context) error {

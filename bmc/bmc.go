@@ -1,12 +1,11 @@
 // Package bmc switches machines on and off and sets their boot device, through
 // their management controllers (BMCs).
 //
-// An operation succeeds only when a separate read shows the new state. Every operation
-// has its own provider, and each BMC runs one operation at a time, because small firmware
-// runs out of sessions.
+// An operation succeeds only if a separate read shows the new state. Each operation creates its own provider. Each BMC
+// runs one operation at a time, because small firmware has few sessions.
 //
-// A driver consists of a row of capabilities in package inventory, a provider in a
-// file of this package, and its constructor in the table providers.
+// A driver consists of its capabilities in package inventory, a provider in a file of this package, and the
+// constructor of the provider in the table providers.
 package bmc
 
 import (
@@ -26,14 +25,13 @@ const (
 	On           = "on"
 	Off          = "off"
 	Transitional = "transitional" // changing, paused or sleeping
-	Unknown      = "unknown"      // the BMC reported another state
+	Unknown      = "unknown"      // the BMC reported none of these states
 )
 
-// Driver talks to BMCs. Its methods return errors that wrap
-// inventory.ErrUnreachable (retry later), inventory.ErrRefused (wrong
-// credentials: a retry may lock the user), inventory.ErrResting (they were refused
-// before, and were not sent), inventory.ErrUnsupported (the BMC or this version of
-// Ingot cannot do it) or inventory.ErrInvalid.
+// Driver runs operations on BMCs. The errors of its methods wrap one of inventory.ErrUnreachable (retry later),
+// inventory.ErrRefused (wrong credentials: a retry may lock the user), inventory.ErrResting (the credentials were
+// refused before, and were not sent again), inventory.ErrUnsupported (the BMC or this version of Ingot cannot do it)
+// or inventory.ErrInvalid.
 type Driver struct {
 	cfg       Config
 	processes *processes
@@ -42,7 +40,7 @@ type Driver struct {
 	targets map[string]*target // by address
 }
 
-// New returns a Driver.
+// New returns a Driver. It replaces zero fields of cfg by their defaults.
 func New(cfg Config) *Driver {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -62,12 +60,12 @@ func New(cfg Config) *Driver {
 
 	if cfg.DigestKey == nil {
 		cfg.DigestKey = make([]byte, sha256.Size)
-		_, _ = rand.Read(cfg.DigestKey) // never returns an error, according to its documentation
+		_, _ = rand.Read(cfg.DigestKey) // never returns an error, as documented in crypto/rand
 	}
 
 	cfg.now, cfg.sleep, cfg.request, cfg.logout, cfg.busy = time.Now, clock.Sleep, redfishRequestTime, redfishLogoutTime, redfishBusyTime
 	if cfg.Home != "" {
-		if err := makeHome(cfg.Home); err != nil { // ipmitool is slower without it
+		if err := makeHome(cfg.Home); err != nil { // without it, ipmitool works but is slower
 			cfg.Log.Warn("making a home for ipmitool", "directory", cfg.Home, "error", err)
 			cfg.Home = ""
 		}
@@ -80,6 +78,6 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, processes: p, targets: map[string]*target{}}
 }
 
-// Close ends the Driver: no command starts afterwards. It closes LockFile, but
-// commands that are still running keep the file locked until they end.
+// Close prevents further commands from starting. It closes LockFile, but commands that are still running keep the file
+// locked until they end.
 func (d *Driver) Close() error { return d.processes.close() }

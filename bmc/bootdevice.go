@@ -10,17 +10,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SetBootDevice sets what the machine boots next: pxe, http (UEFI HTTP boot), disk, cdrom, bios or none
-// (the machine's own boot order). It succeeds if the device reads back as set. A
-// flag that reads back differently (once or persistent, EFI, valid) is only a
-// warning, because some BMCs obey flags that they do not show. A one-time device
-// that reads back as persistent is an error: the machine would boot it at every
-// start. fence is as in Set.
+// SetBootDevice sets what the machine boots next: pxe, http (UEFI HTTP boot), disk, cdrom, bios or none (the machine's
+// own boot order). It succeeds if a read shows the device. If a flag (once or persistent, EFI, valid) reads back
+// differently, it returns only a warning, because some BMCs obey flags that they do not show. But a one-time device
+// that reads back as persistent is an error: the machine would boot it at every start. fence is as in Set.
 //
-// A driver that cannot set the boot device accepts none, and pxe once with a
-// warning, because the machine's own boot order may start from the network.
+// With a driver that cannot set the boot device, SetBootDevice accepts none. It also accepts pxe once, with a warning,
+// because the machine's own boot order may start with the network.
 //
-// A BMC may forget the device after 60 s: switch the machine on right away.
+// A BMC may forget the device after 60 s, so switch the machine on right away.
 func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret,
 	want inventory.BootDevice, fence func(context.Context) error,
 ) (warning string, err error) {
@@ -46,7 +44,7 @@ func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password in
 	return warning, err
 }
 
-// ownBootOrder answers a request for a boot device if the driver cannot set one.
+// ownBootOrder returns the result of SetBootDevice for a driver that cannot set the boot device.
 func ownBootOrder(want inventory.BootDevice) (warning string, err error) {
 	switch {
 	case want.Device == "none":
@@ -57,10 +55,10 @@ func ownBootOrder(want inventory.BootDevice) (warning string, err error) {
 	return "", fmt.Errorf("the boot device cannot be chosen: %w", inventory.ErrUnsupported)
 }
 
-// setBootDevice writes the boot device and reads it back.
+// setBootDevice writes the boot device and reads it back. It returns a warning, or "".
 func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want inventory.BootDevice) (string, error) {
-	// Without this command the BMC clears the device after 60 s, or at the next
-	// power-on. Some BMCs reject it; the device is read back in any case.
+	// Without this command, the BMC clears the device after 60 s or at the next power-on. Some BMCs reject the command;
+	// the read below shows the result in any case.
 	if k, ok := s.provider.(flagKeeper); ok {
 		err := s.write(ctx, func() error { return k.keepBootFlags(ctx) })
 		if err != nil && final(err) && !isUnsupported(err) {
@@ -82,7 +80,7 @@ func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want i
 	}
 	switch {
 	case err == nil:
-	case wrote != nil && wrote.Error() == err.Error(): // an unreachable BMC: said once
+	case wrote != nil && wrote.Error() == err.Error(): // an unreachable BMC: report it only once
 		return "", err
 	default:
 		return "", errors.Join(wrote, err)
@@ -99,7 +97,7 @@ func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want i
 	return s.warnOfBoot(want, got), nil
 }
 
-// warnOfBoot returns what is not as wanted about a boot device that was read back, or "".
+// warnOfBoot returns a warning if the boot device that was read back differs from want in its flags, or "".
 func (s *session) warnOfBoot(want, got inventory.BootDevice) string {
 	var warnings []string
 	if r, ok := s.provider.(flagReader); ok && want.Device != "none" {
@@ -129,7 +127,7 @@ func (s *session) warnOfBoot(want, got inventory.BootDevice) string {
 	return fmt.Sprintf("boot device %s was read back, but %s", want.Device, strings.Join(warnings, "; "))
 }
 
-// describeBoot returns a boot device with its flags, as in "pxe once efi".
+// describeBoot returns a boot device with its flags, for example "pxe once efi".
 func describeBoot(b inventory.BootDevice) string {
 	if b.Device == "none" {
 		return b.Device

@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// After maxRefused refusals in a row, a BMC rests from these credentials for restRefused, and after each further
-	// one restFactor times as long, up to maxRest: many BMCs lock a user after five refusals within minutes.
+	// After maxRefused refusals in a row, the refused credentials are not sent for restRefused. Each further refusal
+	// multiplies this time by restFactor, up to maxRest. Many BMCs lock a user after five refusals within minutes.
 	maxRefused  = 3
 	restRefused = 5 * time.Minute
 	restFactor  = 4
 	maxRest     = 24 * time.Hour
-	// maxCredentials is how many refused credentials are remembered: the present ones, those that a change of the
-	// password left, and those before.
+	// maxCredentials limits how many refused credentials are stored: the current ones, both of an unfinished password
+	// change, and a few earlier ones.
 	maxCredentials = 4
 )
 
-// credentials returns a keyed digest of the user and the password.
+// credentials returns a keyed digest (HMAC) of user and password.
 func (d *Driver) credentials(b inventory.BMC, password inventory.Secret) string {
 	m := hmac.New(sha256.New, d.cfg.DigestKey)
 	_, _ = m.Write([]byte(b.User + "\x00" + password.Reveal())) // a hash never returns an error
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// rest returns how long credentials are not used after count refusals in a row.
+// rest returns how long refused credentials are not sent after count refusals in a row.
 func rest(count int) time.Duration {
 	out := time.Duration(0)
 	for n := maxRefused; n <= count && out < maxRest; n++ {
@@ -42,9 +42,9 @@ func rest(count int) time.Duration {
 	return min(out, maxRest)
 }
 
-// admit waits until another session may be opened. For credentials that were refused
-// too often it returns inventory.ErrResting at once: another try could lock the user
-// out (security S29). Other credentials are sent once, and a log-in that succeeds ends the rest of all.
+// admit waits until the rate limit permits another session. For credentials that were refused too often, it returns
+// inventory.ErrResting at once, because another attempt could lock the user (security S29). Other credentials may be
+// tried. After a successful log-in, all credentials may be tried again.
 func (d *Driver) admit(ctx context.Context, t *target, machine, who string) error {
 	now := d.cfg.now()
 	if err := d.loadRefusals(ctx, t); err != nil {
@@ -74,7 +74,7 @@ func (d *Driver) admit(ctx context.Context, t *target, machine, who string) erro
 	return d.cfg.sleep(ctx, time.Duration(-t.sessions/rate*float64(time.Minute)))
 }
 
-// loadRefusals reads the refusals of t from the store, once in a process: only this one writes them.
+// loadRefusals reads the refusals of t from the store, once per process: no other process writes them.
 func (d *Driver) loadRefusals(ctx context.Context, t *target) (err error) {
 	if t.loaded || d.cfg.Refusals == nil {
 		return nil
@@ -85,7 +85,7 @@ func (d *Driver) loadRefusals(ctx context.Context, t *target) (err error) {
 	return err
 }
 
-// putRefusals replaces the refusals of t, here and in the store.
+// putRefusals replaces the refusals of t, in memory and in the store.
 func (d *Driver) putRefusals(ctx context.Context, t *target, r inventory.BMCRefusals) {
 	t.refusals = r
 	if d.cfg.Refusals == nil {
@@ -96,7 +96,7 @@ func (d *Driver) putRefusals(ctx context.Context, t *target, r inventory.BMCRefu
 	}
 }
 
-// settle counts refusals in a row; a success resets the count.
+// settle counts a refusal (err is inventory.ErrRefused). If err is nil, it resets the count.
 func (d *Driver) settle(ctx context.Context, t *target, err error) {
 	r := t.refusals
 	switch {
@@ -109,8 +109,9 @@ func (d *Driver) settle(ctx context.Context, t *target, err error) {
 	}
 }
 
-// AllowRetry lets an operator order one log-in with each of the refused credentials: an unfinished change of the password
-// has two. The count stays, so what is refused again rests at once.
+// AllowRetry permits one log-in with each of the refused credentials, on the order of an operator; an unfinished
+// password change has two. The count stays, so credentials that are refused again are at once not sent for the next,
+// longer time.
 func (d *Driver) AllowRetry(ctx context.Context, b inventory.BMC) error {
 	if err := check(b); err != nil {
 		return err

@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	// maxOutput is how many bytes of a command's output are kept.
+	// maxOutput limits how many bytes of a command's output are kept.
 	maxOutput = 64 << 10
-	// powerTime limits a command that has no timeout.
+	// powerTime is the time limit for a command without a configured timeout.
 	powerTime = 30 * time.Second
 )
 
-// CheckCommand returns inventory.ErrInvalid if the configuration has no command
-// called name.
+// CheckCommand returns inventory.ErrInvalid if the configuration has no command with this name.
 func (d *Driver) CheckCommand(name string) error {
 	if _, ok := d.cfg.Commands[name]; !ok {
 		return fmt.Errorf("the server's configuration has no command %q under power.commands: %w", name, inventory.ErrInvalid)
@@ -29,7 +28,7 @@ func (d *Driver) CheckCommand(name string) error {
 	return nil
 }
 
-// command is a provider that runs an administrator's programs.
+// command is a provider that runs programs of the administrator.
 type command struct {
 	link
 	processes *processes
@@ -54,7 +53,7 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 	return &command{link: l, processes: d.processes, cmd: c, bmc: b, password: password}, nil
 }
 
-// close does nothing: a program that has ended left nothing open.
+// close does nothing: each program ends before its command returns.
 func (*command) close(context.Context) error { return nil }
 
 // readPower returns the last line of the status program's output.
@@ -67,7 +66,7 @@ func (p *command) readPower(ctx context.Context) (string, error) {
 	return lines[len(lines)-1], nil
 }
 
-// setPower runs the program for the state on or off.
+// setPower runs the program for power, which is on or off.
 func (p *command) setPower(ctx context.Context, power string) error {
 	argv := p.cmd.Off
 	if power == "on" {
@@ -77,7 +76,7 @@ func (p *command) setPower(ctx context.Context, power string) error {
 	return err
 }
 
-// run runs one program and returns its standard output.
+// run runs one program and returns its standard output. what names the program in errors.
 func (p *command) run(ctx context.Context, what string, argv []string) (out string, err error) {
 	err = p.do(ctx, func() error {
 		out, err = p.exec(ctx, what, argv)
@@ -111,7 +110,7 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	out := &head{left: maxOutput}
 	cmd.Stdout, cmd.Stderr = out, io.Discard
 
-	// On timeout, also kill the programs that this one has started.
+	// On timeout, also kill the processes that the program has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 2 * time.Second
@@ -126,14 +125,14 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	case errors.As(err, &exit):
 		return "", fmt.Errorf("%s ended with %s; run it by hand to see its output: %w", what, exit.ProcessState,
 			inventory.ErrUnreachable)
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // ErrWaitDelay: it succeeded, but left a process running
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // with ErrWaitDelay it succeeded, but left a process running
 		return "", fmt.Errorf("starting %s: %w: %w", what, inventory.ErrUnsupported, err)
 	}
 
 	return out.text.String(), nil
 }
 
-// head is a writer that keeps only the first bytes.
+// head is a writer that keeps only the first left bytes.
 type head struct {
 	text strings.Builder
 	left int

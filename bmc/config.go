@@ -11,83 +11,79 @@ import (
 )
 
 const (
-	// ipmitoolTime limits one run of ipmitool. ipmitool tries each of the five steps
-	// of opening a session, and the command, twice for up to 5 s.
+	// ipmitoolTime limits one run of ipmitool. Opening a session has five steps; ipmitool tries each step, and the
+	// command, twice for up to 5 s.
 	ipmitoolTime = 30 * time.Second
-	// redfishRequestTime limits one request: controllers of some servers take seconds for each.
+	// redfishRequestTime limits one request: some BMCs take seconds for each.
 	redfishRequestTime = 30 * time.Second
-	// redfishBusyTime is how long a command waits in all for a service that is busy.
+	// redfishBusyTime limits how long one command waits in total for a busy service.
 	redfishBusyTime = 30 * time.Second
-	// redfishLogoutTime limits a request for the deletion of a session, which happens even if the operation was canceled.
+	// redfishLogoutTime limits the deletion of a session, which is also done after the operation was canceled.
 	redfishLogoutTime = 15 * time.Second
-	// perMinute is the default limit of sessions with one BMC: the burst, and the
-	// rate per minute. A power cycle with its reads takes about thirty.
+	// perMinute is the default limit of sessions with one BMC per minute, and the size of a burst. A power cycle with its
+	// reads takes about thirty.
 	perMinute = 120
 )
 
-// Config is the configuration of a Driver. A zero field means its default.
+// Config is the configuration of a Driver. New replaces most zero fields by the defaults given below.
 type Config struct {
 	Log *slog.Logger
 	// Ipmitool is the path of ipmitool; "" = found in PATH.
 	Ipmitool string
-	// Home is the HOME directory of ipmitool, created as needed. It makes ipmitool
-	// start six times as fast. "" = none.
+	// Home is the HOME directory of ipmitool, created if needed. It contains a short list of vendors, with which ipmitool
+	// starts six times as fast. "" = none.
 	Home string
-	// Step is the pause between two reads while waiting for a power state (3 s).
-	// Hard is how long to wait (60 s), and Soft how long to wait after soft (180 s).
+	// Step is the pause between two reads of the power state (default 3 s). Hard limits the wait for a new state (60 s),
+	// and Soft the wait after soft (180 s).
 	Step, Hard, Soft time.Duration
-	// Settle is how long a BMC must go on answering after its reset to count as
-	// restarted (30 s). Back is how long it may be unreachable (5 min).
+	// Settle is how long a BMC must keep answering after its reset to count as restarted (default 30 s). Back limits how
+	// long it may be unreachable (5 min).
 	Settle, Back time.Duration
-	// Networks are the networks that BMCs may be in; nil = DefaultNetworks. No
-	// address outside of them is dialed.
+	// Networks are the networks in which BMCs may be; nil = DefaultNetworks. The Driver dials no address outside them.
 	Networks []netip.Prefix
 	// Resolver looks up the names of BMCs; nil = the system's resolver.
 	Resolver Resolver
-	// Authorities are the certificate authorities that may sign the certificates of BMCs; nil =
-	// the system's. Keys remembers the keys of certificates that they did not sign; nil = such
-	// certificates are refused.
+	// Authorities are the certificate authorities for the certificates of BMCs; nil = the system's. Keys stores the keys
+	// of certificates that no authority has signed; nil = such certificates are refused.
 	Authorities *x509.CertPool
 	Keys        KeyStore
-	// Refusals remembers refused log-ins across restarts; nil = they are forgotten with the Driver. DigestKey is the
-	// key of the digests of their credentials, 32 bytes; nil = a random one.
+	// Refusals stores refused log-ins across restarts; nil = they are kept only in memory. DigestKey is the HMAC key for
+	// the digests of refused credentials, 32 bytes; nil = a random one.
 	Refusals  RefusalStore
 	DigestKey []byte
-	// PerMinute is the limit of sessions per minute with one BMC; 0 = 120.
+	// PerMinute limits the sessions with one BMC per minute; 0 = 120.
 	PerMinute int
 	// Commands are the commands of driver exec, by name.
 	Commands map[string]Command
-	// LockFile is a file that this server's commands lock while they run, so that
-	// the next server can wait for them to end; "" = none.
+	// LockFile is a file that this server's programs keep locked while they run, so that the next server can wait for
+	// their end; "" = none.
 	LockFile string
-	// WakeFrom is the source address of magic packets. If it is the zero address,
-	// the routing table chooses one.
+	// WakeFrom is the source address of magic packets. If it is invalid, the routing table determines the source.
 	WakeFrom netip.Addr
-	// Observe is called after each operation with its context; nil = not.
+	// Observe is called after each operation, with the operation's context; nil = not called.
 	Observe func(context.Context, Operation)
 
 	now   func() time.Time
 	sleep func(context.Context, time.Duration) error
-	// request limits one request of Redfish, logout the deletion of its session, and busy how long a command waits
-	// for a busy service.
+	// request limits one Redfish request, logout the deletion of a session, and busy the total wait of a command for a
+	// busy service.
 	request, logout, busy time.Duration
 }
 
-// RefusalStore remembers the log-ins that BMCs have refused, across restarts.
+// RefusalStore stores the log-ins that BMCs have refused, across restarts.
 type RefusalStore interface {
-	// BMCRefusals returns what is remembered for the BMC at address; zero if there is nothing.
+	// BMCRefusals returns the refusals of the BMC at address, or zero if none are stored.
 	BMCRefusals(ctx context.Context, address string) (inventory.BMCRefusals, error)
-	// PutBMCRefusals replaces it. A count of 0 removes it.
+	// PutBMCRefusals replaces the refusals of the BMC at address. If r.Count is 0, it removes them.
 	PutBMCRefusals(ctx context.Context, address string, r inventory.BMCRefusals) error
 }
 
-// KeyStore remembers the TLS keys of BMCs.
+// KeyStore stores the TLS keys of BMCs.
 type KeyStore interface {
-	// KnownBMCKey returns the key that is known for the BMC at address (see
-	// inventory.BMC.KeyAddress), or "authority" if an authority had signed its first certificate. If
-	// nothing is known, it remembers fingerprint and returns it.
+	// KnownBMCKey returns the stored key of the BMC at address (see inventory.BMC.KeyAddress), or "authority" if an
+	// authority had signed the BMC's first certificate. If nothing is stored, it stores fingerprint and returns it.
 	KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error)
-	// HasBMCKey reports whether something is known for the BMC at address.
+	// HasBMCKey reports whether a key or "authority" is stored for the BMC at address.
 	HasBMCKey(ctx context.Context, address string) (bool, error)
 }
 
@@ -96,24 +92,23 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Command switches a machine by the administrator's programs. Each of On, Off and
-// Status is the absolute path of a program and its arguments; no shell is involved.
-// In arguments, {machine} is replaced by the machine's name and {host} by the
-// address of its BMC.
+// Command controls a machine with programs of the administrator. Each of On, Off and Status is the absolute path of a
+// program, followed by its arguments; no shell is involved. In the arguments, {machine} is replaced by the machine's
+// name, and {host} by the address of its BMC.
 //
-// The machine's password, if any, is one line on the program's standard input. Exit
-// status 0 means success. The last line of Status's output is on or off. No log and
-// no error contains a program's output.
+// The program gets the machine's password, if any, as one line on standard input. Exit status 0 means success. The
+// last line that Status prints must be on or off. No log and no error contains output of a program.
 type Command struct {
 	On, Off, Status []string
-	// Timeout limits each run of a program; 0 = 30 s.
+	// Timeout limits one run of a program; 0 = 30 s.
 	Timeout time.Duration
 }
 
-// Operation is an operation on a BMC that has ended. Driver, Name and Outcome have few values.
+// Operation describes a completed operation on a BMC. Driver, Name and Outcome have few different values, so they can
+// be metric labels.
 type Operation struct {
 	Driver, Name, Outcome string
-	// Machine is its name, and Address the host of its BMC; "" = not known.
+	// Machine is the machine's name, and Address the host of its BMC; "" = not known.
 	Machine, Address string
-	Took             time.Duration // with the time in which another operation used the BMC
+	Took             time.Duration // includes waiting for other operations on the BMC
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// newProvider returns a provider for the BMC dialed, whose host is an address that
-// may be dialed. name is the host in the inventory.
+// newProvider creates a provider for the BMC dialed, whose Host is a permitted address to dial. name is the BMC's host
+// in the inventory.
 type newProvider func(d *Driver, l link, name string, dialed inventory.BMC,
 	password inventory.Secret) (provider, error)
 
-// providers has the constructor of each driver that can read the power state. Machines
-// with another driver are switched by hand or by wake-on-LAN.
+// providers maps each driver that can read the power state to its constructor. Machines with another driver are
+// switched manually or by wake-on-LAN.
 var providers = map[string]newProvider{
 	inventory.DriverIPMI:    newIPMI,
 	inventory.DriverAMT:     newAMT,
@@ -22,8 +22,7 @@ var providers = map[string]newProvider{
 	inventory.DriverRPC:     newRPC,
 }
 
-// check returns an error for a BMC whose driver cannot read and change the power
-// state, or whose host or port is invalid.
+// check returns an error if the driver of b cannot read and change the power state, or if b's host or port is invalid.
 func check(b inventory.BMC) error {
 	can := b.Capabilities()
 	switch {

@@ -12,32 +12,32 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// silentError means that a BMC gave no answer. It is an inventory.ErrUnreachable.
+// silentError means that a BMC did not answer. It wraps inventory.ErrUnreachable.
 type silentError struct {
-	how   string // what was tried, and what the network reported
-	cause error  // what ipmitool or the network reported, for the debug log
+	how   string // what was tried, and the result
+	cause error  // error of ipmitool or the network, for the debug log
 }
 
-// Error is the second half of a sentence about the BMC; see [describeFailure].
+// Error returns the predicate of a sentence whose subject is the BMC; see [describeFailure].
 func (e silentError) Error() string   { return "does not answer (" + e.how + ")" }
 func (e silentError) Unwrap() []error { return []error{inventory.ErrUnreachable, e.cause} }
 
-// blindError means that the provider cannot read what boots next.
+// blindError means that the provider cannot read the next boot device. It wraps inventory.ErrUnsupported.
 type blindError struct{ why string }
 
 func (e blindError) Error() string { return e.why }
 func (e blindError) Unwrap() error { return inventory.ErrUnsupported }
 
-// fenceError is an error of the fence, as opposed to one of the BMC.
+// fenceError marks an error as returned by the fence, not by the BMC.
 type fenceError struct{ error }
 
 func (e fenceError) Unwrap() error { return e.error }
 
-// errUnconfirmed means that a BMC accepted a command, and its answer does not say that it carried it out.
+// errUnconfirmed means that a BMC accepted a command, but its answer does not confirm that it executed the command.
 var errUnconfirmed = errors.New("the BMC did not confirm the command")
 
-// final reports whether a write's error ends the operation. After any other error,
-// the write may have had an effect, and a read finds out.
+// final reports whether the error of a write ends the operation. After any other error, the write may have had an
+// effect, and the caller must read the state.
 func final(err error) bool {
 	var fenced fenceError
 	return errors.As(err, &fenced) || errors.Is(err, inventory.ErrRefused) || isUnsupported(err) ||
@@ -46,8 +46,8 @@ func final(err error) bool {
 
 func isUnsupported(err error) bool { return errors.Is(err, inventory.ErrUnsupported) }
 
-// requestLost returns the error of a request over HTTP that got no whole answer: a silentError if nothing came back, otherwise
-// an inventory.ErrUnreachable.
+// requestLost returns the error of an HTTP request without a complete answer: a silentError if the connection failed
+// or timed out, otherwise inventory.ErrUnreachable.
 func requestLost(protocol string, err error) error {
 	err = bare(err)
 	var dial *net.OpError
@@ -58,7 +58,7 @@ func requestLost(protocol string, err error) error {
 	return fmt.Errorf("%w: %w", inventory.ErrUnreachable, err)
 }
 
-// describeFailure returns the error of an operation on a BMC for the operator. name is the name of the BMC.
+// describeFailure returns err with the operation what and the BMC's name, as a sentence for the operator.
 func describeFailure(what, name string, err error) error {
 	var s silentError
 	if errors.As(err, &s) && strings.HasPrefix(err.Error(), s.Error()) {
@@ -67,8 +67,8 @@ func describeFailure(what, name string, err error) error {
 	return fmt.Errorf("%s: %s: %w", what, name, err)
 }
 
-// bare returns the cause of an HTTP client's error, without method and URL. Its text is clipped, because
-// net/http repeats the header that it could not read.
+// bare returns the cause of an HTTP client's error, without method and URL. Its text is clipped, because net/http
+// repeats a header that it could not parse.
 func bare(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -82,7 +82,7 @@ type clippedError struct{ error }
 func (e clippedError) Error() string { return clip(e.error.Error()) }
 func (e clippedError) Unwrap() error { return e.error }
 
-// clip shortens what a BMC or a program wrote, and replaces control characters by spaces.
+// clip shortens text from a BMC or a program to 400 characters, and replaces control characters by spaces.
 func clip(s string) string {
 	return plaintext.Clip(plaintext.Line(s, len(s)), 400)
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// defaultCipher is RAKP-HMAC-SHA256, HMAC-SHA256-128, AES-CBC-128.
+// defaultCipher is cipher suite 17: RAKP-HMAC-SHA256, HMAC-SHA256-128, AES-CBC-128.
 const defaultCipher = "17"
 
 func cipher(b inventory.BMC) string { return cmp.Or(b.CipherSuite, defaultCipher) }
 
-// checkCipher rejects an invalid cipher suite, and suite 0, which does not
-// authenticate (IPMI v2.0, table 22-20).
+// checkCipher returns an error for an invalid cipher suite, and for suite 0, which does not authenticate (IPMI v2.0,
+// table 22-20).
 func checkCipher(b inventory.BMC) error {
 	switch n, err := strconv.Atoi(cipher(b)); {
 	case err != nil || n < 0 || n > 255:
@@ -35,10 +35,9 @@ func checkCipher(b inventory.BMC) error {
 	return nil
 }
 
-// ipmi is a provider that runs ipmitool for one operation on one BMC. It passes the password through
-// a file descriptor; the environment could be read while the command runs. It always
-// sets the cipher suite, because ipmitool's search for one logs in twice and can run
-// a command twice.
+// ipmi is a provider that runs ipmitool for one operation on one BMC. It passes the password through a pipe, because
+// other processes could read the environment while ipmitool runs. It always sets the cipher suite: when ipmitool
+// searches for one, it logs in twice and can run a command twice.
 type ipmi struct {
 	link
 	processes *processes
@@ -46,7 +45,7 @@ type ipmi struct {
 	home      string // "" = none
 	bmc       inventory.BMC
 	password  inventory.Secret
-	// flagsValid is the valid bit of the boot flags that were read last.
+	// flagsValid is the valid bit of the boot flags that were last read.
 	flagsValid bool
 }
 
@@ -72,7 +71,7 @@ func newIPMI(d *Driver, l link, _ string, b inventory.BMC, password inventory.Se
 	return &ipmi{link: l, processes: d.processes, path: path, home: d.cfg.Home, bmc: b, password: password}, nil
 }
 
-// close does nothing: each command has a session of its own.
+// close does nothing: each run of ipmitool has its own session.
 func (*ipmi) close(context.Context) error { return nil }
 
 func (p *ipmi) readPower(ctx context.Context) (string, error) {
@@ -93,8 +92,8 @@ func (p *ipmi) setPower(ctx context.Context, power string) error {
 	return p.confirm(ctx, "Chassis Power Control:", "chassis", "power", power)
 }
 
-// keepBootFlags keeps the BMC from clearing the boot device after 60 s or at the
-// next reset (Set System Boot Options, parameter 3, IPMI v2.0 table 28-14).
+// keepBootFlags prevents the BMC from clearing the boot device after 60 s or at the next reset (Set System Boot
+// Options, parameter 3, IPMI v2.0 table 28-14).
 func (p *ipmi) keepBootFlags(ctx context.Context) error {
 	_, err := p.run(ctx, "raw", "0x00", "0x08", "0x03", "0x08")
 	return err
@@ -117,14 +116,14 @@ func (p *ipmi) setBootDevice(ctx context.Context, want inventory.BootDevice) err
 
 var bootFlags = regexp.MustCompile(`(?m)^Boot parameter data: ([0-9a-fA-F]{4,})\s*$`)
 
-// bootDevices are the values of the boot device selector (IPMI v2.0, table
-// 28-14, parameter 5, data 2, bits 5:2).
+// bootDevices maps values of the boot device selector to devices (IPMI v2.0, table 28-14, parameter 5, data 2, bits
+// 5:2).
 var bootDevices = map[byte]string{
 	0: "none", 1: "pxe", 2: "disk", 3: "safe", 4: "diag", 5: "cdrom", 6: "bios",
 	7: "remote-floppy", 8: "remote-cdrom", 9: "remote-media", 11: "remote-disk", 15: "floppy",
 }
 
-// readBootDevice reads the boot flags.
+// readBootDevice reads the boot device and its flags.
 func (p *ipmi) readBootDevice(ctx context.Context) (b inventory.BootDevice, err error) {
 	out, err := p.run(ctx, "chassis", "bootparam", "get", "5")
 	if err != nil {
@@ -150,7 +149,7 @@ func (p *ipmi) resetBMC(ctx context.Context) error {
 	return p.confirm(ctx, "Sent cold reset command to MC", "mc", "reset", "cold")
 }
 
-// confirm runs one ipmitool command, whose output must contain text.
+// confirm runs one ipmitool command. It returns errUnconfirmed if the output does not contain text.
 func (p *ipmi) confirm(ctx context.Context, text string, command ...string) error {
 	out, err := p.run(ctx, command...)
 	if err == nil && !strings.Contains(out, text) {
@@ -159,7 +158,7 @@ func (p *ipmi) confirm(ctx context.Context, text string, command ...string) erro
 	return err
 }
 
-// run runs one ipmitool command and returns its standard output and error.
+// run runs one ipmitool command and returns its standard output and standard error as one text.
 func (p *ipmi) run(ctx context.Context, command ...string) (out string, err error) {
 	err = p.do(ctx, func() error {
 		out, err = p.exec(ctx, command)
@@ -187,13 +186,13 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("starting ipmitool: %w", err)
 	}
-	defer func() { _ = r.Close() }() // only read
+	defer func() { _ = r.Close() }() // only read, so an error loses nothing
 
 	limited, cancel := context.WithTimeout(ctx, ipmitoolTime)
 	defer cancel()
 
-	// -v makes ipmitool report why it could not open a session. Without it, a wrong
-	// password looks like an unreachable BMC.
+	// -v makes ipmitool report why it could not open a session. Without -v, a wrong password looks the same as an
+	// unreachable BMC.
 	args := []string{
 		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(p.bmc.ListenPort()), "-U", p.bmc.User,
 		"-f", "/proc/self/fd/3", "-C", cipher(p.bmc), "-N", "5", "-R", "1",
@@ -225,9 +224,8 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	return text, nil
 }
 
-// passwordPipe returns the read end of a pipe that contains the password as one
-// line. The password is then in no argument, environment or file, and ipmitool
-// empties the pipe by reading it.
+// passwordPipe returns the read end of a pipe that contains the password as one line. The password therefore appears
+// in no argument, environment or file.
 func passwordPipe(password inventory.Secret) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -240,7 +238,7 @@ func passwordPipe(password inventory.Secret) (*os.File, error) {
 	return r, nil
 }
 
-// noise matches the lines of ipmitool -v that do not explain an error.
+// noise matches the output lines of ipmitool -v that do not help to explain an error.
 var noise = regexp.MustCompile(`^(Loading IANA|Running Get (VSO|PICMG)|Invalid completion code received|` +
 	`Discovered (IPMB|Target)|RAW RE[QS]|RAW RSP|\s*$)`)
 
@@ -255,10 +253,10 @@ func meaning(out string) string {
 	return strings.Join(lines, "; ")
 }
 
-// noAnswer matches what ipmitool writes when nothing came back from the BMC.
+// noAnswer matches ipmitool's messages for a BMC that did not answer.
 var noAnswer = regexp.MustCompile(`(?i)unable to establish|address lookup|could not open socket|timeout|no response`)
 
-// kinds maps ipmitool's messages to errors. The first match is used.
+// kinds maps ipmitool's messages to errors. The first match applies.
 var kinds = []struct {
 	re     *regexp.Regexp
 	kind   error
@@ -286,7 +284,7 @@ var kinds = []struct {
 	},
 }
 
-// classify returns the error for what ipmitool wrote before it ended with err. port is the BMC's.
+// classify returns an error for the output of ipmitool, which ended with err. port is the BMC's UDP port.
 func classify(out string, port int, err error) error {
 	said := meaning(out)
 	for _, k := range kinds {
@@ -304,7 +302,7 @@ func classify(out string, port int, err error) error {
 	return fmt.Errorf("ipmitool: %s: %w", clip(said), err)
 }
 
-// silentIPMI returns a silentError; said is what ipmitool wrote.
+// silentIPMI returns a silentError. said is ipmitool's output, port the BMC's UDP port.
 func silentIPMI(port int, said string) error {
 	how := fmt.Sprintf("IPMI, UDP port %d; check its address and that IPMI over LAN is enabled", port)
 	return silentError{how, errors.New(clip(said))}

@@ -11,9 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// noIPMI2 matches what ipmitool writes about a BMC that only speaks IPMI 1.5.
-// ipmitool writes it as well if its first packet is lost: it then repeats the request
-// in the IPMI 1.5 form, and the answer to that does not mention 2.0.
+// noIPMI2 matches ipmitool's message for a BMC that supports only IPMI 1.5. ipmitool also prints it if its first
+// packet is lost: it then repeats the request in the form of IPMI 1.5, whose answer does not mention 2.0.
 var noIPMI2 = regexp.MustCompile(`(?i)does not support IPMI v2`)
 
 const (
@@ -21,18 +20,17 @@ const (
 	capabilityTime  = time.Second
 )
 
-// authCapabilities is the request Get Channel Authentication Capabilities (IPMI v2.0,
-// section 22.13) outside of a session: this channel, privilege administrator, IPMI
-// 2.0 extended data.
+// authCapabilities is the request Get Channel Authentication Capabilities (IPMI v2.0, section 22.13) outside a
+// session: for this channel, privilege administrator, with IPMI 2.0 extended data.
 var authCapabilities = []byte{
 	0x06, 0x00, 0xff, 0x07, // RMCP, class IPMI
-	0x00, 0, 0, 0, 0, 0, 0, 0, 0, 9, // without authentication and session, 9 bytes
+	0x00, 0, 0, 0, 0, 0, 0, 0, 0, 9, // without authentication and session, 9 bytes follow
 	0x20, 0x06 << 2, 0xc8, 0x81, 0x00, 0x38, 0x80 | 0x0e, 0x04, 0xb5,
 }
 
-// judgeIPMI2 asks the BMC itself after ipmitool wrote noIPMI2; said is ipmitool's
-// text. It returns inventory.ErrUnsupported if the BMC answers that it does not
-// support IPMI 2.0, otherwise inventory.ErrUnreachable or the context's error.
+// judgeIPMI2 sends authCapabilities to the BMC after ipmitool has printed noIPMI2. It returns inventory.ErrUnsupported
+// if the BMC's answer excludes IPMI 2.0, otherwise inventory.ErrUnreachable or the context's error. said is ipmitool's
+// text.
 func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	for range capabilityTries {
 		if v2, err := askIPMI2(ctx, net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
@@ -49,14 +47,13 @@ func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	return silentIPMI(port, said)
 }
 
-// askIPMI2 asks whether the BMC at address speaks IPMI 2.0. It waits at most
-// capabilityTime for the answer.
+// askIPMI2 asks the BMC at address whether it supports IPMI 2.0, and waits up to capabilityTime for the answer.
 func askIPMI2(ctx context.Context, address string) (v2 bool, err error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", address)
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = conn.Close() }() // UDP
+	defer func() { _ = conn.Close() }() // UDP: nothing is lost
 	deadline := time.Now().Add(capabilityTime)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -79,9 +76,9 @@ func askIPMI2(ctx context.Context, address string) (v2 bool, err error) {
 	}
 }
 
-// readCapabilities parses the answer to authCapabilities (IPMI v2.0, table 22-15). v2
-// means that the BMC speaks IPMI 2.0. ok is false if b does not answer the question. A
-// BMC with IPMI 1.5 rejects the request for extended data or leaves its bit clear.
+// readCapabilities parses the answer to authCapabilities (IPMI v2.0, table 22-15). v2 reports whether the BMC supports
+// IPMI 2.0. ok is false if b is not a usable answer. A BMC with IPMI 1.5 rejects the request for extended data, or
+// clears the bit for it in the answer.
 func readCapabilities(b []byte) (v2, ok bool) {
 	const header = 4 + 10
 	if len(b) < header+8 || b[3] != 0x07 || b[4] != 0 || b[header+1]>>2 != 0x07 || b[header+5] != 0x38 {
@@ -90,9 +87,9 @@ func readCapabilities(b []byte) (v2, ok bool) {
 	data := b[header+6 : len(b)-1] // from the completion code to the checksum
 	switch data[0] {
 	case 0:
-	case 0xc1, 0xc7, 0xc8, 0xcc: // invalid command, length or field (table 5-2)
+	case 0xc1, 0xc7, 0xc8, 0xcc: // invalid command, length or field (table 5-2): IPMI 1.5
 		return false, true
-	default: // for example busy (0xc0) or starting (0xd2)
+	default: // for example busy (0xc0) or initializing (0xd2)
 		return false, false
 	}
 	if len(data) < 5 {

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SetMedia inserts the image at url into the machine's virtual CD drive, or ejects what is in it if
-// url is empty. It succeeds if a read shows it. fence is as in Set.
+// SetMedia inserts the image at url into the machine's virtual CD drive, or ejects all media if url is empty. It
+// succeeds if a read shows the change. fence is as in Set.
 func (d *Driver) SetMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string,
 	fence func(context.Context) error,
 ) error {
@@ -34,8 +34,8 @@ func (d *Driver) SetMedia(ctx context.Context, b inventory.BMC, password invento
 	})
 }
 
-// EjectMedia ejects the medium at url from the machine's virtual CD drives, and no other. It reports whether a
-// drive held it, and succeeds if a read shows that none does. fence is as in Set.
+// EjectMedia ejects only the medium at url from the machine's virtual CD drives. ejected reports whether a drive held
+// it. EjectMedia succeeds if a read shows that no drive holds it. fence is as in Set.
 func (d *Driver) EjectMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string,
 	fence func(context.Context) error,
 ) (ejected bool, err error) {
@@ -48,7 +48,8 @@ func (d *Driver) EjectMedia(ctx context.Context, b inventory.BMC, password inven
 	return ejected, err
 }
 
-// changeMedia changes what is in the virtual CD drives unless two reads show it as wanted already, and reads it back.
+// changeMedia calls change and then reads until the media in the virtual CD drives are as wanted. If two reads already
+// show them so, it changes nothing and returns false.
 func (s *session) changeMedia(ctx context.Context, driver string, wanted func(inserted []string) bool,
 	change func(mediaDrives) error,
 ) (changed bool, err error) {
@@ -58,7 +59,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 	}
 	now, err := drives.media(ctx)
 	if err == nil && wanted(now) {
-		now, err = drives.media(ctx) // as in turn
+		now, err = drives.media(ctx) // read twice, for the reason in turn
 	}
 	if err != nil || wanted(now) {
 		return false, err
@@ -72,7 +73,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 		if err != nil || wanted(now) {
 			return err == nil, err
 		}
-		if wrote != nil || time.Since(began) >= s.d.cfg.Hard { // a BMC may insert by a task, after its answer
+		if wrote != nil || time.Since(began) >= s.d.cfg.Hard { // a BMC may insert the medium in a task after it has answered
 			break
 		}
 		if err := s.d.cfg.sleep(ctx, s.d.cfg.Step); err != nil {
@@ -82,7 +83,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 	return false, errors.Join(wrote, fmt.Errorf("the virtual drives hold %q: %w", clipped(now), inventory.ErrUnreachable))
 }
 
-// clipped returns texts of a BMC as they may be shown.
+// clipped returns the texts of a BMC, each clipped so that it can be shown.
 func clipped(texts []string) []string {
 	texts = slices.Clone(texts)
 	for i, t := range texts {

@@ -9,12 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// lookupTime is how long a name may take to resolve.
+// lookupTime limits the look-up of a BMC's name.
 const lookupTime = 10 * time.Second
 
-// DefaultNetworks returns the networks that BMCs may be in if none are configured:
-// the private ranges (RFC 1918, RFC 4193). For a BMC with a public address, the
-// network must be configured.
+// DefaultNetworks returns the networks in which BMCs may be if none are configured: the private ranges (RFC 1918, RFC
+// 4193). For BMCs with public addresses, the networks must be configured.
 func DefaultNetworks() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -22,8 +21,8 @@ func DefaultNetworks() []netip.Prefix {
 	}
 }
 
-// CheckHost returns inventory.ErrInvalid for an address outside the configured
-// networks. It accepts any name: the address of a name is checked when it is dialed.
+// CheckHost returns inventory.ErrInvalid if host is an address outside the configured networks. It accepts every name,
+// because the address of a name is checked before each connection.
 func (d *Driver) CheckHost(host string) error {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
@@ -42,8 +41,8 @@ func (d *Driver) checkAddr(a netip.Addr) error {
 	return fmt.Errorf("%s is outside the networks that BMCs may be in (bmc.networks): %w", a, inventory.ErrInvalid)
 }
 
-// resolve returns a checked address of host. Callers dial this address and not the
-// name, which could resolve to another address the next time (security S17).
+// resolve returns an address of host in the configured networks. Callers must dial this address instead of the name,
+// which could resolve to another address the next time (security S17).
 func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap().String(), d.checkAddr(a)

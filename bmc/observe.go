@@ -13,15 +13,16 @@ import (
 const (
 	OutcomeOK          = "ok"
 	OutcomeUnreachable = "unreachable"
-	OutcomeRefused     = "refused" // the credentials
+	OutcomeRefused     = "refused" // the BMC refused the credentials
 	OutcomeUnsupported = "unsupported"
-	OutcomeInvalid     = "invalid" // what was asked for
-	OutcomeFenced      = "fenced"  // the run does not own the machine any more
+	OutcomeInvalid     = "invalid" // the request is invalid
+	OutcomeFenced      = "fenced"  // the run no longer owns the machine
 	OutcomeCancelled   = "cancelled"
-	OutcomeFailed      = "failed" // for another reason
+	OutcomeFailed      = "failed" // any other reason
 )
 
-// observe returns a function that reports the operation when it has ended with *err.
+// observe returns a function that reports the operation to Config.Observe. Call it when the operation has ended with
+// *err.
 func (d *Driver) observe(ctx context.Context, b inventory.BMC, what string, err *error) (ended func()) {
 	if d.cfg.Observe == nil {
 		return func() {}
@@ -30,7 +31,7 @@ func (d *Driver) observe(ctx context.Context, b inventory.BMC, what string, err 
 	return func() {
 		name := what
 		if strings.HasPrefix(what, "boot device") {
-			name = "boot device" // without its name, to have few values
+			name = "boot device" // without the device, to limit the number of names
 		}
 		driver := b.Driver
 		if _, known := providers[driver]; !known && !b.Wakes() {

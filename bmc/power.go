@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// State reads the power state: on, off, transitional or unknown.
+// State reads the power state: On, Off, Transitional or Unknown.
 func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.Secret) (string, error) {
 	state := Unknown
 	err := d.with(ctx, b, password, "reading power state", func(s *session) (err error) {
@@ -22,15 +22,15 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 	return state, err
 }
 
-// Set changes the power: on, off, soft (the system shuts down), cycle (off, then on)
-// or reset (of a machine that is on). It returns when a read shows the new state. It
-// writes nothing to a machine that two reads show in that state already. With wake-on-LAN the
-// state cannot be read: Set returns when the packets are sent, and only the machine's
-// network requests show that it started.
+// Set changes the power: on, off, soft (the system shuts down), cycle (off, then on) or reset (only of a machine that
+// is on). It returns nil once a read shows the new state. If two reads show that the machine already has this state,
+// it writes nothing.
 //
-// fence, if not nil, is called immediately before each write, while no other
-// operation of this Driver on the same BMC can run. If it returns an error, Set
-// returns that error and does not write.
+// Wake-on-LAN cannot read the state: Set then returns once the packets are sent, and only later network requests of
+// the machine show that it has started.
+//
+// fence, if not nil, is called immediately before each write, while no other operation of this Driver on the same BMC
+// can run. If it returns an error, Set does not write, and returns that error.
 func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string,
 	fence func(context.Context) error,
 ) error {
@@ -76,8 +76,7 @@ func (s *session) state(ctx context.Context) (string, error) {
 	return normalize(text), nil
 }
 
-// normalize returns the state for a provider's text, such as "Chassis Power is on",
-// "On" or "PoweringOff".
+// normalize converts the text of a provider, such as "Chassis Power is on", "On" or "PoweringOff", to a power state.
 func normalize(text string) string {
 	text = strings.ToLower(strings.TrimSpace(text))
 	text = strings.TrimSpace(strings.TrimPrefix(text, "chassis power is"))
@@ -92,14 +91,14 @@ func normalize(text string) string {
 	return Unknown
 }
 
-// turn sends the power command, unless two reads show the state want already, and
-// waits until a read shows that state.
+// turn sends the power command and waits until a read shows the state want. If two reads already show this state, it
+// sends nothing.
 func (s *session) turn(ctx context.Context, power, want string, within time.Duration) error {
-	// Do not write if the state cannot be read: the machine may be off already, and
-	// a soft shutdown would then be reported as done.
+	// Do not write if the state cannot be read: the machine may already be off, and a soft shutdown would then be
+	// reported as done.
 	now, err := s.state(ctx)
 	if err == nil && now == want {
-		now, err = s.state(ctx) // without a write, one wrong answer would be a success without effect
+		now, err = s.state(ctx) // read twice: after a single wrong answer, turn would report success without having written anything
 	}
 	if err != nil {
 		return err
@@ -112,15 +111,15 @@ func (s *session) turn(ctx context.Context, power, want string, within time.Dura
 		return wrote
 	}
 
-	// The answer to a write can get lost (UDP), so the power state decides.
+	// The answer to a write can be lost (UDP). Therefore only the power state counts.
 	if err := s.await(ctx, want, within); err != nil {
 		return errors.Join(wrote, err)
 	}
 	return nil
 }
 
-// reset restarts a machine that is on. The power state is on before and after, so
-// only the BMC's answer proves the reset.
+// reset restarts a machine that is on. Because the power state is on before and after, only the BMC's answer proves
+// the reset.
 func (s *session) reset(ctx context.Context) error {
 	now, err := s.state(ctx)
 	if err != nil {
@@ -136,8 +135,7 @@ func (s *session) reset(ctx context.Context) error {
 	return s.await(ctx, On, s.d.cfg.Hard)
 }
 
-// await reads the power state until it is want. An unreachable BMC is asked again for
-// up to the time within.
+// await reads the power state until it is want, for up to the time within. It also retries if the BMC is unreachable.
 func (s *session) await(ctx context.Context, want string, within time.Duration) error {
 	for began := time.Now(); ; {
 		now, err := s.state(ctx)

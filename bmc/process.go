@@ -14,34 +14,32 @@ import (
 )
 
 const (
-	// maxProcesses is how many programs that talk to BMCs may run at once.
+	// maxProcesses limits how many programs that control BMCs run at once.
 	maxProcesses = 64
-	// lockPoll is the pause between attempts to take the lock.
+	// lockPoll is the pause between two attempts to take the lock.
 	lockPoll = 50 * time.Millisecond
 )
 
-// processes runs ipmitool and the administrator's power commands. It guarantees that
-// only a fixed number of them run at once, and that a command of this server does not
-// take effect between the commands of a later server.
+// processes runs ipmitool and the administrator's power commands. It guarantees that at most maxProcesses of them run
+// at once, and that after a restart of the server, no command of the old process takes effect between commands of the
+// new one.
 //
-// For the second guarantee, the kernel kills a program when the server dies
-// (PR_SET_PDEATHSIG). Its child processes may survive. All of them inherit a lock
-// (flock(2)) on a file, and a new server takes that lock before its first command. A
-// child process may never end, so the new server waits at most as long as a command
-// may take. It then starts commands without the lock and takes the lock later.
+// For the second guarantee, the kernel kills a program when the server dies (PR_SET_PDEATHSIG). The program's child
+// processes may survive. All of them inherit a lock (flock(2)) on a file, and a new server takes this lock before its
+// first command. Because a child process may never end, the new server waits at most the time that a command may take.
+// It then starts commands without the lock, and takes the lock once it is free.
 type processes struct {
 	log   *slog.Logger
 	slots chan struct{}
-	// file is the lock file; "" = none. patience is how long to wait for the lock:
-	// the longest time that a command may take.
+	// file is the path of the lock file; "" = none. patience is how long to wait for the lock: the longest time that a
+	// command may take.
 	file     string
 	patience time.Duration
 
 	mu     sync.Mutex
 	lock   *os.File // open from the first command until close
 	locked bool
-	// began is when the wait for the lock began. Once patience has passed since then,
-	// overdue is set and commands start without the lock.
+	// began is when the wait for the lock began. After patience, overdue is set, and commands start without the lock.
 	began   time.Time
 	overdue bool
 	closed  bool
@@ -49,8 +47,8 @@ type processes struct {
 
 var errClosed = errors.New("the server is stopping")
 
-// enter waits for a slot, and for the programs of an earlier server. The caller must
-// call leave when its program has ended.
+// enter waits for a free slot and for the programs of an earlier server. When its program has ended, the caller must
+// call leave.
 func (p *processes) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -65,8 +63,8 @@ func (p *processes) enter(ctx context.Context) (leave func(), err error) {
 	return func() { <-p.slots }, nil
 }
 
-// acquireLock waits until a command may start. Its error wraps the context's error
-// or is errClosed.
+// acquireLock waits until a command may start. If ctx ends first, it returns the context's error, and after close it
+// returns errClosed.
 func (p *processes) acquireLock(ctx context.Context) error {
 	for {
 		if ready, err := p.tryLock(); ready || err != nil {
@@ -80,10 +78,9 @@ func (p *processes) acquireLock(ctx context.Context) error {
 	}
 }
 
-// tryLock takes the lock if it is free. ready means that a command may start: the
-// server holds the lock, the lock is overdue, or its file cannot be opened.
-// A program that starts without the lock inherits the open file, so it holds the
-// lock as well as soon as a later command takes it.
+// tryLock takes the lock if it is free. ready reports whether a command may start: the server holds the lock, the lock
+// is overdue, or the file cannot be opened. A program that starts without the lock inherits the open file, so it also
+// holds the lock once a later command has taken it.
 func (p *processes) tryLock() (ready bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +97,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 		f, err := os.OpenFile(p.file, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			p.log.Error("opening the lock file of BMC commands", "file", p.file, "error", err)
-			return true, nil // a full disk must not make BMCs unreachable
+			return true, nil // for example on a full disk, which must not make BMCs unreachable
 		}
 		p.lock, p.began = f, time.Now()
 	}
@@ -122,7 +119,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 	return p.locked || p.overdue, nil
 }
 
-// run starts cmd and waits until it ends. It must be called between enter and leave.
+// run starts cmd and waits until it ends. Call it only between enter and leave.
 func (p *processes) run(cmd *exec.Cmd) error {
 	p.mu.Lock()
 	if p.lock != nil {
@@ -134,14 +131,13 @@ func (p *processes) run(cmd *exec.Cmd) error {
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 
-	// The kernel sends the signal when the thread ends that started the program.
+	// The kernel sends Pdeathsig when the thread that started the program ends, so keep this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return cmd.Run()
 }
 
-// close closes the lock file. Programs that are still running hold the lock until
-// they end.
+// close closes the lock file and makes enter fail. Running programs hold the lock until they end.
 func (p *processes) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

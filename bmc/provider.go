@@ -6,48 +6,47 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// provider switches one machine during one operation. What a driver's capabilities include beyond
-// the power, its provider offers by the interfaces below.
+// provider controls the power of one machine during one operation. Further capabilities of a driver are methods of the
+// optional interfaces below.
 type provider interface {
-	// readPower returns the power state as the BMC writes it, for normalize.
+	// readPower returns the power state in the BMC's own words; normalize converts it.
 	readPower(ctx context.Context) (string, error)
 	// setPower requests one change of the power state: on, off, soft or reset.
 	setPower(ctx context.Context, power string) error
-	// close ends what the commands have opened at the BMC.
+	// close ends the sessions and connections that the commands have opened.
 	close(ctx context.Context) error
 }
 
 // bootChooser is a provider that can set and read the boot device.
 type bootChooser interface {
 	setBootDevice(ctx context.Context, want inventory.BootDevice) error
-	// readBootDevice returns the device none if no device is set, and a blindError if it cannot be read.
+	// readBootDevice returns the device none if no device is set, and a blindError if the device cannot be read.
 	readBootDevice(ctx context.Context) (inventory.BootDevice, error)
 }
 
-// flagReader is a bootChooser that also reads the boot device's flags.
+// flagReader is a bootChooser that can also read the flags of the boot device.
 type flagReader interface {
-	// hasValidFlags reports whether the flags that were read last are marked as valid.
+	// hasValidFlags reports whether the flags that were last read are marked as valid.
 	hasValidFlags() bool
 }
 
-// flagKeeper is a provider whose BMC forgets the boot device unless keepBootFlags
-// is called.
+// flagKeeper is a provider whose BMC may forget the boot device unless keepBootFlags is called first.
 type flagKeeper interface {
 	keepBootFlags(ctx context.Context) error
 }
 
 // pendingReader is a bootChooser whose BMC may hold another boot device for a later start.
 type pendingReader interface {
-	// describePending describes that boot device if it is not want. "" = there is none.
+	// describePending describes the boot device for a later start. "" = there is none, or it is want.
 	describePending(want string) string
 }
 
-// selfTester is a provider that can check whether its commands would have an effect.
+// selfTester is a provider that can check whether a boot device would have an effect.
 type selfTester interface {
 	ready(ctx context.Context) error
 }
 
-// inspector is a provider that can read more of a report.
+// inspector is a provider that can add further data to a report.
 type inspector interface {
 	inspect(ctx context.Context, r *inventory.BMCReport) error
 }
@@ -57,41 +56,42 @@ type resetter interface {
 	resetBMC(ctx context.Context) error
 }
 
-// resetWitness is a provider whose BMC may report when it was last reset.
+// resetWitness is a provider whose BMC may report the time of its last reset.
 type resetWitness interface {
-	lastReset(ctx context.Context) (at string, err error) // "" = it does not report it
+	lastReset(ctx context.Context) (at string, err error) // "" = it is not reported
 }
 
-// mediaDrives is a provider of virtual CD drives.
+// mediaDrives is a provider for a BMC with virtual CD drives.
 type mediaDrives interface {
-	// media returns the URLs of the media in the drives; a medium without URL is "unknown".
+	// media returns the URLs of the inserted media. A medium without a URL is "unknown".
 	media(ctx context.Context) (inserted []string, err error)
-	// insert ejects all media, and inserts the one at url.
+	// insert ejects all media and then inserts the image at url.
 	insert(ctx context.Context, url string) error
 	// eject ejects the medium at url, or all media if url is empty.
 	eject(ctx context.Context, url string) error
 }
 
-// passwordSetter is a provider that can change the password of the user that is logged in.
+// passwordSetter is a provider that can change the password of the logged-in user.
 type passwordSetter interface {
 	setPassword(ctx context.Context, next inventory.Secret) error
 }
 
-// fencedProvider is a provider whose commands write several times. It calls fence immediately
-// before each write; nil means that it need not.
+// fencedProvider is a provider whose commands write several times. guard sets the function that it must call
+// immediately before each write; nil = none.
 type fencedProvider interface {
 	guard(fence func(context.Context) error)
 }
 
-// link is what the commands of one operation share.
+// link is what all commands of one operation share.
 type link struct {
 	target *target
-	// admit is called before each command, and settle with its error.
+	// admit is called before each command (of Redfish: before each log-in), and settle afterwards with the command's
+	// error.
 	admit  func(context.Context) error
 	settle func(error)
 }
 
-// do calls admit, command and settle, and returns the command's error.
+// do calls admit, command and settle. It returns the command's error, or the error of admit.
 func (l *link) do(ctx context.Context, command func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err

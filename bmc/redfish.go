@@ -17,13 +17,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// redfish is a provider for a BMC that speaks Redfish (DSP0266). bmclib's client writes, and gofish reads back.
+// redfish is a provider for Redfish (DSP0266). It mostly writes with bmclib's client, and reads back with gofish.
 type redfish struct {
 	login     *redfishLogin
 	transport *redfishTransport
-	// wanted is the boot device that was written. Some BMCs set it by a job, after their answer.
+	// wanted is the boot device that was written. Some BMCs apply it in a job after they have answered.
 	wanted *inventory.BootDevice
-	// patience is how long to wait for that job, and step the pause between two reads.
+	// patience is how long to wait for such a job, and step the pause between two reads.
 	patience, step time.Duration
 }
 
@@ -68,14 +68,14 @@ func (p *redfish) readPower(ctx context.Context) (state string, err error) {
 func (p *redfish) setPower(ctx context.Context, power string) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		ok, err := s.writer.PowerSet(ctx, power)
-		if err == nil && !ok && power != "soft" { // bmclib never confirms soft
+		if err == nil && !ok && power != "soft" { // for soft, bmclib never returns true
 			return errUnconfirmed
 		}
 		return err
 	})
 }
 
-// setBootDevice sets the boot override. It writes nothing for none if there is no override.
+// setBootDevice writes the boot override. For the device none, it writes nothing if no override is set.
 func (p *redfish) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
 	p.wanted, p.transport.wantedBoot = &want, want.Device
 	return p.login.run(ctx, func(s redfishService) error {
@@ -92,7 +92,7 @@ func (p *redfish) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 			if now.Device == "none" {
 				return nil
 			}
-			// Only the target changes: some services refuse Once, and a mode might stay in force.
+			// Change only the target: some services reject Once, and a changed mode might stay set.
 			persistent, efi = now.Persistent, now.EFI
 		}
 		_, err := s.writer.BootDeviceSet(ctx, word, persistent, efi)
@@ -100,7 +100,7 @@ func (p *redfish) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 	})
 }
 
-// overrideTargets are the boot devices by their names in Redfish.
+// overrideTargets maps Redfish's names of boot devices to those of Ingot.
 var overrideTargets = map[fish.BootSourceOverrideTarget]string{
 	"":                                     "none",
 	fish.NoneBootSourceOverrideTarget:      "none",
@@ -111,7 +111,7 @@ var overrideTargets = map[fish.BootSourceOverrideTarget]string{
 	fish.UefiHTTPBootSourceOverrideTarget:  "http",
 }
 
-// overrideOf returns the boot override that is in force, or the device none.
+// overrideOf returns the boot device that a boot override sets; the device is none if it sets none.
 func overrideOf(b fish.Boot) inventory.BootDevice {
 	out := inventory.BootDevice{
 		Device:     "unknown",
@@ -127,9 +127,9 @@ func overrideOf(b fish.Boot) inventory.BootDevice {
 	return out
 }
 
-// readBootDevice reads the boot override. After setBootDevice it reads until the override is
-// the one that was set, for as long as a change of power may take. Two reads in a row must show that there is none: so
-// does an answer that lacks the override, which a BMC may give while a job changes it.
+// readBootDevice reads the boot override. After setBootDevice, it repeats the read until it shows the override that
+// was written, for at most p.patience. After writing the device none, it requires two consecutive reads without an
+// override, because a BMC may also omit the override from an answer while a job changes it.
 func (p *redfish) readBootDevice(ctx context.Context) (now inventory.BootDevice, err error) {
 	for began, before := time.Now(), ""; ; before = now.Device {
 		err = p.login.run(ctx, func(s redfishService) error {
@@ -156,10 +156,11 @@ func (p *redfish) readBootDevice(ctx context.Context) (now inventory.BootDevice,
 	}
 }
 
-// hasValidFlags returns true, because Redfish marks no flag as invalid.
+// hasValidFlags always returns true, because Redfish does not mark flags as invalid.
 func (p *redfish) hasValidFlags() bool { return true }
 
-// describePending describes the boot device of the settings object that the last read of the system has found.
+// describePending describes the boot device that the settings object held at the last read, unless it is none or want.
+// "" = none.
 func (p *redfish) describePending(want string) string {
 	if word := bootWord(p.transport.pending); word != "none" && word != want {
 		return "the BMC may use " + word + " at a later start, which " + clip(p.transport.settingsPath) + " holds"
@@ -167,7 +168,7 @@ func (p *redfish) describePending(want string) string {
 	return ""
 }
 
-// resetBMC restarts the BMC, gracefully if it can. The session ends.
+// resetBMC restarts the BMC, gracefully if the BMC supports that. The session ends.
 func (p *redfish) resetBMC(ctx context.Context) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		m, err := s.manager()
@@ -183,7 +184,7 @@ func (p *redfish) resetBMC(ctx context.Context) error {
 	})
 }
 
-// lastReset returns when the BMC was last reset, as it writes it, or "" if it does not report it.
+// lastReset returns the BMC's own text for the time of its last reset, or "" if it does not report it.
 func (p *redfish) lastReset(ctx context.Context) (at string, err error) {
 	err = p.login.run(ctx, func(s redfishService) error {
 		m, err := s.manager()
@@ -217,7 +218,7 @@ func (p *redfish) eject(ctx context.Context, url string) error {
 	return p.login.run(ctx, func(s redfishService) error { return s.eject(url) })
 }
 
-// inspect reads what bmclib does not offer, and what is odd about the service.
+// inspect reads into r what bmclib does not offer, and the deviations of the service from the specification.
 func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		p.transport.inspects = true
@@ -233,7 +234,7 @@ func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 		if m, err := s.manager(); err == nil {
 			r.Controller = clip(m.FirmwareVersion)
 		}
-		// Not all services have the following, and not all users may read it.
+		// Not every service has the resources below, and not every user may read them.
 		if b, err := system.SecureBoot(); err == nil && b != nil {
 			r.SecureBoot = strings.ToLower(clip(string(b.SecureBootCurrentBoot)))
 		}
@@ -245,7 +246,7 @@ func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 	})
 }
 
-// setPassword changes the password of the user's account (DSP0266, ManagerAccount).
+// setPassword changes the password of the account of the user that is logged in (DSP0266, ManagerAccount).
 func (p *redfish) setPassword(ctx context.Context, next inventory.Secret) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		account, err := s.account()

@@ -18,14 +18,14 @@ import (
 	fish "github.com/stmcginnis/gofish/redfish"
 )
 
-// A Redfish service may add properties to a resource, and some give one another JSON type than its schema
-// does. gofish decodes a resource whole or not at all. Therefore only the properties that Ingot uses reach
-// gofish, in the types that it expects.
+// A Redfish service may add properties to a resource, and some services return a property in another JSON type than
+// the schema requires. gofish decodes a resource completely or not at all. Therefore gofish gets only the properties
+// that Ingot uses, in the types that it expects.
 
-// reader returns a JSON value in the type that gofish expects. nil = the property is left out.
+// reader converts a JSON value to the type that gofish expects. nil = omit the property.
 type reader func(value any) any
 
-// usedProperties are the properties that Ingot uses, of all resources. No two resources use one name for
+// usedProperties reads the properties that Ingot uses, for all kinds of resources. No two kinds use one name for
 // different types.
 var usedProperties = fields(map[string]reader{
 	"@odata.id":   text,
@@ -86,8 +86,8 @@ var (
 	status = fields(map[string]reader{"Health": text})
 )
 
-// fields reads an object. If it is another type, its properties are unknown and not absent: a boot device
-// that cannot be read must not count as no boot device.
+// fields returns a reader for an object with these properties. If the value is not an object, each property gets an
+// unknown value instead of being absent: a boot device that cannot be read must not count as no boot device.
 func fields(properties map[string]reader) reader {
 	return func(value any) any {
 		object, ok := value.(map[string]any)
@@ -108,7 +108,7 @@ func fields(properties map[string]reader) reader {
 	}
 }
 
-// list reads an array, or a single value as an array of one.
+// list returns a reader for an array. It reads a single value as an array of one element.
 func list(read reader) reader {
 	return func(value any) any {
 		values, ok := value.([]any)
@@ -125,7 +125,7 @@ func list(read reader) reader {
 	}
 }
 
-// text reads a string, and everything else as its JSON, which never equals a state that Ingot waits for.
+// text reads a string. It returns any other value as JSON text, which never equals a state that Ingot waits for.
 func text(value any) any {
 	if s, ok := value.(string); ok || value == nil {
 		return s
@@ -137,7 +137,7 @@ func text(value any) any {
 	return string(out)
 }
 
-// linked reads a link to a resource.
+// linked reads a link to a resource; it returns nil if the value contains none.
 func linked(value any) any {
 	id := value
 	if object, ok := value.(map[string]any); ok {
@@ -151,7 +151,8 @@ func linked(value any) any {
 	return nil
 }
 
-// boolean reads a boolean. Another value stays, so that gofish refuses it by its name: the flag may prove a write.
+// boolean reads a boolean. It returns any other value unchanged, so that gofish fails and names the property: the flag
+// may be the proof of a write.
 func boolean(value any) any {
 	s, _ := text(value).(string)
 	switch strings.ToLower(s) {
@@ -180,8 +181,8 @@ func whole(value any) any {
 	return int(math.Round(f))
 }
 
-// usedPart returns the properties of a resource that Ingot uses, and its ETag. path is where it was read, for a
-// resource that does not name its own path. nil = the body is no JSON object.
+// usedPart returns the properties of a resource that Ingot uses, and the ETag in its body. path becomes the resource's
+// @odata.id if the body has none. It returns nil if the body is not a JSON object.
 func usedPart(body []byte, path string) (used map[string]any, tag string) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
@@ -197,8 +198,8 @@ func usedPart(body []byte, path string) (used map[string]any, tag string) {
 	return used, tag
 }
 
-// used returns the part of a resource that Ingot uses, with paths for links, and with only the system to use
-// and its manager. It gives the answer the ETag that is in the resource alone.
+// used returns the used part of a resource as JSON, with all links as paths. Collections contain only the system to
+// use and its managers. If only the body contains an ETag, used adds it to the header of the answer.
 func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte) ([]byte, error) {
 	if t.inspects {
 		for _, text := range oddProperties(body, q.URL.Path) {
@@ -242,7 +243,7 @@ func membersOf(collection map[string]any) []any {
 	return members
 }
 
-// pathOf returns the path that a reference names, without a slash at its end.
+// pathOf returns the path in a reference to a resource, without a trailing slash.
 func pathOf(reference any) string {
 	object, _ := reference.(map[string]any)
 	id, _ := object["@odata.id"].(string)
@@ -251,7 +252,7 @@ func pathOf(reference any) string {
 
 func lastPart(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// localize replaces all links of a value by paths.
+// localize replaces all links in value by paths, in place.
 func (t *redfishTransport) localize(base *url.URL, value any) {
 	switch v := value.(type) {
 	case []any:
@@ -269,8 +270,8 @@ func (t *redfishTransport) localize(base *url.URL, value any) {
 	}
 }
 
-// local returns the path of a link of a resource at base. A link to another host becomes a path that RoundTrip
-// refuses by the host's name, if the link is used.
+// local returns the path of a link in a resource at base. A link to another host becomes a path that begins with
+// elsewhere: RoundTrip refuses such a path and names the host, so the link fails only if it is used.
 func (t *redfishTransport) local(base *url.URL, link string) string {
 	if strings.HasPrefix(link, "/") && !strings.HasPrefix(link, "//") {
 		return link
@@ -289,8 +290,8 @@ func (t *redfishTransport) local(base *url.URL, link string) string {
 	return to.RequestURI()
 }
 
-// tag remembers the ETags of a resource: the one in the header, the one in the body, and the forms of both that
-// services accept instead.
+// tag stores the ETags of a resource in t.tags: those of the header and of the body, each also in the variants that
+// some services require.
 func (t *redfishTransport) tag(path string, header http.Header, inBody string) {
 	var tags []string
 	for _, tag := range []string{header.Get("ETag"), inBody} {
@@ -309,7 +310,7 @@ func (t *redfishTransport) tag(path string, header http.Header, inBody string) {
 	}
 }
 
-// schemas are gofish's types, by the start of @odata.type.
+// schemas maps the beginning of @odata.type to gofish's type for it.
 var schemas = map[string]func() any{
 	"#ServiceRoot":    func() any { return new(gofish.Service) },
 	"#ComputerSystem": func() any { return new(fish.ComputerSystem) },
@@ -320,7 +321,7 @@ var schemas = map[string]func() any{
 	"#Thermal":        func() any { return new(fish.Thermal) },
 }
 
-// oddProperties returns a sentence for each property of a resource whose type is not the one that gofish knows.
+// oddProperties returns a sentence for each property of a resource that has another JSON type than gofish expects.
 func oddProperties(body []byte, path string) (odd []string) {
 	var typed struct {
 		Type string `json:"@odata.type"`

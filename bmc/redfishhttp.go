@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// maxRequests and maxBytes limit one command: a service could name ever more links to follow.
+	// maxRequests and maxBytes limit one command, because a service could return more and more links to follow.
 	maxRequests, maxBytes = 300, 16 << 20
 )
 
-// redfishTransport sends the requests of one operation on a Redfish service. bmclib and gofish
-// neither pass a context nor return the status of an answer, so this transport adds the context of
-// the present command and records why a request failed. It sends requests to this service only,
-// whatever links the service returns, and calls the fence before each write.
+// redfishTransport sends the requests of one operation to a Redfish service. bmclib and gofish pass no context and do
+// not return the status of an answer. Therefore this transport adds the context of the current command, and records
+// why a request failed. Whatever links the service returns, it sends requests only to this service. It calls the fence
+// before each write.
 type redfishTransport struct {
 	http   *http.Transport
 	host   string // host and port, as in the inventory
 	dialed string // address and port
 	system string // the id of the system to use; "" = the only one
 
-	request time.Duration // limit of one request
-	busy    time.Duration // how long a command waits in all for a busy service
+	request time.Duration // time limit of one request
+	busy    time.Duration // total time for which a command waits for a busy service
 	sleep   func(context.Context, time.Duration) error
 	now     func() time.Time
 	admit   func(context.Context) error // called before a request is repeated for a busy service
@@ -40,38 +40,38 @@ type redfishTransport struct {
 	ctx     context.Context
 	fence   func(context.Context) error
 	session bmcSession
-	cause   error // of the last request that failed
-	expired bool  // the session was not accepted any more
-	login   bool  // a log-in was sent
-	// requests and bytes are what the present command has sent and received, and waited how long it waited for a
+	cause   error // why the last failed request failed
+	expired bool  // the service no longer accepted the session
+	login   bool  // the current command has sent a log-in
+	// requests and bytes count what the current command has sent and received. waited is how long it has waited for a
 	// busy service.
 	requests, bytes int
 	waited          time.Duration
 	lost            bool   // a log-in was sent but not answered
-	full            bool   // a log-in was answered that the service has no session left
-	from            string // this client's address
-	noLogin         bool   // the service has no sessions
+	full            bool   // the service answered a log-in that it has no session left
+	from            string // local address of the last connection
+	noLogin         bool   // the service supports no sessions
 
-	// What the service said about itself.
-	systems, managers string              // paths of these collections
-	managedBy         []string            // paths of the managers of the system to use
-	systemPath        string              // of the system to use
-	settingsPath      string              // of its settings object; "" = it has none
-	pending           map[string]any      // boot override in the settings object, in addition to the system's
-	bootPath          string              // of the resource that accepted the boot device; "" = none yet
-	tags              map[string][]string // the present ETags of a resource, by its path
+	// What the service has returned about itself:
+	systems, managers string              // paths of these two collections
+	managedBy         []string            // paths of the managers of the used system
+	systemPath        string              // path of the used system
+	settingsPath      string              // path of the system's settings object; "" = it has none
+	pending           map[string]any      // boot override that only the settings object holds
+	bootPath          string              // path of the resource that accepted the boot device; "" = none yet
+	tags              map[string][]string // current ETags of each resource, by its path
 
 	wantedBoot string // the boot device that the operation sets; "" = it sets none
 
-	inspects bool            // an answer's types are compared with the schema's
-	odd      []string        // what deviates from the specification, at most maxOdd
-	noted    map[string]bool // kinds of such things
+	inspects bool            // compare the types in answers with the schema
+	odd      []string        // deviations from the specification, at most maxOdd
+	noted    map[string]bool // kinds of deviation that odd already contains
 }
 
-// maxOdd is how much of what is odd about a service is reported.
+// maxOdd limits how many deviations of a service are reported.
 const maxOdd = 40
 
-// note records what is odd about the service, once for each kind.
+// note records a deviation of the service from the specification, once per kind.
 func (t *redfishTransport) note(kind, format string, args ...any) {
 	if len(t.odd) < maxOdd && !t.noted[kind] {
 		t.noted[kind] = true
@@ -79,7 +79,7 @@ func (t *redfishTransport) note(kind, format string, args ...any) {
 	}
 }
 
-// newRedfishTransport returns a transport to the BMC at the address dialed.Host. name is its host in
+// newRedfishTransport returns a transport to the BMC dialed, whose Host is the address to dial. name is its host in
 // the inventory.
 func (d *Driver) newRedfishTransport(name string, dialed inventory.BMC) *redfishTransport {
 	port := strconv.Itoa(dialed.ListenPort())
@@ -98,14 +98,14 @@ func (d *Driver) newRedfishTransport(name string, dialed inventory.BMC) *redfish
 	}
 }
 
-// begin starts a command.
+// begin resets the state of the transport for a new command.
 func (t *redfishTransport) begin(ctx context.Context) {
 	t.ctx, t.cause, t.expired, t.login = ctx, nil, false, false
 	t.requests, t.bytes, t.waited = 0, 0, 0
 }
 
-// errorOf returns the error of a command: what the transport recorded if there is anything, because
-// bmclib and gofish return only the text.
+// errorOf returns the error of the current command, which ended with err. It prefers the cause that the transport
+// recorded, because bmclib and gofish return only text.
 func (t *redfishTransport) errorOf(err error) error {
 	switch {
 	case err == nil:
@@ -118,7 +118,7 @@ func (t *redfishTransport) errorOf(err error) error {
 	return fmt.Errorf("the BMC's answer cannot be used: %s: %w", clip(err.Error()), inventory.ErrUnsupported)
 }
 
-// RoundTrip sends a request and reads the whole answer.
+// RoundTrip sends a request and reads the complete answer. It implements http.RoundTripper.
 func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	if name, ok := strings.CutPrefix(q.URL.Path, elsewhere); ok {
 		t.cause = anotherHost(name)
@@ -153,7 +153,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	if res.StatusCode >= 300 && !logout {
 		t.expired = res.StatusCode == http.StatusUnauthorized && q.Header.Get("X-Auth-Token") != ""
 		t.cause = judgeStatus(q, res.StatusCode, body, x.login)
-		if x.write && x.waits > 0 && isUnsupported(t.cause) { // a write that was refused as busy may have been carried out
+		if x.write && x.waits > 0 && isUnsupported(t.cause) { // the service may have executed a write that it answered as busy
 			t.cause = fmt.Errorf("after the BMC was busy: %s: %w", strings.TrimSuffix(t.cause.Error(), ": "+inventory.ErrUnsupported.Error()),
 				inventory.ErrUnreachable)
 		}
@@ -161,7 +161,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// askSession sends a request about a session with the session's own token.
+// askSession sends a request for a session's own resource, with the token of that session.
 func (t *redfishTransport) askSession(method string, s bmcSession) (status int, err error) {
 	u := url.URL{Scheme: "https", Host: t.host, Path: s.path}
 	q, err := http.NewRequestWithContext(t.ctx, method, u.String(), http.NoBody)
@@ -176,7 +176,7 @@ func (t *redfishTransport) askSession(method string, s bmcSession) (status int, 
 	return res.StatusCode, res.Body.Close()
 }
 
-// failed records why a request was not answered. login: it was a log-in.
+// failed records why a request got no usable answer. login reports whether it was a log-in.
 func (t *redfishTransport) failed(err error, login bool) {
 	var fenced fenceError
 	untrusted := judgeTLS(err)
@@ -184,25 +184,25 @@ func (t *redfishTransport) failed(err error, login bool) {
 	case errors.As(err, &fenced), isUnsupported(err), errors.Is(err, inventory.ErrRefused):
 		t.cause = err
 	case untrusted != nil:
-		t.cause, t.lost = untrusted, false // nothing was sent
+		t.cause, t.lost = untrusted, false // no log-in was sent
 	default:
 		t.cause, t.lost = requestLost("Redfish", err), t.lost || login
 	}
 }
 
-// accountsPath is in the path of an account, about which an answer may repeat a password.
+// accountsPath is part of the path of an account. The answer to a request with this path may repeat a password.
 const accountsPath = "/Accounts/"
 
-// errTooMuch means that a command took more than maxRequests or maxBytes.
+// errTooMuch means that a command exceeded maxRequests or maxBytes.
 var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: update its firmware, or use another "+
 	"driver: %w", maxRequests, maxBytes>>20, inventory.ErrUnsupported)
 
-// errNull means that an answer is null instead of an object. gofish panics on it, in a goroutine, which would
-// end the server.
+// errNull means that a resource is null instead of an object. gofish panics on null in a goroutine of its own, which
+// would end the server.
 var errNull = fmt.Errorf("the BMC answers null: update its firmware, or use another driver: %w", inventory.ErrUnsupported)
 
-// judgeStatus returns the error for an answer that is not a success. The service's own text is
-// included, except where it could repeat a password: at a log-in, and about an account.
+// judgeStatus returns the error for an answer with an error status. It contains the service's own text, except where
+// the text could repeat a password: for a log-in or an account.
 func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	said := fmt.Sprintf("%s %s: HTTP %d", q.Method, clip(q.URL.Path), status)
 	text := extendedMessage(body)
@@ -224,14 +224,15 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	return fmt.Errorf("%s: %w", said, inventory.ErrUnsupported)
 }
 
-// noSessionLeft reports whether the answer to a log-in says that the service has no session left: SessionLimitExceeded of
-// the registry Base, or RAC0218 of Dell's ("the maximum number of user sessions is reached").
+// noSessionLeft reports whether the answer to a log-in means that the service has no session left:
+// SessionLimitExceeded of the message registry Base, or Dell's RAC0218 ("the maximum number of user sessions is
+// reached").
 func noSessionLeft(body []byte) bool {
 	text := strings.ToLower(extendedMessage(body))
 	return strings.Contains(text, "session") && (strings.Contains(text, "limit") || strings.Contains(text, "maximum"))
 }
 
-// extendedMessage returns the messages of an error (DSP0266, section 8.6).
+// extendedMessage returns the messages in the body of an error (DSP0266, section 8.6), or "".
 func extendedMessage(body []byte) string {
 	var e struct {
 		Error struct {

@@ -20,22 +20,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// redfishLogin runs the commands of one operation in one session. It opens the session at the first
-// command, and deletes it and those that earlier operations had to leave open.
+// redfishLogin runs the commands of one operation in one session. It opens the session at the first command. close
+// deletes it, and the first log-in also deletes sessions that earlier operations had to leave open.
 type redfishLogin struct {
 	link
 	name      string // host in the inventory
 	bmc       inventory.BMC
 	password  inventory.Secret
 	transport *redfishTransport
-	basic     bool           // without a session: the service has none, or it cannot be opened
-	service   redfishService // zero = not logged in
-	logout    time.Duration  // limit for the deletion of a session
+	basic     bool           // use HTTP Basic authentication instead of a session, because the service has none or opens none
+	service   redfishService // zero = no log-in yet
+	logout    time.Duration  // time limit for the deletion of a session
 }
 
-// run runs one command in the operation's session. If the BMC has forgotten the session, it logs in
-// again and repeats the command once, which the BMC did not carry out. The next operation deletes the
-// forgotten session, in case that only this command was refused.
+// run runs one command in the operation's session. If the BMC no longer accepts the session, it did not execute the
+// command: run logs in again and repeats the command once. The old session may still be open for other requests, so
+// the next operation deletes it.
 func (l *redfishLogin) run(ctx context.Context, command func(redfishService) error) error {
 	for again := false; ; again = true {
 		if err := l.logIn(ctx); err != nil {
@@ -51,10 +51,10 @@ func (l *redfishLogin) run(ctx context.Context, command func(redfishService) err
 	}
 }
 
-// forget ends the use of the session.
+// forget makes the next command log in again.
 func (l *redfishLogin) forget() { l.service, l.transport.session = redfishService{}, bmcSession{} }
 
-// logIn opens the operation's session unless it is open. admit limits log-ins.
+// logIn opens the operation's session unless it is already open. link.do limits the rate of log-ins.
 func (l *redfishLogin) logIn(ctx context.Context) error {
 	if l.service.writer != nil {
 		return nil
@@ -64,10 +64,10 @@ func (l *redfishLogin) logIn(ctx context.Context) error {
 		err := l.open(ctx)
 		if err != nil && !l.basic && (l.transport.noLogin || !l.transport.login && l.transport.cause == nil && ctx.Err() == nil) {
 			l.basic = true
-			opened := l.transport.session // a log-in that was answered without a token
+			opened := l.transport.session // a log-in that was answered without a token may have opened a session
 			l.transport.session = bmcSession{}
 			if err = l.open(ctx); err == nil && opened.path != "" {
-				_ = l.service.root.DeleteSession(opened.path) // it ends by its time-out
+				_ = l.service.root.DeleteSession(opened.path) // if this fails, the session ends by its time-out
 			}
 		}
 		if err != nil && l.transport.lost && ctx.Err() == nil {
@@ -84,9 +84,10 @@ func (l *redfishLogin) logIn(ctx context.Context) error {
 	})
 }
 
-// openWithoutSession logs in by HTTP Basic authentication after err, if no log-in is answered or the service has no
-// session left: either may be because of sessions whose log-ins were not answered. A service has both ways (DSP0266,
-// authentication methods), but some operators switch Basic off, and such a service is not asked again.
+// openWithoutSession tries HTTP Basic authentication after a log-in has failed with err because it was not answered,
+// or the service has no session left. In both cases the reason may be open sessions whose log-ins were not answered.
+// Services must support both methods (DSP0266, authentication methods), but some operators switch Basic off: after
+// such a refusal, it is not tried again with these credentials. If Basic fails too, openWithoutSession returns err.
 func (l *redfishLogin) openWithoutSession(ctx context.Context, err error) error {
 	if err == nil || l.basic || !l.transport.lost && !l.transport.full || !errors.Is(err, inventory.ErrUnreachable) ||
 		l.target.left.sessionsOnly || ctx.Err() != nil {
@@ -102,7 +103,7 @@ func (l *redfishLogin) openWithoutSession(ctx context.Context, err error) error 
 	return err
 }
 
-// open logs in with both clients, which share the session.
+// open logs in with bmclib and gofish, which then share the session.
 func (l *redfishLogin) open(ctx context.Context) error {
 	l.transport.begin(ctx)
 	host, port := l.name, strconv.Itoa(l.bmc.ListenPort())
@@ -136,7 +137,7 @@ func (l *redfishLogin) open(ctx context.Context) error {
 	return nil
 }
 
-// proveBasic sends a request that the service answers only to a valid user and password.
+// proveBasic sends a request that the service accepts only with a valid user and password.
 func (l *redfishLogin) proveBasic(reader *gofish.APIClient) error {
 	res, err := reader.Get(l.transport.systems)
 	if err != nil {
@@ -145,7 +146,7 @@ func (l *redfishLogin) proveBasic(reader *gofish.APIClient) error {
 	return res.Body.Close()
 }
 
-// close deletes the session. If that fails, the next operation tries again.
+// close deletes the session. If that fails, it stores the session in the target, and the next operation tries again.
 func (l *redfishLogin) close(ctx context.Context) error {
 	session := l.transport.session
 	l.forget()
@@ -159,18 +160,18 @@ func (l *redfishLogin) close(ctx context.Context) error {
 	return err
 }
 
-// deleteLeftovers deletes the sessions that earlier operations could not delete. Each proves itself
-// by its own token, so this works even if the BMC has no session left.
+// deleteLeftovers deletes the sessions that earlier operations could not delete. Each deletion is authenticated by the
+// session's own token, so it works even if the BMC has no session left.
 func (l *redfishLogin) deleteLeftovers(ctx context.Context) {
 	l.target.left.sessions = slices.DeleteFunc(l.target.left.sessions, func(s bmcSession) bool {
 		return l.deleteSession(ctx, s) == nil
 	})
 }
 
-// deleteSession deletes a session, and reads whether it is gone.
+// deleteSession deletes a session, and returns nil once a read shows that it is gone.
 func (l *redfishLogin) deleteSession(ctx context.Context, s bmcSession) error {
 	if s.path == "" {
-		return nil // it ends by its time-out
+		return nil // its path is unknown; it ends by its time-out
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.logout)
 	defer cancel()
@@ -192,16 +193,19 @@ func (l *redfishLogin) deleteSession(ctx context.Context, s bmcSession) error {
 	return fmt.Errorf("deleting the session: %w", err)
 }
 
-// searchLeftovers deletes the other sessions of this user and this client's address, once for each
-// BMC and whenever a log-in was not answered, until the BMC answers: a killed server cannot delete its session. The address is the one that
-// the service shows for the session of this operation, or without a session the connection's own, which the service
-// does not show behind address translation: then nothing is deleted.
+// searchLeftovers deletes other sessions of this user that come from this client's address, because a killed server
+// cannot delete its session. It does so once per BMC, again after a log-in was not answered, and retries with the next
+// log-in if the BMC is unreachable.
+//
+// The client's address is the one that the service shows for the session of this operation. Without a session, it is
+// the local address of the connection. Behind address translation the service shows another address, and then nothing
+// is deleted.
 func (l *redfishLogin) searchLeftovers() {
 	if l.target.left.searched {
 		return
 	}
 	l.target.left.searched = true
-	again := func(err error) { // a refusal is permanent: some services show sessions only to administrators
+	again := func(err error) { // other refusals are permanent: some services show sessions only to administrators
 		if errors.Is(l.transport.errorOf(err), inventory.ErrUnreachable) {
 			l.target.left.searched = false
 		}
@@ -226,7 +230,7 @@ func (l *redfishLogin) searchLeftovers() {
 	}
 	for i, s := range all {
 		if i != own && s.UserName == l.bmc.User && s.ClientOriginIPAddress == origin {
-			again(l.service.root.DeleteSession(s.ODataID)) // it ends by its time-out at the latest
+			again(l.service.root.DeleteSession(s.ODataID)) // if this fails, the session ends by its time-out
 		}
 	}
 }

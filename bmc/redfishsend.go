@@ -20,33 +20,33 @@ import (
 )
 
 const (
-	// maxMoves is how many redirects of one request are followed, and maxWaits how often it is repeated for a
-	// busy service.
+	// maxMoves limits how many redirects of one request are followed, and maxWaits how often the request is repeated for
+	// a busy service.
 	maxMoves, maxWaits = 4, 8
-	// elsewhere is the start of a path that replaces a link to another host. Its rest names the host.
+	// elsewhere begins the path that replaces a link to another host. The name of the host follows it.
 	elsewhere = "/elsewhere/"
 )
 
-// exchange is one request and its answer, with the requests that had to be sent before the answer that counts.
+// exchange is one request of gofish or bmclib and its final answer. send may need several attempts to get this answer.
 type exchange struct {
 	t            *redfishTransport
 	q            *http.Request
 	login, write bool
-	fence        func(context.Context) error // called before each attempt; nil = not
+	fence        func(context.Context) error // called before each attempt; nil = none
 
 	moves, waits int
-	matched      []string // values of If-Match that were sent; "" = without
+	matched      []string // values of If-Match that were tried; "" = without If-Match
 
-	changesSystem  bool   // it is a change of the system's properties: of the boot override
-	sentToSettings bool   // it was sent to the settings object instead of the system
-	fullBody       []byte // of a change that the system rejected; nil = it did not
+	changesSystem  bool   // the request changes properties of the system: its boot override
+	sentToSettings bool   // the request was sent to the settings object instead of the system
+	fullBody       []byte // body of a change that the system rejected; nil = not rejected
 }
 
 func anotherHost(name string) error {
 	return fmt.Errorf("the BMC refers to another host, %s, and nothing was sent there: %w", clip(name), inventory.ErrUnsupported)
 }
 
-// own reports whether a URL is of this service: the same scheme, host and port.
+// own reports whether a URL has the scheme, host and port of this service.
 func (t *redfishTransport) own(u *url.URL) bool {
 	port := u.Port()
 	if port == "" {
@@ -56,10 +56,11 @@ func (t *redfishTransport) own(u *url.URL) bool {
 	return u.Scheme == "https" && u.User == nil && (strings.EqualFold(address, t.host) || address == t.dialed)
 }
 
-// send sends the request and reads the answer. It sends it again to where the service redirects it, with other
-// values of If-Match if the service rejects one, and later if the service is busy. It calls the fence before each.
+// send sends the request and returns the final answer. It repeats the request to the location of a redirect, with
+// another If-Match if the service rejects the current one, with another body or path if the system rejects a boot
+// device, and later if the service is busy. It calls the fence before each attempt.
 func (x *exchange) send() (*http.Response, []byte, error) {
-	x.q.Close = false // gofish asks for a new connection for each request
+	x.q.Close = false // gofish sets Close, which would open a new connection for each request
 	x.changesSystem = x.q.Method == http.MethodPatch && strings.TrimSuffix(x.q.URL.Path, "/") == x.t.systemPath
 	for {
 		res, body, err := x.attempt()
@@ -103,7 +104,7 @@ func (x *exchange) send() (*http.Response, []byte, error) {
 	}
 }
 
-// attempt sends the request once.
+// attempt sends the request once and reads the answer. It returns errors only for a request without a usable answer.
 func (x *exchange) attempt() (*http.Response, []byte, error) {
 	t := x.t
 	if t.requests++; t.requests > maxRequests || t.bytes > maxBytes {
@@ -137,12 +138,13 @@ func (x *exchange) attempt() (*http.Response, []byte, error) {
 	return res, body, nil
 }
 
-// move follows a redirect to the same scheme, host and port. By 301 and 302 a write follows only to the same path
-// with or without a slash at its end, because these statuses do not say that the method stays (RFC 9110, 15.4).
+// move follows a redirect to the same scheme, host and port. For a write with status 301 or 302, the path may differ
+// only in a trailing slash, because these statuses do not guarantee that the method stays the same (RFC 9110, 15.4).
+// again is false if the redirect is not followed.
 func (x *exchange) move(location string, status int) (again bool, err error) {
 	to, err := x.q.URL.Parse(location)
 	if err != nil || location == "" || x.moves == maxMoves {
-		return false, nil // the status is the error
+		return false, nil // the answer with this status becomes the error
 	}
 	if !x.t.own(to) {
 		return false, anotherHost(to.Scheme + "://" + to.Host)
@@ -158,9 +160,9 @@ func (x *exchange) move(location string, status int) (again bool, err error) {
 	return true, nil
 }
 
-// rematch takes the next value of If-Match for a write that was rejected because of the present one: each ETag
-// of the resource in the forms that services accept, none, and any (RFC 9110, 13.1.1). It reports whether there is
-// one. What the write has changed is read back in any case.
+// rematch sets the next value of If-Match for a write whose current value was rejected. It tries each ETag of the
+// resource in all variants, then no If-Match, and then * (RFC 9110, 13.1.1). It returns false if no value is left.
+// This is safe, because each change is read back.
 func (x *exchange) rematch() bool {
 	if !x.write {
 		return false
@@ -183,8 +185,9 @@ func (x *exchange) rematch() bool {
 	return false
 }
 
-// wait waits before the request is sent again to a busy service, as long as the service asks for in Retry-After
-// (RFC 9110, 10.2.3), otherwise longer each time. Each repetition is one of the BMC's budget (security S29).
+// wait waits before the request is repeated to a busy service: as long as Retry-After requires (RFC 9110, 10.2.3), or
+// otherwise twice as long each time. It returns false if the request is not to be repeated. Each repetition counts for
+// the BMC's session limit (security S29).
 func (x *exchange) wait(after string, body []byte) (again bool, err error) {
 	t := x.t
 	pause := time.Second << x.waits
@@ -205,7 +208,8 @@ func (x *exchange) wait(after string, body []byte) (again bool, err error) {
 	return true, t.admit(t.ctx)
 }
 
-// openSession remembers the session that a log-in has opened. gofish knows a session by its Location.
+// openSession stores the session that a log-in has opened. It sets the header Location to the session's path, from
+// which gofish gets it.
 func (x *exchange) openSession(res *http.Response, body []byte) error {
 	t := x.t
 	t.session = bmcSession{x.sessionPath(res.Header.Get("Location"), body), res.Header.Get("X-Auth-Token")}
@@ -226,13 +230,13 @@ func (x *exchange) openSession(res *http.Response, body []byte) error {
 	return nil
 }
 
-// sessionPath returns the path of a new session, from the Location header or the body of the answer.
+// sessionPath returns the path of a new session, from the Location header or the body of the answer; "" = not known.
 func (x *exchange) sessionPath(location string, body []byte) string {
 	if i := strings.Index(location, "/redfish/"); i >= 0 {
 		return location[i:]
 	}
 	var s map[string]any
-	_ = json.Unmarshal(body, &s) // without a body, no path is known
+	_ = json.Unmarshal(body, &s) // ignore the error: without a valid body, the path is not known
 	if id, _ := s["@odata.id"].(string); id != "" {
 		if path := x.t.local(x.q.URL, id); !strings.HasPrefix(path, elsewhere) {
 			return path

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// redfishService finds the resources of a service that is logged in to.
+// redfishService gives access to the resources of a service after a log-in.
 type redfishService struct {
 	bmc       inventory.BMC
 	transport *redfishTransport
@@ -24,7 +24,7 @@ type redfishService struct {
 	root      *gofish.Service
 }
 
-// system returns the machine.
+// system returns the machine's system resource. It returns an error unless there is exactly one to use.
 func (s redfishService) system() (*fish.ComputerSystem, error) {
 	all, err := s.root.Systems()
 	if err != nil {
@@ -43,7 +43,7 @@ func (s redfishService) system() (*fish.ComputerSystem, error) {
 	return nil, fmt.Errorf("the BMC has %d systems (%s): give one as bmc.systemName", len(all), clip(strings.Join(ids, ", ")))
 }
 
-// manager returns the BMC itself: the only manager, or the manager of the system.
+// manager returns the resource of the BMC itself: the only manager, or the only one that manages the system.
 func (s redfishService) manager() (*fish.Manager, error) {
 	all, err := s.root.Managers()
 	if len(all) > 1 && s.transport.managedBy == nil {
@@ -79,8 +79,8 @@ func (s redfishService) account() (*fish.ManagerAccount, error) {
 	return nil, fmt.Errorf("the BMC lists no account of user %q: correct bmc.user, or change the password at the BMC", s.bmc.User)
 }
 
-// drives returns the virtual drives in the order of their paths. They are below the manager or, in newer
-// services, below the system.
+// drives returns the virtual drives, sorted by path. They are subordinate to the manager or, in newer services, to the
+// system.
 func (s redfishService) drives() (out []*fish.VirtualMedia, err error) {
 	defer func() {
 		slices.SortFunc(out, func(a, b *fish.VirtualMedia) int { return cmp.Compare(a.ODataID, b.ODataID) })
@@ -101,7 +101,7 @@ func (s redfishService) drives() (out []*fish.VirtualMedia, err error) {
 	return d, err
 }
 
-// holdsCD reports whether there is a medium in a drive for CDs, or in one whose kind is unknown.
+// holdsCD reports whether a medium is inserted in d, and d is a drive for CDs or of unknown kind.
 func holdsCD(d *fish.VirtualMedia) bool {
 	other := slices.ContainsFunc(d.MediaTypes, func(kind fish.VirtualMediaType) bool {
 		return kind == fish.DVDMediaType || kind == fish.FloppyMediaType || kind == fish.USBStickMediaType
@@ -109,7 +109,7 @@ func holdsCD(d *fish.VirtualMedia) bool {
 	return d.Inserted && (slices.Contains(d.MediaTypes, fish.CDMediaType) || !other)
 }
 
-// inserted returns the URLs of the media in the drives for CDs; a medium without URL is "unknown".
+// inserted returns the URLs of the media in the CD drives. A medium without a URL is "unknown".
 func (s redfishService) inserted() (urls []string, err error) {
 	drives, err := s.drives()
 	for _, d := range drives {
@@ -120,8 +120,8 @@ func (s redfishService) inserted() (urls []string, err error) {
 	return urls, err
 }
 
-// eject ejects the medium at url, or all media if url is empty. bmclib ejects one drive only, and takes
-// them in random order.
+// eject ejects the medium at url from the CD drives, or all media if url is empty. bmclib would eject only one drive,
+// chosen at random.
 func (s redfishService) eject(url string) error {
 	drives, err := s.drives()
 	for _, d := range drives {
@@ -132,7 +132,7 @@ func (s redfishService) eject(url string) error {
 	return err
 }
 
-// sensors returns the temperatures and fans of the first chassis that has any.
+// sensors returns the temperatures and fans of the first chassis that reports any, or nil.
 func (s redfishService) sensors() (out []inventory.BMCReading) {
 	add := func(name string, value float64, unit string, state common.Status) {
 		out = append(out, inventory.BMCReading{

@@ -11,13 +11,15 @@ import (
 	fish "github.com/stmcginnis/gofish/redfish"
 )
 
-// A settings object holds the properties of a resource that a later start applies (DSP0266, settings resource). Services
-// use it in different ways: AMI's take the boot override there alone, others there too, and others keep what an earlier
-// start has used. Therefore it proves a boot device only after the service rejected it in the system itself.
+// The settings object of a resource holds properties that the service applies at a later start (DSP0266, settings
+// resource). For the boot override, services differ: those of AMI accept it only in the settings object, others in
+// both, and some keep there an override that was already used. Therefore an override in the settings object proves a
+// boot device only if the service rejected the device in the system itself.
 
-// addPendingBoot reads the boot override of the settings object of a system that was read. It replaces the system's by
-// it if the service took the boot device there. If the override is to be removed, it does so too before a resource took
-// the change, so that a pending override is removed.
+// addPendingBoot reads the boot override of the settings object of system, which was read at path. It puts this
+// override into system in two cases: if the service accepted the boot device only in the settings object; and if an
+// override is to be removed and only the settings object holds one, because setBootDevice would otherwise not find it.
+// In all cases but the first, it stores the override in t.pending.
 func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system map[string]any) error {
 	settings, _ := system["@Redfish.Settings"].(map[string]any)
 	t.systemPath, t.settingsPath, t.pending = path, pathOf(settings["SettingsObject"]), nil
@@ -47,10 +49,10 @@ func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system m
 	return nil
 }
 
-// inForce reports whether a boot override has an effect.
+// inForce reports whether a boot override sets a boot device.
 func inForce(boot any) bool { return bootWord(boot) != "none" }
 
-// bootWord returns the boot device of a boot override as usedPart returns it, or none.
+// bootWord returns the boot device of boot, a boot override as usedPart returns it; "none" if it sets no device.
 func bootWord(boot any) string {
 	b, _ := boot.(map[string]any)
 	target, _ := b["BootSourceOverrideTarget"].(string)
@@ -60,7 +62,8 @@ func bootWord(boot any) string {
 	}).Device
 }
 
-// readSettings returns the boot override of the system's settings object, or nil if there is none.
+// readSettings returns the boot override in the settings object of the system. It returns nil if there is no such
+// object, or the object has no override.
 func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, err error) {
 	if t.settingsPath == "" {
 		return nil, nil
@@ -77,7 +80,7 @@ func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, e
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if t.bootPath != t.settingsPath {
-			return nil, nil // it is not used
+			return nil, nil // the settings object is not used
 		}
 		fallthrough
 	default:
@@ -88,9 +91,10 @@ func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, e
 	return resource.Boot, err
 }
 
-// redirectBoot takes the next way to set a boot device that the system rejects, if its settings object has a boot
-// override: the system without the mode, which some services refuse, and then the settings object. It reports whether
-// there is one. Without such an object, bmclib leaves the mode out.
+// redirectBoot prepares another attempt for a request whose boot device the system rejected, if the system's settings
+// object has a boot override. The first attempt omits the boot mode, which some services reject; the second goes to
+// the settings object. again reports whether to send the request again. Without a settings object, bmclib itself
+// retries without the mode.
 func (x *exchange) redirectBoot(status int) (again bool, err error) {
 	t := x.t
 	if !x.changesSystem || x.sentToSettings || x.q.GetBody == nil {
@@ -130,13 +134,13 @@ func readBody(q *http.Request) ([]byte, error) {
 	return out, errors.Join(err, body.Close())
 }
 
-// setBody replaces the request's body, which is sent at the next attempt.
+// setBody replaces the request's body for the next attempt.
 func (x *exchange) setBody(body []byte) {
 	x.q.ContentLength = int64(len(body))
 	x.q.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 }
 
-// dropMode returns the body without the mode of the boot override. nil = it has none.
+// dropMode returns the body without the mode of the boot override, or nil if the body has none.
 func dropMode(body []byte) []byte {
 	var change map[string]map[string]any
 	if json.Unmarshal(body, &change) != nil || change["Boot"]["BootSourceOverrideMode"] == nil {

@@ -18,18 +18,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Headers of a request, as Tinkerbell sends them. The signature covers the body and then the timestamp.
+// Headers of a request, as in Tinkerbell. The signature covers the body followed by the timestamp.
 const (
 	rpcTimestamp = "X-Rufio-Timestamp"
-	rpcSignature = "X-Rufio-Signature" // followed by -256 and -512
+	rpcSignature = "X-Rufio-Signature" // with the suffix -256 or -512
 )
 
-// rpcTime limits one request: the service may have to talk to slow hardware.
+// rpcTime limits one request: the service may control slow hardware.
 const rpcTime = 30 * time.Second
 
-// rpc is a provider for one operation through a service of the operator, which gets each request as JSON (bmclib's
-// provider rpc). Requests are signed by HMAC with the machine's password, which is never sent. The boot device cannot be read
-// back, because the protocol has no request for it.
+// rpc is a provider that sends each request as JSON to a service of the operator (bmclib's provider rpc). Requests are
+// signed by HMAC with the machine's password, which is never sent. The protocol has no request to read the boot device
+// back.
 type rpc struct {
 	link
 	client    *bmclibrpc.Provider
@@ -75,7 +75,7 @@ func (p *rpc) close(context.Context) error {
 	return nil
 }
 
-// run asks the service whether it is there, and then sends one command.
+// run checks that the service answers, and then sends one command.
 func (p *rpc) run(ctx context.Context, command func(context.Context) error) error {
 	return p.do(ctx, func() error {
 		limited, cancel := context.WithTimeout(ctx, rpcTime)
@@ -113,7 +113,8 @@ func (p *rpc) setPower(ctx context.Context, power string) error {
 	})
 }
 
-// setBootDevice requests the boot device. The protocol has no request that removes it, so the device "none" is sent.
+// setBootDevice requests the boot device. To remove it, it sends the device "none", because the protocol has no other
+// request for this.
 func (p *rpc) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
 	return p.run(ctx, func(ctx context.Context) error {
 		_, err := p.client.BootDeviceSet(ctx, want.Device, want.Persistent, want.EFI)
@@ -121,19 +122,19 @@ func (p *rpc) setBootDevice(ctx context.Context, want inventory.BootDevice) erro
 	})
 }
 
-// readBootDevice returns a blindError.
+// readBootDevice always returns a blindError.
 func (p *rpc) readBootDevice(context.Context) (inventory.BootDevice, error) {
 	return inventory.BootDevice{}, blindError{"the service accepted it; the protocol cannot read it back"}
 }
 
-// rpcTransport sends the requests of one operation. bmclib keeps neither the status of an answer nor the code in it, so this
-// transport records why a request failed. bmclib also needs the length of each answer.
+// rpcTransport sends the requests of one operation. It records why a request failed, because bmclib returns neither
+// the status of an answer nor the error code in it. It also sets the length of each answer, which bmclib requires.
 type rpcTransport struct {
 	http  *http.Transport
 	cause error
 }
 
-// RoundTrip sends a request and reads the whole answer.
+// RoundTrip sends a request and reads the complete answer. It implements http.RoundTripper.
 func (t *rpcTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	res, err := t.http.RoundTrip(q)
 	var body []byte
@@ -143,7 +144,7 @@ func (t *rpcTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	}
 	if err != nil {
 		if t.cause = judgeTLS(err); t.cause == nil && errors.Is(err, inventory.ErrInvalid) {
-			t.cause = bare(err) // its address is outside the networks of BMCs
+			t.cause = bare(err) // the address is outside the networks of BMCs
 		} else if t.cause == nil {
 			t.cause = fmt.Errorf("the service for its power: %w", requestLost("HTTP", err))
 		}
@@ -159,8 +160,8 @@ func (t *rpcTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// judgeRPC returns the error for an answer, nil if it is a success. The service's own codes have the meaning of a status of
-// HTTP, where they are one.
+// judgeRPC returns the error for an answer, or nil if it is a success. If the answer contains an error code, judgeRPC
+// treats the code like an HTTP status.
 func judgeRPC(status int, body []byte) error {
 	said := fmt.Sprintf("HTTP %d", status)
 	var answer bmclibrpc.ResponsePayload

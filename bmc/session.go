@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// with runs one operation while no other operation uses the BMC. The operation gets
-// its own provider, which is always closed.
+// with calls do for one operation, while no other operation uses the BMC. It creates the operation's provider and
+// always closes it. what names the operation in errors and logs.
 func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.Secret, what string,
 	do func(*session) error,
 ) (err error) {
@@ -34,7 +34,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 		target: t,
 		admit:  func(ctx context.Context) error { return d.admit(ctx, t, b.Machine, who) },
 		settle: func(err error) {
-			if !password.IsZero() { // without a password nothing is sent
+			if !password.IsZero() { // without a password, nothing was sent
 				d.settle(ctx, t, err)
 			}
 		},
@@ -61,7 +61,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	return nil
 }
 
-// nameOf returns how errors name a BMC.
+// nameOf returns the name of a BMC for errors.
 func nameOf(b inventory.BMC) string {
 	if b.Capabilities().Shared {
 		return fmt.Sprintf("power command %q", b.Command)
@@ -69,7 +69,7 @@ func nameOf(b inventory.BMC) string {
 	return "BMC " + b.Host
 }
 
-// acquire returns b with the address to dial as its host, and its target, locked; see lockTarget.
+// acquire returns b with its host replaced by the address to dial, and b's target, locked by lockTarget.
 func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory.BMC, t *target, err error) {
 	dialed = b
 	if b.Host != "" && !b.Capabilities().Relayed {
@@ -77,7 +77,7 @@ func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory
 			return dialed, nil, fmt.Errorf("BMC %s: %w", b.Host, err)
 		}
 	}
-	// Lock by address: two names of one BMC must not open two sessions.
+	// Lock by address: a BMC with two names must not have two sessions at once.
 	key := net.JoinHostPort(dialed.Host, strconv.Itoa(dialed.OwnPort()))
 	if b.Capabilities().Shared {
 		key = b.Driver + "/" + b.Machine
@@ -88,8 +88,8 @@ func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory
 	return dialed, t, nil
 }
 
-// lockTarget waits until no other operation uses the BMC at address. To unlock it, the
-// caller receives from the target's token.
+// lockTarget waits until no other operation uses the BMC at address, and returns its target. To unlock it, the caller
+// receives from the target's token.
 func (d *Driver) lockTarget(ctx context.Context, address string) (*target, error) {
 	address = strings.ToLower(address)
 	d.mu.Lock()
@@ -107,15 +107,15 @@ func (d *Driver) lockTarget(ctx context.Context, address string) (*target, error
 	}
 }
 
-// session is one operation on one BMC.
+// session is one operation on one BMC, with its provider.
 type session struct {
 	d        *Driver
 	provider provider
 	fence    func(context.Context) error
 }
 
-// write calls the fence and then do, or lets do call the fence. The fence's error becomes a
-// fenceError, and nothing is written.
+// write calls the fence and then do. If the provider itself calls the fence before each of its writes, write only
+// passes it on. If the fence fails, nothing is written, and the error is a fenceError.
 func (s *session) write(ctx context.Context, do func() error) error {
 	if p, ok := s.provider.(fencedProvider); ok {
 		p.guard(s.fence)

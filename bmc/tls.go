@@ -12,28 +12,28 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// errUntrusted means that no password was sent because of the BMC's certificate.
+// errUntrusted means that no password was sent, because the BMC's certificate is not trusted.
 var errUntrusted = errors.New("its certificate is not trusted")
 
-// errStranger means that the certificate has another key than the known one. errUnsigned means that no
-// authority signed the certificate, although an authority had signed the one of the first use.
+// errStranger means that the certificate does not contain the known key. errUnsigned means that no authority signed
+// the certificate, although one had signed the BMC's first certificate.
 var (
 	errStranger = errors.New("its key is not the known one")
 	errUnsigned = errors.New("no authority signed it, and one had signed the certificate of the first use")
 )
 
-// signed is remembered instead of a key for a BMC whose certificate an authority of the system signed.
+// signed is stored in place of a key if an authority of the system signed the BMC's first certificate.
 const signed = "authority"
 
-// tlsConfig returns how to check the certificate of a BMC: by its fingerprint if one is given;
-// not at all with InsecureTLS; otherwise by Config.Authorities or, without them, by those of the
-// system. With a KeyStore and without Config.Authorities, a certificate that no authority signed is
-// accepted if it has the key that the BMC had at first (security S27). name is the BMC's host in the
-// inventory.
+// tlsConfig returns a TLS configuration that checks the certificate of b. If b has a fingerprint, the certificate's
+// key must match it. With InsecureTLS, nothing is checked. Otherwise one of Config.Authorities must have signed the
+// certificate or, if nil, an authority of the system. With a KeyStore and without Config.Authorities, an unsigned
+// certificate is accepted if it has the key of the BMC's first certificate (security S27). name is the BMC's host in
+// the inventory.
 func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 	inventoried := b
 	inventoried.Host = name
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: true} // VerifyConnection decides
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: name, InsecureSkipVerify: true} // VerifyConnection does the verification
 	c.VerifyConnection = func(s tls.ConnectionState) error {
 		switch {
 		case b.Fingerprint != "":
@@ -54,8 +54,8 @@ func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 	return c
 }
 
-// firstUse compares a certificate with what was remembered at the first use of the BMC at address.
-// untrusted is the error of the system's authorities; nil = one of them signed it.
+// firstUse compares a certificate with what was stored when the BMC at address was first used. untrusted is the error
+// of the verification by the system's authorities; nil = one of them signed the certificate.
 func (d *Driver) firstUse(address string, c *x509.Certificate, untrusted error) error {
 	key := keypin.Of(c)
 	if untrusted == nil {
@@ -80,8 +80,7 @@ func sameKey(c *x509.Certificate, known string) error {
 	return nil
 }
 
-// judgeTLS returns the error for a connection that failed because of the certificate, or nil if err
-// has another reason.
+// judgeTLS returns the error for a connection that failed because of the certificate, or nil if err has another cause.
 func judgeTLS(err error) error {
 	var invalid *tls.CertificateVerificationError
 	var authority x509.UnknownAuthorityError

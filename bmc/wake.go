@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// wakes packets are sent, wakePause apart, because a switch can lose the first
-	// one while it changes the link speed of a sleeping card.
+	// wakes is how many packets are sent, with pauses of wakePause: a switch can lose the first packet while it changes
+	// the link speed of a sleeping card.
 	wakes     = 3
 	wakePause = 200 * time.Millisecond
 )
 
-// magic returns the packet that wakes the card with that MAC address: six bytes of
-// FF, then the address sixteen times.
+// magic returns the packet that wakes the card with this MAC address: six bytes of FF, and then sixteen times the
+// address.
 func magic(mac string) ([]byte, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil || len(hw) != 6 {
@@ -30,7 +30,7 @@ func magic(mac string) ([]byte, error) {
 	return append(bytes.Repeat([]byte{0xff}, 6), bytes.Repeat(hw, 16)...), nil
 }
 
-// wake sends magic packets. They have no answer, so it cannot check their effect.
+// wake sends magic packets. They are not answered, so it cannot check their effect.
 func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence func(context.Context) error) (err error) {
 	defer d.observe(ctx, b, "power "+power, &err)()
 	if power != "on" {
@@ -66,7 +66,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 		}
 	}
 
-	// The source address also selects the interface for 255.255.255.255.
+	// With the destination 255.255.255.255, the source address also selects the interface.
 	var dialer net.Dialer
 	if d.cfg.WakeFrom.IsValid() {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.cfg.WakeFrom, 0))

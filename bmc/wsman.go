@@ -22,7 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// The namespaces of WS-Management (DSP0226) and of Intel's classes.
+// Namespaces of WS-Management (DSP0226) and of Intel's classes.
 const (
 	nsSOAP    = "http://www.w3.org/2003/05/soap-envelope"
 	nsAddr    = "http://schemas.xmlsoap.org/ws/2004/08/addressing"
@@ -36,32 +36,31 @@ const (
 )
 
 const (
-	// maxAnswer limits an answer, in bytes. maxPulls limits the parts of an
-	// enumeration.
+	// maxAnswer limits the size of an answer in bytes. maxPulls limits the number of parts of an enumeration.
 	maxAnswer = 1 << 20
 	maxPulls  = 64
 	// requestTime limits one request.
 	requestTime = 10 * time.Second
 )
 
-// wsman is a client of WS-Management over HTTP with digest authentication. It does not
-// follow redirects, does not use a proxy, and sends the password only as a digest
-// (RFC 2617).
+// wsman is a client for WS-Management over HTTP with digest authentication (RFC 2617), which never sends the password
+// itself. It follows no redirects and uses no proxy.
 type wsman struct {
-	ports    []amtPort // in the order in which they are tried; after an answer, only the one that answered
-	port     amtPort   // the one that is used now
+	ports    []amtPort // ports to try, in order; after an answer, only the port that answered
+	port     amtPort   // the port that is currently used
 	user     string
 	password inventory.Secret
 	http     *http.Client
 	asked    challenge
 	count    int
-	// spokeTLS: a certificate was shown, so that no port without TLS may be used instead.
+	// spokeTLS is set once the BMC has presented a certificate: a port without TLS must then not be used.
 	spokeTLS atomic.Bool
-	// mayBeClear returns an error if a port without TLS may not be used instead of one with it; nil = it may.
+	// mayBeClear returns an error if the port without TLS must not be used instead of the one with TLS; nil = no
+	// restriction.
 	mayBeClear func(context.Context) error
 }
 
-// newWSMan returns a client of the controller at ports. config says how to check its certificate.
+// newWSMan returns a client for AMT at one of ports. config checks AMT's certificate.
 func newWSMan(ports []amtPort, user string, password inventory.Secret, config *tls.Config) *wsman {
 	w := &wsman{ports: ports, port: ports[0], user: user, password: password}
 	for _, s := range tls.CipherSuites() {
@@ -75,7 +74,7 @@ func newWSMan(ports []amtPort, user string, password inventory.Secret, config *t
 		w.spokeTLS.Store(true)
 		return verify(s)
 	}
-	connect := requestTime / time.Duration(len(ports)) // a closed port may give no answer at all
+	connect := requestTime / time.Duration(len(ports)) // a closed port may drop packets instead of refusing
 	t := httpclient.NewTransport(config, connect)
 	t.MaxIdleConnsPerHost, t.DisableCompression = 1, true
 	w.http = httpclient.New(t)
@@ -116,11 +115,11 @@ func parseChallenge(headers []string) (challenge, bool) {
 }
 
 func hash(parts ...string) string {
-	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // AMT supports no other digest
+	sum := md5.Sum([]byte(strings.Join(parts, ":"))) // MD5, because AMT supports no other digest
 	return hex.EncodeToString(sum[:])
 }
 
-// answer returns the Authorization header for a POST to uri.
+// answer returns the Authorization header of a POST to uri that answers the challenge.
 func (c *challenge) answer(uri, user, password string) string {
 	c.used++
 	ha1, ha2 := hash(user, c.realm, password), hash(http.MethodPost, uri)
@@ -137,7 +136,7 @@ func (c *challenge) answer(uri, user, password string) string {
 		hash(ha1, c.nonce, nc, cnonce, "auth", ha2))
 }
 
-// node is an element of an answer.
+// node is an XML element of an answer.
 type node struct {
 	XMLName xml.Name
 	Attrs   []xml.Attr `xml:",any,attr"`
@@ -145,7 +144,7 @@ type node struct {
 	Nodes   []node     `xml:",any"`
 }
 
-// first returns n or the first element below it that has the name, or nil.
+// first returns the first element with this name: n itself, or an element below it. It returns nil if there is none.
 func (n *node) first(name string) *node {
 	if n == nil || n.XMLName.Local == name {
 		return n
@@ -166,7 +165,7 @@ func (n *node) text(name string) string {
 	return ""
 }
 
-// selector returns the value of the selector with that name in or below n, or "".
+// selector returns the value of the first selector with this name in n or below it, or "".
 func (n *node) selector(name string) string {
 	if n == nil {
 		return ""
@@ -185,18 +184,18 @@ func (n *node) selector(name string) string {
 	return ""
 }
 
-// element returns an XML element with text, in the namespace with the prefix r.
+// element returns an XML element with the namespace prefix r and this text.
 func element(name, text string) string {
 	return "<r:" + name + ">" + escape(text) + "</r:" + name + ">"
 }
 
 func escape(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a strings.Builder never fails
+	_ = xml.EscapeText(&b, []byte(text)) // writing to a strings.Builder never fails
 	return b.String()
 }
 
-// reference returns the body of an endpoint reference to an instance.
+// reference returns the content of an endpoint reference to an instance. selectors are pairs of name and value.
 func reference(resource string, selectors ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<a:Address>%s</a:Address><a:ReferenceParameters><w:ResourceURI>%s</w:ResourceURI><w:SelectorSet>`,
@@ -207,7 +206,7 @@ func reference(resource string, selectors ...string) string {
 	return b.String() + `</w:SelectorSet></a:ReferenceParameters>`
 }
 
-// invoke calls a method and returns its ReturnValue.
+// invoke calls a method of a class and returns its ReturnValue.
 func (w *wsman) invoke(ctx context.Context, resource, method, input string) (int, error) {
 	answer, err := w.call(ctx, resource+"/"+method, resource,
 		fmt.Sprintf(`<r:%s_INPUT xmlns:r="%s">%s</r:%s_INPUT>`, method, resource, input, method))
@@ -222,7 +221,7 @@ func (w *wsman) invoke(ctx context.Context, resource, method, input string) (int
 	return n, nil
 }
 
-// get returns the only instance of a class.
+// get returns the only instance of a class. resource is the URI of the class.
 func (w *wsman) get(ctx context.Context, resource string) (*node, error) {
 	answer, err := w.call(ctx, nsXfer+"/Get", resource, "")
 	if err != nil {
@@ -235,7 +234,7 @@ func (w *wsman) get(ctx context.Context, resource string) (*node, error) {
 	return &body.Nodes[0], nil
 }
 
-// list returns the instances of a class.
+// list returns all instances of a class. resource is the URI of the class.
 func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 	answer, err := w.call(ctx, nsEnum+"/Enumerate", resource,
 		fmt.Sprintf(`<e:Enumerate xmlns:e="%s"></e:Enumerate>`, nsEnum))
@@ -267,11 +266,10 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 		inventory.ErrUnsupported)
 }
 
-// class returns the last part of a resource's name.
+// class returns the last element of a URI, for errors.
 func class(resource string) string { return resource[strings.LastIndex(resource, "/")+1:] }
 
-// call sends one request and returns the envelope of the answer. It logs in again if
-// the nonce has expired.
+// call sends one request and returns the envelope of the answer. If the nonce has expired, it authenticates again.
 func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, error) {
 	w.count++
 	envelope := fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>`+
@@ -295,8 +293,8 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 		}
 
 		if status == http.StatusUnauthorized {
-			// A nonce that was accepted before may have expired: try the new one.
-			// Otherwise the credentials are wrong, and are not sent again.
+			// A nonce that was accepted before may have expired: try the new one. Otherwise the credentials are wrong, and must
+			// not be sent again.
 			if c, ok := parseChallenge(headers.Values("WWW-Authenticate")); ok && proven && c.nonce != w.asked.nonce {
 				w.asked = c
 				continue
@@ -309,7 +307,7 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 	}
 }
 
-// requestChallenge sends an empty request to get a challenge.
+// requestChallenge sends an empty request and stores the challenge of the answer.
 func (w *wsman) requestChallenge(ctx context.Context) error {
 	status, headers, _, err := w.post(ctx, "", "")
 	if err != nil {
@@ -358,7 +356,7 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 	return res.StatusCode, res.Header, text, nil
 }
 
-// answer parses the envelope of an answer. A SOAP fault becomes an error.
+// answer parses the SOAP envelope of an answer. For a SOAP fault, it returns an error.
 func answer(act string, status int, text []byte) (*node, error) {
 	what := class(act)
 	var envelope node
@@ -381,11 +379,11 @@ func answer(act string, status int, text []byte) (*node, error) {
 	return &envelope, nil
 }
 
-// fault returns the error for a SOAP fault of WS-Management (DSP0226, tables 50 ff.).
+// fault returns the error for a SOAP fault of WS-Management (DSP0226, tables 50 ff.). what is the request.
 func fault(what string, f *node) error {
 	code := f.first("Subcode").text("Value")
 	code = code[strings.LastIndex(code, ":")+1:]
-	kind := inventory.ErrUnreachable // InternalError, Concurrency, TimedOut, QuotaLimit: retry later
+	kind := inventory.ErrUnreachable // InternalError, Concurrency, TimedOut or QuotaLimit: retry later
 
 	switch code {
 	case "AccessDenied":

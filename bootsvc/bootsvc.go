@@ -1,7 +1,6 @@
-// Package bootsvc answers machines that boot from the network: DHCP, TFTP, iPXE
-// scripts and files over HTTP. It has no state that another instance would need.
-// Every answer comes from the inventory through Decide, the only function that
-// decides whether a machine may netboot, with what, and why.
+// Package bootsvc answers machines that boot from the network: DHCP, TFTP, iPXE scripts and files over HTTP. It shares
+// no state with other instances. Decide is the only function that decides from the inventory whether a machine may
+// netboot, with what, and why.
 package bootsvc
 
 import (
@@ -27,17 +26,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Server answers booting machines. New creates it. Its handlers may be used without
-// Run.
+// Server answers booting machines. New creates it. Its HTTP handler can be used without Run.
 type Server struct {
 	cfg     Config
 	journal Journal
-	// History has the last requests of each client.
+	// History holds the last requests of each client.
 	History *wire.History
 	rec     *wire.Recorder
 	syslog  *wire.Syslog
 
-	// What a client gets.
+	// These parts decide and build what a client gets.
 	urls      *urls
 	network   *network
 	discovery *discovery
@@ -45,43 +43,45 @@ type Server struct {
 	loaders   *loaders
 	scripts   *scripts
 
-	// By which protocol it gets that.
+	// These parts serve it by DHCP, TFTP and HTTP.
 	dhcp  *dhcp.Server
 	tftp  *tftp.Server
 	files *tftpFiles
 	web   *webFiles
 
-	// Rivals are the other DHCP servers.
+	// Rivals records the other DHCP servers on the network.
 	Rivals  *neighbours.Rivals
 	checker *neighbours.Checker
 	limits  *neighbours.Limits
 }
 
-// Stats counts since the start of the server.
+// Stats are counters since the start of the server.
 type Stats struct {
 	DHCPReceived  int64 `json:"dhcpReceived"`
 	DHCPAnswered  int64 `json:"dhcpAnswered"`
-	DHCPDropped   int64 `json:"dhcpDropped"` // by the kernel: they came faster than they were answered
+	DHCPDropped   int64 `json:"dhcpDropped"` // dropped by the kernel before this server could read them
 	DHCPMalformed int64 `json:"dhcpMalformed"`
 	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of unknown MACs
 	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops
-	// Answers that were counted, but not sent: too many waited for addresses that do not answer ARP, or the kernel took no more.
+	// Answers that could not be sent: too many waited for ARP (DHCPUnresolved), or the kernel refused them (DHCPUnsent).
+	// DHCPAnswered includes them.
 	DHCPUnresolved int64 `json:"dhcpUnresolved"`
 	DHCPUnsent     int64 `json:"dhcpUnsent"`
 	TFTPServed     int64 `json:"tftpServed"`
 	TFTPRefused    int64 `json:"tftpRefused"`
-	TFTPAborted    int64 `json:"tftpAborted"` // broken off, in most cases by the client
-	// Packets that were not sent, as for DHCP; TFTPUnproven: too many at once to clients that have not answered.
+	TFTPAborted    int64 `json:"tftpAborted"` // transfers that broke off, usually because the client aborted
+	// Packets that could not be sent, for the reasons above or (TFTPUnproven) because too many went at once to clients
+	// without an ACK.
 	TFTPUnresolved int64 `json:"tftpUnresolved"`
 	TFTPUnproven   int64 `json:"tftpUnproven"`
 	TFTPUnsent     int64 `json:"tftpUnsent"`
 	EventsDropped  int64 `json:"eventsDropped"`
 	SeenDropped    int64 `json:"seenDropped"`
-	SyslogDropped  int64 `json:"syslogDropped"` // lines of machines
+	SyslogDropped  int64 `json:"syslogDropped"` // log lines of machines
 	SyslogUnknown  int64 `json:"syslogUnknown"` // messages of hosts that are not in the inventory
-	Panics         int64 `json:"panics"`        // while network input was handled
+	Panics         int64 `json:"panics"`        // recovered while handling network input
 
-	HTTP httpserve.RequestCounts `json:"http"` // those that Config.Fallback answers included
+	HTTP httpserve.RequestCounts `json:"http"` // includes requests that Config.Fallback answers
 }
 
 // Stats returns the counters.
@@ -99,14 +99,13 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// New checks cfg and returns a server. Its error is an inventory.Problems with all
-// problems of cfg.
+// New checks cfg and returns a server. If cfg is invalid, the error is an inventory.Problems that lists every problem.
 func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// Any host on the network can cause most of these log records: limit their rate.
+	// Limit the rate of log records: any host on the network can cause most of them.
 	cfg.Log = slog.New(quietlog.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
@@ -143,7 +142,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	return s, nil
 }
 
-// dhcpConfig returns the configuration of s's DHCP server.
+// dhcpConfig returns the configuration of the DHCP server.
 func (s *Server) dhcpConfig() dhcp.Config {
 	cfg := dhcp.Config{
 		Modes: map[string]inventory.DHCPMode{}, Address: s.cfg.Address, Base: s.urls.base, Relays: s.cfg.Relays, LinkLocal: s.cfg.LinkLocal,
@@ -161,25 +160,25 @@ func (s *Server) dhcpConfig() dhcp.Config {
 	return cfg
 }
 
-// clients returns what decides for DHCP.
+// clients returns the decider of the DHCP server.
 func (s *Server) clients() *clients {
 	return &clients{decider: s.decider, loaders: s.loaders, urls: s.urls, rec: s.rec}
 }
 
-// Base returns the URL of the HTTP handler for machines, without a slash at the end.
-// After Run has bound its listeners, the URL has the port of the first one.
+// Base returns the URL of the HTTP handler for machines, without a trailing slash. Once Run has bound the HTTP
+// listeners, the URL contains the port of the first one.
 func (s *Server) Base() string { return s.urls.base() }
 
-// Handler answers the HTTP requests of machines, see webFiles.handler.
+// Handler returns the handler for the HTTP requests of machines, see webFiles.handler.
 func (s *Server) Handler() http.Handler { return s.web.handler() }
 
-// Guest reports whether a MAC belongs to an unknown machine which has this address for its discovery.
+// Guest reports whether mac belongs to an unknown machine that is being discovered with the address a.
 func (s *Server) Guest(ctx context.Context, mac string, a netip.Addr) bool {
 	return s.discovery.isGuest(ctx, mac, a)
 }
 
-// Leases returns the leases of reservations since the start of the server, and those of discovery that have not
-// ended, by address.
+// Leases returns, sorted by address, the leases of reservations since the start of the server and the current leases
+// of discovered machines.
 func (s *Server) Leases() []inventory.DHCPLease {
 	out := append(s.dhcp.Leases(), s.discovery.leases()...)
 	slices.SortFunc(out, func(a, b inventory.DHCPLease) int {
@@ -188,16 +187,16 @@ func (s *Server) Leases() []inventory.DHCPLease {
 	return out
 }
 
-// Run serves DHCP, TFTP and HTTP until ctx ends, and then returns nil. If a port
-// cannot be bound, the error names the port and a remedy; one of several HTTP ports
-// is enough. Without interfaces and RelayOnly, Run only waits.
+// Run serves DHCP, TFTP and HTTP until ctx ends, and then returns nil. If a port cannot be bound, it returns an error
+// with the port and a remedy. For HTTP, one bound port is enough. If no interface is configured and RelayOnly is off,
+// Run serves nothing and waits for ctx.
 func (s *Server) Run(ctx context.Context) error {
 	if len(s.cfg.Interfaces) == 0 && !s.cfg.RelayOnly {
 		s.cfg.Log.Info("boot services are off: no interface is configured, run ingot init")
 		<-ctx.Done()
 		return nil
 	}
-	// Records of the last requests are written after the listeners have ended.
+	// The writers outlive ctx: they write the records of the last requests after the listeners have ended.
 	late, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	g, ctx := errgroup.WithContext(ctx)
@@ -238,8 +237,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, writers.Wait())
 }
 
-// closeAll closes the listeners of a start that failed. It ignores errors: the cause
-// of the failure is reported.
+// closeAll closes the listeners after a failed start. It ignores errors, because Run reports the cause of the failure.
 func closeAll(listeners []net.Listener) {
 	for _, l := range listeners {
 		_ = l.Close()

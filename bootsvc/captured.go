@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// Capture writes the packets of a machine on this server's interfaces to w; see wire.Capture.Run.
+// Capture captures the packets of a machine on this server's interfaces and writes them to w; see wire.Capture.Run.
 func (s *Server) Capture(ctx context.Context, w io.Writer, c wire.Capture) error {
 	names, err := s.captureInterfaces()
 	if err != nil {
@@ -19,8 +19,8 @@ func (s *Server) Capture(ctx context.Context, w io.Writer, c wire.Capture) error
 	return c.Run(ctx, w, names, s.bootPorts(), s.cfg.Guard)
 }
 
-// captureInterfaces returns the interfaces on which machines are answered. A server that only answers
-// relays has all Ethernet interfaces.
+// captureInterfaces returns the interfaces on which machines are answered. With RelayOnly, it returns all Ethernet
+// interfaces that are up.
 func (s *Server) captureInterfaces() ([]string, error) {
 	if !s.cfg.RelayOnly {
 		return s.cfg.Interfaces, nil
@@ -38,7 +38,7 @@ func (s *Server) captureInterfaces() ([]string, error) {
 	return out, nil
 }
 
-// bootPorts returns the UDP ports of the boot protocols.
+// bootPorts returns the UDP ports of DHCP, TFTP and syslog.
 func (s *Server) bootPorts() []uint16 {
 	out := []uint16{67, 68, wire.ProxyPort}
 	for _, addr := range []string{s.cfg.TFTPAddr, s.cfg.SyslogAddr} {

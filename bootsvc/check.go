@@ -18,14 +18,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// CheckClient sends the requests of a machine's firmware that boots from the network.
-// It returns an error unless this server answers, no other Ingot server does, and the
-// script in the answer is served by HTTP and TFTP. notes name the other DHCP servers
-// that answered, and what could not be checked.
+// CheckClient sends the requests of firmware that boots from the network. It returns an error unless this server
+// answers, no other Ingot server does, and the script that the answer names is served by HTTP and TFTP. notes list the
+// other DHCP servers that answered, and what could not be checked.
 //
-// With interfaces, the DISCOVER is broadcast on each of them and reaches every DHCP
-// server and relay there. A server that answers only relays has no such network. It
-// sends what a relay would to its own port 67, and cannot find other servers.
+// On each interface, CheckClient broadcasts a DISCOVER, which reaches every DHCP server and relay there. With
+// RelayOnly there is no interface: it sends a relayed DISCOVER to this server's own port 67, and cannot find other
+// servers.
 func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	if s.cfg.Listen.IsValid() {
 		return []string{"not checked from a client's side: " + s.cfg.Address.String() + " is not an address of this host, ask from outside"}, nil
@@ -64,7 +63,7 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	return append(notes, "the boot script of a client is served by HTTP and TFTP"), nil
 }
 
-// fetchCheck fetches the script of CheckMAC by HTTP and TFTP, like a machine.
+// fetchCheck fetches the script of CheckMAC by HTTP and TFTP, as a machine would.
 func (s *Server) fetchCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

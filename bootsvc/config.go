@@ -21,16 +21,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines finds the machine of a request, with its grant. For an unknown machine, it
-// returns inventory.ErrNotFound. The grant of a machine that was never owned is the
-// zero Grant.
+// Machines finds the machine of a request and its grant. Its methods return inventory.ErrNotFound for an unknown
+// machine, and the zero Grant for a machine that was never owned.
 type Machines interface {
 	// MachineByMAC takes a MAC in its canonical form (lower case, colons).
 	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
-	// MachineByAddress finds the machine by the reservation of an interface.
+	// MachineByAddress finds the machine that has an interface with this reserved address.
 	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
-	// InReservedNetwork reports whether an address is in the network of a reservation. Any host on the
-	// network can cause the call, so it must be cheap.
+	// InReservedNetwork reports whether a is in the network of any reservation. It must be cheap, because any host on the
+	// network can cause the call.
 	InReservedNetwork(a netip.Addr) bool
 }
 
@@ -40,80 +39,74 @@ type Journal interface {
 	dhcp.Journal
 }
 
-// Config says what to serve and where.
+// Config is the configuration of a Server, and the parts of the program that it calls.
 type Config struct {
-	// Interfaces are the network interfaces on which DHCP is answered. If there are
-	// none, nothing is served: a DHCP server must never start on a network by default.
+	// Interfaces are the network interfaces on which DHCP is answered. If the list is empty and RelayOnly is off, nothing
+	// is served: a DHCP server must never start on a network by default.
 	Interfaces []string
-	// Modes are the modes of Interfaces; an interface that is missing has inventory.DHCPReservation.
+	// Modes maps interfaces to their DHCP modes. An interface without an entry has inventory.DHCPReservation.
 	Modes map[string]inventory.DHCPMode
-	// Discovery are the addresses for unknown machines on interfaces, or through relays (see
-	// inventory.RelayNetwork). They boot the agent, which reports the hardware. On an
-	// interface that is missing, unknown machines get no answer.
+	// Discovery maps an interface, or a relay (see inventory.RelayNetwork), to the addresses for unknown machines there.
+	// These machines boot the agent, which reports their hardware. Without an entry, unknown machines get no answer.
 	Discovery map[string]inventory.Range
-	// DiscoverBeside are interfaces in mode proxy or off where unknown machines boot the agent with the
-	// address of the other DHCP server.
+	// DiscoverBeside are interfaces in mode proxy or off. Unknown machines there also boot the agent, with an address
+	// from the other DHCP server.
 	DiscoverBeside []string
-	// RelayOnly answers only what relays send to Address, on a plain UDP socket
-	// without broadcast and layer 2. It replaces Interfaces. Packets without giaddr
-	// are dropped, and Relays must list the relays to trust.
+	// RelayOnly makes the server answer only what relays send to Address, on a plain UDP socket without broadcast and
+	// layer 2. Interfaces must then be empty, and Relays must list the trusted relays. Packets without giaddr are
+	// dropped.
 	RelayOnly bool
-	// Address is this server's IPv4 address as the machines see it. If it is zero,
-	// the first address of the first interface is used.
+	// Address is the IPv4 address at which machines reach this server. If it is zero, the first address of the first
+	// interface is used.
 	Address netip.Addr
-	// Listen is the address that a RelayOnly server binds if this host does not have
-	// Address, for example in a container with published ports. Zero = Address.
+	// Listen is the address that a RelayOnly server binds if Address is not an address of this host, for example in a
+	// container with published ports. Zero = Address.
 	Listen netip.Addr
-	// HTTPAddr are the addresses of the plain HTTP listeners, host:port or :port
-	// (then on Address). Empty = ports 80 and 7080. The URLs that are handed out
-	// have the port of the first one that could be bound.
+	// HTTPAddr are the addresses of the plain HTTP listeners: host:port, or :port on Address. Empty = ports 80 and 7080.
+	// The URLs for machines contain the port of the first listener that could be bound.
 	HTTPAddr []string
 	// TFTPAddr is the address of the TFTP server. Empty = port 69 of Address.
 	TFTPAddr string
-	// SyslogAddr is where machines send syslog, host:port or :port (then on Address); "" = nowhere.
+	// SyslogAddr is where this server receives syslog from machines: host:port, or :port on Address; "" = not at all.
 	SyslogAddr string
-	// AgentURL is the URL of the agent's server, https://host:port. AgentPin is the
-	// digest of that server's key, sha256:<hex>.
+	// AgentURL is the URL of the server for agents, https://host:port. AgentPin is the digest of its public key,
+	// sha256:<hex>.
 	AgentURL string
 	AgentPin string
 	// LoaderDir contains undionly.kpxe, snponly.efi, ipxe.efi …; KernelPath and
 	// InitramfsPath are the files of the agent OS.
 	LoaderDir string
-	// Loader is the loader of interfaces that name none, and of discovered machines: one of inventory.SecureLoaders, or
-	// "" = by architecture.
+	// Loader is the loader for discovered machines and for interfaces that set none: one of inventory.SecureLoaders, or
+	// "" to choose by architecture.
 	Loader        string
 	KernelPath    string
 	InitramfsPath string
-	// MinimumSBAT are the least SBAT generations of components of loaders: one below is not served.
+	// MinimumSBAT maps components of loaders to the lowest SBAT generation that is served.
 	MinimumSBAT sbat.Minimum
-	// Relays lists the relays that may ask. If it is empty, any relay may. The relay's
-	// address must be in the subnet of the reservation that it asks for, unless a listed
-	// relay selects that subnet (RFC 3527): elsewhere the address could not be used.
+	// Relays lists the relays that may send requests. If it is empty, any relay may. The relay's address must be in the
+	// subnet of the client's reservation, because the client could not use the address elsewhere. The exception is a
+	// listed relay that selects that subnet (RFC 3527).
 	Relays wire.Relays
-	// LinkLocal adds classless routes (option 121) to 169.254.169.254 through this
-	// server, or through the gateway behind a relay. The operator must add that
-	// address to the server's host.
+	// LinkLocal adds a classless route (option 121) to 169.254.169.254 through this server, or through the gateway behind
+	// a relay. The operator must add 169.254.169.254 to the server's host.
 	LinkLocal bool
-	// PlanKey is the public key that the agent checks signed orders with, as
-	// action.FormatPlanKey writes it. If it is "", agents do nothing.
+	// PlanKey is the public key with which the agent verifies signed orders, in the format of action.FormatPlanKey. If it
+	// is "", agents execute nothing.
 	PlanKey string
-	// ClaimKey is the key of claims and of the URLs that expire with a boot, at least
-	// 16 bytes. Without it (the key file is lost) machines get addresses, but none is
-	// armed.
+	// ClaimKey signs claims and the URLs that expire with a boot. It has at least 16 bytes. Without it (the key file is
+	// lost) machines get addresses, but none is armed.
 	ClaimKey []byte
-	// Images, if set, are served under /images/. Delivered, if set, is called after each answer to a machine that a
-	// run owns; it must not wait.
+	// Images, if set, are served under /images/. Delivered, if set, is called after each answer to a machine that a run
+	// owns; it must not block.
 	Images    Images
 	Delivered func(Delivery)
-	// Installers, if set, provides the boots of other installers. Their images come
-	// from Images. MetadataURL is the base URL of the metadata server, which serves
-	// their documents.
+	// Installers, if set, provides the boots of other installers. Their images come from Images. MetadataURL is the base
+	// URL of the metadata server, which serves the documents of these installers.
 	Installers  Installers
 	MetadataURL string
-	// Fallback, if set, answers all other HTTP paths: the metadata server shares
-	// port 80.
+	// Fallback, if set, answers all other HTTP paths. The metadata server uses it, because it shares port 80.
 	Fallback http.Handler
-	// Guard counts panics while network input is handled; nil = a new one.
+	// Guard counts the panics while network input is handled; nil = New creates one.
 	Guard *guard.Guard
 	Log   *slog.Logger
 	Now   func() time.Time
@@ -126,7 +119,7 @@ var (
 	planKeyForm = regexp.MustCompile(`^[A-Za-z0-9:=+/_-]{1,128}$`)
 )
 
-// check returns the problems of c as inventory.Problems, and fills in the address of the first interface.
+// check returns the problems of c as inventory.Problems, or nil. It sets a missing Address from the first interface.
 func (c *Config) check() error {
 	var p inventory.Problems
 	c.checkRelayOnly(&p)
@@ -160,7 +153,7 @@ func (c *Config) check() error {
 	return p.Err()
 }
 
-// checkRelayOnly checks RelayOnly and the fields that depend on it.
+// checkRelayOnly adds to p the problems of RelayOnly, and of the fields that depend on it.
 func (c *Config) checkRelayOnly(p *inventory.Problems) {
 	switch {
 	case !c.RelayOnly && c.Listen.IsValid():
@@ -181,7 +174,7 @@ func (c *Config) checkRelayOnly(p *inventory.Problems) {
 	}
 }
 
-// bindAddress returns the address for listeners whose configuration has none.
+// bindAddress returns the host address for listeners that are configured with a port only.
 func (c *Config) bindAddress() netip.Addr {
 	if c.Listen.IsValid() {
 		return c.Listen
@@ -200,7 +193,7 @@ func firstAddress(iface string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("interface %q has no IPv4 address", iface)
 }
 
-// modeOn returns the mode of an interface.
+// modeOn returns the DHCP mode of an interface.
 func (c *Config) modeOn(iface string) inventory.DHCPMode {
 	if m := c.Modes[iface]; m != "" {
 		return m
@@ -208,12 +201,12 @@ func (c *Config) modeOn(iface string) inventory.DHCPMode {
 	return inventory.DHCPReservation
 }
 
-// givesAddresses returns the interfaces on which this server gives the addresses.
+// givesAddresses returns the interfaces in mode reservation: on these, this server assigns the addresses.
 func (c *Config) givesAddresses() []string {
 	return slices.DeleteFunc(slices.Clone(c.Interfaces), func(name string) bool { return c.modeOn(name) != inventory.DHCPReservation })
 }
 
-// checkModes checks Modes.
+// checkModes adds the problems of Modes to p.
 func (c *Config) checkModes(p *inventory.Problems) {
 	for _, name := range slices.Sorted(maps.Keys(c.Modes)) {
 		if m := c.Modes[name]; !slices.Contains(inventory.DHCPModes(), string(m)) {
@@ -225,13 +218,13 @@ func (c *Config) checkModes(p *inventory.Problems) {
 	}
 }
 
-// alwaysNamesLoader reports whether another DHCP server names a loader on some interface, to armed and
-// other machines alike.
+// alwaysNamesLoader reports whether an interface is in mode off. The other DHCP server there names a loader to every
+// machine, armed or not.
 func (c *Config) alwaysNamesLoader() bool {
 	return slices.Contains(slices.Collect(maps.Values(c.Modes)), inventory.DHCPOff)
 }
 
-// checkDiscovery checks Discovery.
+// checkDiscovery adds the problems of Discovery and DiscoverBeside to p.
 func (c *Config) checkDiscovery(p *inventory.Problems) {
 	for name, r := range c.Discovery {
 		field := "discovery." + name
@@ -255,7 +248,7 @@ func (c *Config) checkDiscovery(p *inventory.Problems) {
 	}
 }
 
-// isFileName reports whether name is valid for a file that this package serves.
+// isFileName reports whether this package may serve a file of this name.
 func isFileName(name string) bool {
 	if len(name) == 0 || len(name) > 128 || name[0] == '.' || name[0] == '-' {
 		return false

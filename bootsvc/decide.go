@@ -13,17 +13,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Request is what is known about a client.
+// Request is what the server knows about a client when it asks.
 type Request struct {
-	// MAC or Address identifies the interface. A request without a MAC is identified
-	// by its source address, which must be the reservation.
+	// MAC or Address identifies the interface. Without a MAC, the source address must be the interface's reserved
+	// address.
 	MAC     string
 	Address netip.Addr
 	Class   wire.Class
-	Arch    int // the first of option 93 that has a loader, or else its first; ArchUnknown if missing
-	// Loader is the loader of interfaces that name none, as inventory.Interface has it; "" = by architecture.
+	Arch    int // the first value of option 93 that has a loader, or else the first value; ArchUnknown without option 93
+	// Loader is the loader for interfaces that set none, in the form of inventory.Interface.Loader; "" = by architecture.
 	Loader string
-	// Brief leaves the decision's Reasons out: writing them takes longer than deciding.
+	// Brief omits Reasons from the decision: formatting them takes longer than deciding.
 	Brief bool
 }
 
@@ -42,8 +42,8 @@ const (
 	Never     Verdict = "never"     // netboot is disabled for this interface
 )
 
-// Methods of sending a client to its disk, the values of Machine.BootFromDisk.
-// MethodDefault is MethodExit, but DHCP gives iPXE no boot file.
+// Ways to send a client to its disk, the values of Machine.BootFromDisk. With MethodDefault, DHCP gives iPXE no boot
+// file; its script is the same as for MethodExit.
 const (
 	MethodDefault = ""
 	MethodExit    = "ipxe-exit"
@@ -56,51 +56,50 @@ type Decision struct {
 	Verdict   Verdict             `json:"verdict"`
 	Machine   string              `json:"machine,omitempty"`
 	Interface inventory.Interface `json:"interface,omitzero"`
-	// Address means that DHCP answers with the reservation.
+	// Address reports whether DHCP answers with the reserved address.
 	Address bool `json:"address"`
-	// Loader is the file for firmware; "" = none.
+	// Loader is the boot file for firmware; "" = none.
 	Loader string `json:"loader,omitempty"`
-	// Script means that iPXE gets a script.
+	// Script reports whether iPXE gets a script.
 	Script bool `json:"script"`
-	// Spent means that the boot's claim was redeemed or its last payload delivered,
-	// so this is a reboot.
+	// Spent reports that the current boot is already used: its claim was redeemed, or its last payload was delivered. A
+	// further request is therefore a reboot.
 	Spent bool `json:"spent,omitempty"`
-	// Method is how a client is sent to its disk.
+	// Method is the way in which a client is sent to its disk.
 	Method string `json:"method,omitempty"`
-	// Owner and Boot are those of the machine's grant, if it is owned.
+	// Owner and Boot are copied from the machine's grant, if it is owned.
 	Owner inventory.Owner `json:"-"`
 	Boot  int             `json:"-"`
 	// Reasons explain the decision, in order.
 	Reasons []string `json:"reasons"`
 
-	brief bool // has no reasons
+	brief bool // Reasons are omitted
 }
 
-// holder returns d's machine, and the run that owns it.
+// holder returns the machine of d and the run that owns it; without an owner, only the machine.
 func (d Decision) holder() inventory.Owner {
 	return inventory.Owner{Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch}
 }
 
-// event returns an event of d's machine.
+// event returns an event of the machine of d.
 func (d Decision) event(kind, message string) inventory.Event {
 	return newEvent(d.holder(), d.Boot, kind, message)
 }
 
-// newEvent returns an event of a boot of o.
+// newEvent returns an event of the machine o.Machine in this boot of the run o.Run.
 func newEvent(o inventory.Owner, boot int, kind, message string) inventory.Event {
 	return inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: kind, Message: message}
 }
 
-// logKeys returns the keys of the log for d's machine, and its run if one owns it.
+// logKeys returns the log attributes of the machine of d, and of the run that owns it, if any.
 func (d Decision) logKeys() []any { return d.holder().LogKeys(d.Boot) }
 
-// Armed reports whether boot assets (loader, kernel, initramfs) are served.
+// Armed reports whether the machine has an open boot, so loader, kernel and initramfs are served.
 func (d Decision) Armed() bool {
 	return d.Verdict == Agent || d.Verdict == Installer || d.Verdict == Rescue
 }
 
-// ServesLoader reports whether a boot loader is served. The loader's script decides
-// what the machine does next.
+// ServesLoader reports whether a boot loader is served. The script of that loader decides what the machine does next.
 func (d Decision) ServesLoader() bool {
 	return d.Armed() || d.Verdict == Hold || d.Verdict == Discover
 }
@@ -115,9 +114,8 @@ func (d *Decision) because(format string, args ...any) {
 	d.Reasons = append(d.Reasons, fmt.Sprintf(format, args...))
 }
 
-// Decide returns whether m may netboot at now, with what and why. DHCP, TFTP, HTTP
-// and Why all use it. A zero m is an unknown machine. Decide is pure: the same state
-// gives the same answer.
+// Decide returns whether m may netboot at now, with what and why. DHCP, TFTP, HTTP and Why all use it. The zero m
+// means an unknown machine. Decide is pure: the same arguments give the same decision.
 func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) Decision {
 	d := Decision{Verdict: Unknown, brief: r.Brief}
 	if !d.findInterface(m, r) {
@@ -135,8 +133,8 @@ func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) De
 	return d
 }
 
-// findInterface sets the interface that r comes from, and its machine. It returns
-// false if m has no such interface.
+// findInterface sets the machine of d, and its interface that sent r. It returns false if m is unknown or has no such
+// interface.
 func (d *Decision) findInterface(m inventory.Machine, r Request) bool {
 	if m.Name == "" {
 		d.because("no machine of the inventory has this MAC or address")
@@ -171,9 +169,9 @@ func (d *Decision) decideAddress() {
 	}
 }
 
-// decideVerdict decides what the grant allows the machine to boot.
+// decideVerdict sets the verdict: what the grant allows the machine to boot.
 func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
-	if g.Run != "" && g.Machine == d.Machine { // the grant of another machine never arms this one
+	if g.Run != "" && g.Machine == d.Machine { // a grant for another machine never arms this one
 		d.Owner, d.Boot, d.Spent = g.Owner, g.Boot, g.Spent
 	}
 	var holder, until string
@@ -205,15 +203,15 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 	}
 
 	if d.Verdict == Disk && d.Owner.Run != "" && g.Acting {
-		// The agent is gone, and the run will restart the machine. Until then, the
-		// machine must boot neither the agent again nor the incomplete system on disk.
+		// The agent has stopped, and the run will restart the machine. Until the restart, the machine must boot neither the
+		// agent again nor the incomplete system on its disk.
 		d.Verdict = Hold
 		d.because("not sent to its disk: the actions of %s are not done, and the disk may hold half a system; "+
 			"the machine waits at its loader until the run goes on", holder)
 	}
 }
 
-// describeHolder returns who holds a grant, for reasons.
+// describeHolder names the run or the operator that holds the grant, for Reasons.
 func describeHolder(g inventory.Grant) string {
 	if g.ByOperator() {
 		return strings.TrimPrefix(g.Run, inventory.OperatorPrefix) + " (an operator)"
@@ -221,9 +219,8 @@ func describeHolder(g inventory.Grant) string {
 	return "run " + g.Run
 }
 
-// chooseDiskMethod decides how a client is sent to its disk. Most firmware boots from
-// disk fastest if it gets no boot file. A client that is iPXE gets a script if the
-// machine's method needs one.
+// chooseDiskMethod decides how a client is sent to its disk. Most firmware boots from disk fastest if it gets no boot
+// file. iPXE gets a script if the machine's method needs one.
 func (d *Decision) chooseDiskMethod(c wire.Class) {
 	switch d.Method {
 	case MethodExit, MethodSanboot:
@@ -236,7 +233,7 @@ func (d *Decision) chooseDiskMethod(c wire.Class) {
 	}
 }
 
-// chooseBootFile decides what a client gets that does not boot from disk.
+// chooseBootFile sets the script or the loader for a client that boots from the network.
 func (d *Decision) chooseBootFile(r Request) {
 	switch r.Class {
 	case wire.ClassNone:
@@ -263,7 +260,7 @@ func (d *Decision) chooseBootFile(r Request) {
 	}
 }
 
-// The loaders of iPXE and those of Secure Boot. What a shim starts is in sbat.Chain.
+// The loaders of iPXE, and those for Secure Boot. sbat.Chain lists what a shim starts.
 const (
 	loaderBIOS     = "undionly.kpxe"
 	loaderUEFI     = "snponly.efi"
@@ -271,23 +268,23 @@ const (
 	loaderShim     = "shimx64.efi"
 )
 
-// SecureLoaderFiles returns the files that UEFI x64 fetches with a loader of inventory.SecureLoaders, or nil for any other.
+// SecureLoaderFiles returns the files that a UEFI x64 machine fetches if its loader is one of inventory.SecureLoaders,
+// or nil for any other loader.
 func SecureLoaderFiles(loader string) []string {
 	switch loader {
 	case inventory.LoaderShim:
 		return sbat.Chain(loaderShim)
 	case inventory.LoaderIPXEShim:
-		return append(sbat.Chain(loaderIPXEShim), loaderShim) // iPXE starts the kernel through it
+		return append(sbat.Chain(loaderIPXEShim), loaderShim) // the signed iPXE starts the kernel through it
 	}
 	return nil
 }
 
-// loaderFor returns the loader for an architecture of option 93, or "".
+// loaderFor returns the loader for an architecture (a value of option 93), or "" if there is none.
 //
-// x64 UEFI gets snponly.efi. It uses the firmware's driver, which has just worked,
-// and unlike ipxe.efi it does not take the card away from the firmware. For a machine
-// with a bad firmware driver, the interface's loader can be set to ipxe.efi. With
-// one of inventory.SecureLoaders it gets a shim.
+// x64 UEFI gets snponly.efi. It uses the firmware's network driver, which has just fetched the loader, and unlike
+// ipxe.efi does not detach the firmware from the card. If the firmware's driver is faulty, set the interface's loader
+// to ipxe.efi. If the interface's loader is one of inventory.SecureLoaders, UEFI gets its shim.
 func loaderFor(i inventory.Interface, arch int) string {
 	var uefi string
 	switch {
@@ -308,7 +305,7 @@ func loaderFor(i inventory.Interface, arch int) string {
 	switch {
 	case arch == wire.ArchBIOS, arch == wire.ArchHTTPBIOS:
 		return loaderBIOS
-	case arch == wire.ArchUnknown && !i.UEFI: // very old ROMs do not send option 93: use the inventory
+	case arch == wire.ArchUnknown && !i.UEFI: // very old ROMs do not send option 93: rely on the inventory
 		return loaderBIOS
 	case arch == wire.ArchUnknown, wire.HasLoader(arch):
 		return uefi
@@ -316,7 +313,7 @@ func loaderFor(i inventory.Interface, arch int) string {
 	return ""
 }
 
-// isX86 reports whether the document of an interface's machine does not exclude the loaders, which are for x86.
+// isX86 reports whether the machine's architecture is x86_64 or not set. All loaders are for x86.
 func isX86(i inventory.Interface) bool { return i.Arch == "" || i.Arch == "x86_64" }
 
 func archName(arch int) string {

@@ -10,13 +10,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// lookupTime is how long a packet of UDP waits for the inventory.
+// lookupTime limits an inventory look-up for a UDP packet.
 const lookupTime = 2 * time.Second
 
-// awaitedLookup is how long a connection waits for it.
+// awaitedLookup limits an inventory look-up for a TCP connection.
 const awaitedLookup = 200 * time.Millisecond
 
-// decider decides for requests, with what the inventory has about their machines.
+// decider decides what to answer, from the machine and the grant that the inventory holds.
 type decider struct {
 	cfg       *Config
 	machines  Machines
@@ -24,8 +24,8 @@ type decider struct {
 	discovery *discovery
 }
 
-// lookup finds the machine of a request in the inventory and decides its answer. It
-// returns an error only if the inventory failed; the decision is then Unknown.
+// lookup finds the machine of a request in the inventory and decides the answer. It returns an error only if the
+// inventory cannot be read; the decision is then Unknown.
 func (c *decider) lookup(ctx context.Context, r Request) (inventory.Machine, inventory.Grant, Decision, error) {
 	m, g, err := c.findMachine(ctx, r)
 	if err != nil {
@@ -34,7 +34,8 @@ func (c *decider) lookup(ctx context.Context, r Request) (inventory.Machine, inv
 	return m, g, c.decideAny(m, g, r), nil
 }
 
-// findMachine finds the machine of a request in the inventory. An unknown one is zero.
+// findMachine finds the machine of a request in the inventory. For an unknown machine it returns zero values and no
+// error.
 func (c *decider) findMachine(ctx context.Context, r Request) (m inventory.Machine, g inventory.Grant, err error) {
 	if r.MAC != "" {
 		m, g, err = c.machines.MachineByMAC(ctx, r.MAC)
@@ -50,7 +51,7 @@ func (c *decider) findMachine(ctx context.Context, r Request) (m inventory.Machi
 	return m, g, nil
 }
 
-// machineAt returns the name of the machine that sends from an address, or "".
+// machineAt returns the name of the machine that has the source address, or "" if there is none or the look-up failed.
 func (c *decider) machineAt(ctx context.Context, source netip.Addr) string {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
@@ -61,7 +62,7 @@ func (c *decider) machineAt(ctx context.Context, source netip.Addr) string {
 	return d.Machine
 }
 
-// decideAny is decide, also for an unknown machine that is being discovered.
+// decideAny is decide, but also decides for an unknown machine that is being discovered.
 func (c *decider) decideAny(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	d := c.decide(m, g, r)
 	if d.Verdict == Unknown {
@@ -70,8 +71,8 @@ func (c *decider) decideAny(m inventory.Machine, g inventory.Grant, r Request) D
 	return d
 }
 
-// decide is Decide, except that a server without its claim key arms no machine:
-// anyone could forge claims.
+// decide calls Decide with the configured loader. If the server has no claim key, it arms no machine, because anyone
+// could forge claims.
 func (c *decider) decide(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	keyless := len(c.cfg.ClaimKey) == 0
 	if keyless {
@@ -85,8 +86,8 @@ func (c *decider) decide(m inventory.Machine, g inventory.Grant, r Request) Deci
 	return d
 }
 
-// find finds the machine of a request from source, and decides. It returns nil if the answer must be 404. If source is valid, an
-// unknown machine may be admitted to discovery.
+// find finds the machine of a request and decides the answer. It returns nil if the answer must be 404. If source is
+// valid, find may first admit an unknown machine to discovery.
 func (c *decider) find(ctx context.Context, req Request, source netip.Addr) (*inventory.Machine, Decision) {
 	if req.MAC == "" && !req.Address.IsValid() {
 		return nil, Decision{Verdict: Unknown}
@@ -104,9 +105,8 @@ func (c *decider) find(ctx context.Context, req Request, source netip.Addr) (*in
 	return &m, d
 }
 
-// isAwaited reports whether an address is reserved for a machine with an open netboot or
-// secrets window, whose connections have priority. It is called for a new connection
-// while all connections are in use.
+// isAwaited reports whether source is reserved for a machine with an open netboot or secrets window. Connections from
+// such addresses have priority. It is called only while all connections are in use.
 func (c *decider) isAwaited(ctx context.Context, source netip.Addr) bool {
 	defer c.cfg.Guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
@@ -115,7 +115,8 @@ func (c *decider) isAwaited(ctx context.Context, source netip.Addr) bool {
 	return err == nil && (d.Armed() || d.Owner.Run != "" && c.cfg.Now().Before(g.SecretsUntil))
 }
 
-// beginTransfer notes that a file is being sent to the machine of d, until end is called.
+// beginTransfer records that a file is being sent to the machine of d until end is called. If d is not armed, it does
+// nothing.
 func beginTransfer(history *wire.History, d Decision) (end func()) {
 	if d.Interface.MAC == "" || !d.Armed() {
 		return func() {}

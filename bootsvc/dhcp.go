@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// clients decides what the clients of DHCP get.
+// clients decides for the DHCP server what its clients get; it is the dhcp.Decider.
 type clients struct {
 	decider *decider
 	loaders *loaders
@@ -19,7 +19,8 @@ type clients struct {
 	rec     *wire.Recorder
 }
 
-// FindClient implements dhcp.Decider. An unknown client is left to Discover.
+// FindClient implements dhcp.Decider. For an unknown client it returns the zero Client; dhcp.Guests.Discover decides
+// then.
 func (c *clients) FindClient(ctx context.Context, r dhcp.Request) (dhcp.Client, error) {
 	m, g, err := c.decider.findMachine(ctx, Request{MAC: r.MAC})
 	if err != nil {
@@ -49,9 +50,8 @@ func (c *clients) BootFile(ctx context.Context, x dhcp.Client, r dhcp.Request) s
 	return file
 }
 
-// bootFile returns the file name or URL that DHCP hands out to a client, or "". If it has a
-// loader that cannot be served, why explains it: DHCP must not hand out a name that
-// does not resolve.
+// bootFile returns the file name or URL that DHCP hands out to a client, or "". why is not "" if the client's loader
+// cannot be served: DHCP must not hand out a name that does not resolve.
 func (c *clients) bootFile(x dhcp.Client, class wire.Class) (file, why string) {
 	switch {
 	case x.Interface.DisableDHCP:

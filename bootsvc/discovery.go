@@ -16,17 +16,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// discovery has the unknown machines that boot the agent, which reports their hardware.
+// discovery tracks unknown machines that boot the agent to report their hardware.
 type discovery struct {
 	cfg      *Config
 	machines Machines
 	network  *network
-	guests   map[string]*guests // by interface or relay
-	// probe returns the MAC of a host other than client that answers at an address.
+	guests   map[string]*guests // by the name of the interface or relay in the configuration
+	// probe returns the MAC of a host other than client that answers ARP for a; ok is false if there is none.
 	probe func(a netip.Addr, client string) (mac string, ok bool)
 }
 
-// newDiscovery returns the discovery of a configuration, in which no machine is discovered yet.
+// newDiscovery returns a discovery without guests.
 func newDiscovery(
 	cfg *Config, machines Machines, n *network, probe func(a netip.Addr, client string) (mac string, ok bool),
 ) *discovery {
@@ -41,7 +41,7 @@ func newDiscovery(
 	return v
 }
 
-// leases returns the leases of guests that have not ended.
+// leases returns the current leases of all guests.
 func (v *discovery) leases() (out []inventory.DHCPLease) {
 	for name, g := range v.guests {
 		out = append(out, g.leases(name, v.cfg.Now())...)
@@ -49,8 +49,8 @@ func (v *discovery) leases() (out []inventory.DHCPLease) {
 	return out
 }
 
-// Discover implements dhcp.Guests. Only a guest of the interface or relay that the packet came through is answered: an
-// address of another network is of no use, and discovery may be off here.
+// Discover implements dhcp.Guests. It answers only guests of the interface or relay through which the packet came:
+// elsewhere the guest's address is useless, and discovery may be off.
 func (v *discovery) Discover(ctx context.Context, r dhcp.Request) (dhcp.Client, bool) {
 	name, g := v.guestsOf(r)
 	if g == nil {
@@ -58,7 +58,7 @@ func (v *discovery) Discover(ctx context.Context, r dhcp.Request) (dhcp.Client, 
 	}
 	ask := Request{MAC: r.MAC, Class: r.Class, Arch: r.Arch, Brief: true}
 	d, ok := v.decideGuestOf(name, g, ask)
-	if ok && v.isReserved(ctx, d.Interface.Address) { // since the guest got it
+	if ok && v.isReserved(ctx, d.Interface.Address) { // the address was reserved after the guest got it
 		g.evict(r.MAC)
 		ok = false
 	}
@@ -79,7 +79,7 @@ func (v *discovery) Decline(r dhcp.Request) {
 	}
 }
 
-// newGuestsOf returns the guests of an interface or relay of Config.Discovery.
+// newGuestsOf returns empty guests for an entry of Config.Discovery: r is the range of the interface or relay name.
 func (v *discovery) newGuestsOf(name string, r inventory.Range) *guests {
 	g := newGuests(r)
 	g.earlierUntil = v.cfg.Now().Add(guestLease)
@@ -100,9 +100,9 @@ func (v *discovery) newGuestsOf(name string, r inventory.Range) *guests {
 	return g
 }
 
-// guestsOf returns the guests that the client of r may be one of, with their name in the configuration, or nil: those of
-// its interface or relay. A relay that is listed has the mode of its interface where another DHCP server
-// gives the addresses.
+// guestsOf returns the guests of the interface or relay that r came through, and its name in the configuration; nil if
+// discovery is off there. If r came through a listed relay without a range of its own, it returns the guests of the
+// interface where r arrived, provided that another DHCP server assigns the addresses there.
 func (v *discovery) guestsOf(r dhcp.Request) (name string, g *guests) {
 	here := v.guests[r.In.Name]
 	if !r.Relay.IsValid() {
@@ -121,7 +121,8 @@ func (v *discovery) guestsOf(r dhcp.Request) (name string, g *guests) {
 	return "", nil
 }
 
-// isReserved reports whether a machine of the inventory has an address (security S32). If the inventory cannot be read, it has none.
+// isReserved reports whether the inventory reserves a for a machine (security S32). It returns false if the inventory
+// cannot be read.
 func (v *discovery) isReserved(ctx context.Context, a netip.Addr) bool {
 	if !a.IsValid() {
 		return false
@@ -130,9 +131,9 @@ func (v *discovery) isReserved(ctx context.Context, a netip.Addr) bool {
 	return err == nil
 }
 
-// admitGuest gives an unknown machine that boots from the network an address for its discovery.
-// A client without a boot class (a telephone, a system on a disk) gets none. The agent has a class of its own: this
-// server may have been started after its loader was admitted.
+// admitGuest gives an unknown machine that boots from the network an address for its discovery. A client without a
+// boot class (a telephone, an installed system) gets none. The agent is admitted by its own vendor class, because the
+// server may have restarted since the agent's loader was admitted.
 func (v *discovery) admitGuest(ctx context.Context, r dhcp.Request, name string, g *guests) bool {
 	networks := sync.OnceValue(func() []netip.Prefix { return v.networksOf(name, g) })
 	taken := func(a netip.Addr) bool {
@@ -140,7 +141,7 @@ func (v *discovery) admitGuest(ctx context.Context, r dhcp.Request, name string,
 			return true
 		}
 		_, _, err := v.machines.MachineByAddress(ctx, a)
-		return !errors.Is(err, inventory.ErrNotFound) // also if the inventory cannot be read
+		return !errors.Is(err, inventory.ErrNotFound) // true also if the inventory cannot be read
 	}
 	switch kind := r.Packet.MessageType(); {
 	case r.MAC == neighbours.CheckMAC:
@@ -158,8 +159,8 @@ func (v *discovery) admitGuest(ctx context.Context, r dhcp.Request, name string,
 	return ok
 }
 
-// networksOf returns the addresses, with their lengths, of the relay or the interface of g, which has that
-// name in the configuration.
+// networksOf returns the addresses, with prefix lengths, of the relay or interface of g. name is its name in the
+// configuration.
 func (v *discovery) networksOf(name string, g *guests) []netip.Prefix {
 	if g.relay.IsValid() {
 		return []netip.Prefix{g.relay}
@@ -167,8 +168,8 @@ func (v *discovery) networksOf(name string, g *guests) []netip.Prefix {
 	return interfacePrefixes(name)
 }
 
-// isHostOf reports whether another host may have the address a in one of these networks: it is not the address of a
-// router or of this server, of the network, or of its broadcasts. Without networks it is not known, and true.
+// isHostOf reports whether a can be the address of a host in one of the networks: not the router's or this server's
+// address, nor the network or broadcast address. It returns true if networks is empty, because then nothing is known.
 func isHostOf(networks []netip.Prefix, a netip.Addr) (is bool) {
 	for _, p := range networks {
 		if a == p.Addr() {
@@ -179,8 +180,8 @@ func isHostOf(networks []netip.Prefix, a netip.Addr) (is bool) {
 	return is || len(networks) == 0
 }
 
-// decideGuest decides for a client that is not in the inventory: a guest boots the agent, which
-// reports the hardware and does nothing else. A file is served to it wherever it asks from, because the
+// decideGuest decides for a client that is not in the inventory. A guest boots the agent, which only reports the
+// hardware; any other client gets the decision unknown. Guests of all interfaces and relays are searched, because the
 // files are the same for every guest.
 func (v *discovery) decideGuest(r Request, unknown Decision) Decision {
 	for name, g := range v.guests {
@@ -191,8 +192,8 @@ func (v *discovery) decideGuest(r Request, unknown Decision) Decision {
 	return unknown
 }
 
-// decideGuestOf is decideGuest for the guests of one interface or relay, with that name in the
-// configuration. ok is false if the client is not one of them.
+// decideGuestOf is decideGuest for the guests g of the interface or relay name. ok is false if the client is not one
+// of them.
 func (v *discovery) decideGuestOf(name string, g *guests, r Request) (d Decision, ok bool) {
 	mac, x, ok := g.find(r.MAC, r.Address, v.cfg.Now())
 	if !ok {
@@ -207,20 +208,20 @@ func (v *discovery) decideGuestOf(name string, g *guests, r Request) (d Decision
 		}
 		d.Interface.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
 		if g.relay.IsValid() || !p.Contains(v.cfg.Address) {
-			d.Interface.Gateway = p.Addr() // the way to this server's address on another network
+			d.Interface.Gateway = p.Addr() // the route to this server, whose address is on another network
 		}
 		break
 	}
-	// The owner is only part of the token in the URLs of this machine's boot files.
+	// This owner serves only to compute the token in the URLs of the guest's boot files.
 	d.Owner = inventory.Owner{Machine: mac, Run: "discovery"}
 	d.because("no machine of the inventory has this MAC: discovery is on, it boots the agent, which only reports the hardware")
 	d.chooseBootFile(r)
 	return d, true
 }
 
-// isGuest reports whether a MAC belongs to an unknown machine which has this address for its
-// discovery. Next to another DHCP server it prolongs the discovery, because DHCP of the agent is not seen. For
-// guestLease after the server's start, it also admits a machine there whose loader an earlier process has served.
+// isGuest reports whether mac belongs to an unknown machine that is being discovered with the address a. If another
+// DHCP server assigned the address, isGuest also renews the discovery, because this server does not see the agent's
+// DHCP. For guestLease after the server's start, it also admits machines whose loader an earlier process served.
 func (v *discovery) isGuest(ctx context.Context, mac string, a netip.Addr) bool {
 	for _, g := range v.guests {
 		_, x, ok := g.find(mac, netip.Addr{}, v.cfg.Now())
@@ -237,9 +238,9 @@ func (v *discovery) isGuest(ctx context.Context, mac string, a netip.Addr) bool 
 	return false
 }
 
-// visits returns the guests of the interface in Config.DiscoverBeside that a client with this MAC and
-// source address is on, or nil. On a network of this host, the kernel must know that MAC for the address.
-// Behind a router it is not known: there the address must be near a listed relay.
+// visits returns the guests of the interface in Config.DiscoverBeside to which a client with this MAC and source
+// address is attached, or nil. On a network of this host, the kernel's ARP table must map the address to the MAC.
+// Behind a router it cannot: there the address must be near a listed relay.
 func (v *discovery) visits(mac string, source netip.Addr) *guests {
 	for _, name := range v.cfg.Interfaces {
 		if !wire.OnNetworks(interfacePrefixes(name), source) {
@@ -259,8 +260,8 @@ func (v *discovery) visits(mac string, source netip.Addr) *guests {
 	return nil
 }
 
-// admitVisitor admits an unknown machine that fetches its loader or its script, where another DHCP server
-// has named that. A machine that is in the inventory, or may be, is never admitted (security S32).
+// admitVisitor admits an unknown machine that fetches a loader or script which another DHCP server named. It never
+// admits a machine that is in the inventory, nor any machine while the inventory cannot be read (security S32).
 func (v *discovery) admitVisitor(ctx context.Context, mac string, source netip.Addr) bool {
 	if len(v.cfg.DiscoverBeside) == 0 || mac == "" || mac == neighbours.CheckMAC {
 		return false
@@ -275,7 +276,7 @@ func (v *discovery) admitVisitor(ctx context.Context, mac string, source netip.A
 	return g.admit(mac, v.cfg.Now(), func(netip.Addr) bool { return false })
 }
 
-// client returns what DHCP needs of d.
+// client returns the part of d that DHCP needs.
 func (d Decision) client() dhcp.Client {
 	return dhcp.Client{
 		Owner: d.holder(), Boot: d.Boot, Interface: d.Interface, Address: d.Address, Armed: d.Armed(), Guest: d.Verdict == Discover,

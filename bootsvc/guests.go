@@ -10,42 +10,41 @@ import (
 )
 
 const (
-	// guestLease is how long a discovered machine keeps its address without asking again.
+	// guestLease is how long a discovered machine keeps its address without renewing it.
 	guestLease = 10 * time.Minute
-	// maxNewGuests is how many unknown MACs are admitted on an interface, or through a relay, in a minute
-	// (security S7).
+	// maxNewGuests limits how many unknown MACs are admitted per minute on an interface or through a relay (security S7).
 	maxNewGuests = 30
-	// maxVisitors is how many unknown machines are discovered at a time next to another DHCP server.
+	// maxVisitors limits the unknown machines that are discovered at a time on an interface with another DHCP server.
 	maxVisitors = 256
 )
 
-// guests are the unknown machines of one interface or relay, with their addresses from the range of
-// Config.Discovery. They are kept in memory, so a server that was restarted does not know who has an address
-// of the range. Until the last of these leases has ended, a client that renews one keeps it, and an address
-// is probed by ARP before it is offered. Behind a relay ARP is not possible.
+// guests are the unknown machines of one interface or relay, with their addresses from the range in Config.Discovery.
+// They are kept in memory only, so a restarted server has lost who holds which address. For one guestLease after the
+// start, it therefore lets a client that renews an address keep it, and probes an address by ARP before offering it.
+// Behind a relay it cannot probe.
 type guests struct {
-	inventory.Range              // zero: another DHCP server gives the addresses
-	relay           netip.Prefix // address of a relay on its network; invalid = an interface
+	inventory.Range              // zero: another DHCP server assigns the addresses
+	relay           netip.Prefix // address and prefix length of the relay; invalid = an interface
 	mu              sync.Mutex
 	byMAC           map[string]guest
 	byAddr          map[netip.Addr]string
-	minute          time.Time // when admitted was reset
+	minute          time.Time // start of the minute in which admitted counts
 	admitted        int
-	earlierUntil    time.Time                      // end of the leases of an earlier process
-	probe           func(mac string, a netip.Addr) // probes the address of a guest and calls storeProbe; nil: none is probed
+	earlierUntil    time.Time                      // when the leases of an earlier process have all ended
+	probe           func(mac string, a netip.Addr) // probes a guest's address and calls storeProbe; nil = no probes
 }
 
 type guest struct {
 	address netip.Addr
 	until   time.Time
-	probing bool // whether another host has the address: it is not offered yet
+	probing bool // an ARP probe is running, and the address is not offered yet
 }
 
 func newGuests(r inventory.Range) *guests {
 	return &guests{Range: r, byMAC: map[string]guest{}, byAddr: map[netip.Addr]string{}}
 }
 
-// find returns the guest with that MAC or, if mac is "", with that address.
+// find returns the current guest with this MAC or, if mac is "", with the address a. ok is false if there is none.
 func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +55,7 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 	return mac, x, ok && !x.probing && now.Before(x.until)
 }
 
-// leases returns the addresses that guests have. name is the interface or relay, as the configuration names it.
+// leases returns the current leases. name is the interface or relay, as the configuration names it.
 func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) {
 	where := name
 	if g.relay.IsValid() {
@@ -75,9 +74,9 @@ func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) 
 	return out
 }
 
-// storeProbe stores that the host with the MAC other has the address of a guest, or that no host has it if
-// other is "". The host keeps its address as a guest, because an earlier process may have given it, and the
-// guest gets another address when it asks again.
+// storeProbe stores the result of probing the address of the guest mac: the MAC of another host that has the address,
+// or "" if none has. Such a host becomes the guest with this address, because an earlier process may have assigned it.
+// The guest mac then gets another address when it asks again.
 func (g *guests) storeProbe(mac, other string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,9 +90,9 @@ func (g *guests) storeProbe(mac, other string, now time.Time) {
 	g.byMAC[mac] = x
 }
 
-// admit gives an address to a MAC, or renews it. taken reports whether an address belongs to a
-// machine of the inventory. ok is false if no address is left, or too many are new. A new guest that is still
-// being probed is admitted, and find does not find it.
+// admit gives mac an address, or renews it. taken reports whether a guest may not have an address, for example because
+// it is reserved. ok is false if no address is left, or too many guests are new. While a new guest's address is
+// probed, admit returns true but find does not return the guest.
 func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,7 +128,7 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 	return false
 }
 
-// renew renews the address of a guest.
+// renew extends the lease of a current guest.
 func (g *guests) renew(mac string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -139,7 +138,7 @@ func (g *guests) renew(mac string, now time.Time) {
 	}
 }
 
-// evict forgets a guest, whose address is of another machine now.
+// evict forgets a guest whose address now belongs to another machine.
 func (g *guests) evict(mac string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,8 +154,8 @@ func (g *guests) tooMany(now time.Time) bool {
 	return g.admitted >= maxNewGuests
 }
 
-// readmit makes a MAC that renews an address of the range a guest, if an earlier process can have given it
-// that address. taken is as in admit.
+// readmit makes mac, which renews the address a of the range, a guest if an earlier process may have assigned a to it.
+// taken is as in admit.
 func (g *guests) readmit(mac string, a netip.Addr, now time.Time, taken func(netip.Addr) bool) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -172,8 +171,8 @@ func (g *guests) readmit(mac string, a netip.Addr, now time.Time, taken func(net
 	return true
 }
 
-// probeDeclined probes the address of a guest that has declined it (RFC 2131 §4.3.3). A DECLINE can be forged:
-// the guest gets another address only if another host answers.
+// probeDeclined probes the address that a guest has declined (RFC 2131 §4.3.3). Because a DECLINE can be forged, the
+// guest gets another address only if another host answers the probe.
 func (g *guests) probeDeclined(mac string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -187,8 +186,7 @@ func (g *guests) probeDeclined(mac string, now time.Time) {
 	go g.probe(mac, x.address)
 }
 
-// admitVisitor is admit for a machine that another server gives an address. It is called with g.mu
-// locked.
+// admitVisitor is admit for a machine that gets its address from another DHCP server. It is called with g.mu locked.
 func (g *guests) admitVisitor(mac string, now time.Time) bool {
 	if len(g.byMAC) >= maxVisitors {
 		maps.DeleteFunc(g.byMAC, func(_ string, x guest) bool { return !now.Before(x.until) })

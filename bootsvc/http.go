@@ -28,10 +28,10 @@ import (
 const (
 	maxHTTPConns  = 1024
 	maxHTTPHeader = 16 << 10
-	maxHTTPBody   = 64 << 10 // phone-home of the metadata server, which shares port 80
+	maxHTTPBody   = 64 << 10 // for the metadata server's phone-home requests, which also come to port 80
 )
 
-// webFiles answers over HTTP.
+// webFiles answers the HTTP requests of machines.
 type webFiles struct {
 	cfg      *Config
 	decider  *decider
@@ -43,8 +43,8 @@ type webFiles struct {
 	requests httpserve.Requests
 }
 
-// listen binds the HTTP listeners. Port 80 is often in use, so a port that cannot
-// be bound is only a warning if another one works.
+// listen binds the HTTP listeners. Port 80 is often in use, so a port that cannot be bound causes only a warning,
+// unless all fail.
 func (h *webFiles) listen(ctx context.Context) ([]net.Listener, error) {
 	var out []net.Listener
 	var errs []error
@@ -78,27 +78,27 @@ func (h *webFiles) serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:          slog.NewLogLogger(h.cfg.Log.Handler(), slog.LevelWarn),
 	}
 	httpserve.Limit(srv, maxHTTPConns, func(source netip.Addr) bool { return h.decider.isAwaited(ctx, source) })
-	// Streams may last an hour; a disconnected client resumes by Range, or retries.
+	// A stream may last an hour, so shutdown waits only 2 s: the client resumes with Range, or retries.
 	return httpserve.Run(ctx, "HTTP", srv, httpserve.Track(l), 2*time.Second)
 }
 
-// handler answers the provisioning listeners:
+// handler serves the provisioning listeners:
 //
 //	/ipxe/script/<mac>/auto.ipxe        boot script, or boot-from-disk script
-//	/ipxe/script/<mac>/hold.ipxe        the same, for a machine that waits in a script
+//	/ipxe/script/<mac>/hold.ipxe        the same, for a machine that already runs the hold script
 //	/ipxe/binary/<mac>/<loader>         loader of an armed machine
-//	/ipxe/binary/<mac>/autoexec.ipxe    the script, as iPXE 2.0 asks for it
+//	/ipxe/binary/<mac>/autoexec.ipxe    the script, under the name that iPXE 2.0 requests
 //	/autoexec.ipxe, /ipxe/binary/<file> the same, for the machine with the source address
-//	/auto.ipxe, /<mac>/auto.ipxe        the script, under the addresses of Tinkerbell's Smee
+//	/auto.ipxe, /<mac>/auto.ipxe        the script, under the paths of Tinkerbell's Smee
 //	/boot/<mac>/<token>/vmlinuz         kernel, while the boot is open
 //	/boot/<mac>/<token>/initramfs       initramfs, while the boot is open
-//	/boot/<mac>/<token>/<image>         what an installer boots, while its boot is open
-//	/images/<name>                      images, the current file
-//	/images/<sha256>/<name>             images, the file of a plan
+//	/boot/<mac>/<token>/<image>         a file that an installer boots, while its boot is open
+//	/images/<name>                      the current file of an image
+//	/images/<sha256>/<name>             the file of an image with this digest
 //	/media/ipxe.iso                     the image for virtual CD drives
 //
-// and passes everything else to Config.Fallback. A refused request gets the same 404
-// for any reason.
+// It passes everything else to Config.Fallback. A machine that may not have a file gets the same 404 as for an unknown
+// path.
 func (h *webFiles) handler() http.Handler {
 	var images http.Handler
 	if h.cfg.Images != nil {
@@ -106,7 +106,7 @@ func (h *webFiles) handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		// An error means that the writer has no deadlines (in tests).
+		// SetWriteDeadline fails only if the writer has no deadlines, as in tests.
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Now().Add(streamStall))
 		if r.ContentLength != 0 {
@@ -137,14 +137,13 @@ func (h *webFiles) handler() http.Handler {
 	})
 }
 
-// splitPath returns the elements of a path, without empty ones. Backslashes count as
-// slashes because some firmware writes them. Dots need no treatment: no served name
-// begins with one.
+// splitPath returns the non-empty elements of a path. Backslashes count as slashes because some firmware sends them.
+// It need not handle "." and "..": no served name begins with a dot.
 func splitPath(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' || c == '\\' })
 }
 
-// dispatch serves a path of this package; seg are its elements.
+// dispatch serves a path of this package, whose elements are seg.
 func (h *webFiles) dispatch(w http.ResponseWriter, r *http.Request, seg []string) {
 	switch {
 	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":
@@ -174,8 +173,8 @@ func (h *webFiles) dispatch(w http.ResponseWriter, r *http.Request, seg []string
 	}
 }
 
-// bySource returns a Request for the source address. It ignores X-Forwarded-For:
-// booting machines do not use a proxy, and the header can be forged.
+// bySource returns a Request that identifies the client by its source address. It ignores X-Forwarded-For: booting
+// machines use no proxy, and the header can be forged.
 func bySource(r *http.Request) Request {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -184,9 +183,8 @@ func bySource(r *http.Request) Request {
 	return Request{Address: wire.Unmap(a.Addr()), Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 }
 
-// find is decider.find, and also keeps the connection of an armed machine if all
-// connections are in use. The machine is recognized by its address, because its MAC is
-// known to the whole network.
+// find is decider.find. It also lets an armed machine keep its connection when all connections are in use. For this it
+// recognizes the machine by its source address, because every host on the network can learn its MAC.
 func (h *webFiles) find(r *http.Request, req Request) (*inventory.Machine, Decision) {
 	source := bySource(r).Address
 	m, d := h.decider.find(r.Context(), req, source)
@@ -197,16 +195,16 @@ func (h *webFiles) find(r *http.Request, req Request) (*inventory.Machine, Decis
 	return m, d
 }
 
-// remember remembers a request of a client that boots.
+// remember adds a request to the history of the client with this MAC.
 func (h *webFiles) remember(r *http.Request, mac, path string, d Decision) {
 	h.history.Add(mac, wire.Entry{
 		At: h.cfg.Now(), Where: "HTTP from " + r.RemoteAddr,
-		Request: plaintext.ASCII(r.Method+" "+path[:min(len(path), wire.MaxText)], wire.MaxText), // keeps no long path in memory
+		Request: plaintext.ASCII(r.Method+" "+path[:min(len(path), wire.MaxText)], wire.MaxText), // limits the memory for a long path
 		Reply:   "verdict " + string(d.Verdict),
 	})
 }
 
-// hasAddress reports whether an interface of m has that address.
+// hasAddress reports whether a is reserved for an interface of m.
 func hasAddress(m inventory.Machine, a netip.Addr) bool {
 	return a.IsValid() && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
 }
@@ -231,7 +229,7 @@ func (h *webFiles) serveScript(w http.ResponseWriter, r *http.Request, req Reque
 	}
 	script, ok, err := h.scripts.render(r.Context(), *m, d, name == autoexecName)
 	if err == nil && !ok && name == holdName {
-		// A 404 keeps iPXE in its hold loop; `exit 1` makes the firmware try the next boot device.
+		// A 404 would keep iPXE in its hold loop; `exit 1` makes the firmware try the next boot device.
 		script, ok = "#!ipxe\nexit 1\n", true
 	}
 	if err != nil {
@@ -254,7 +252,7 @@ func writeScript(w http.ResponseWriter, r *http.Request, script string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Length", strconv.Itoa(len(script)))
 	if r.Method == http.MethodGet {
-		_, _ = io.WriteString(w, script) // a disconnected client asks again
+		_, _ = io.WriteString(w, script) // if the client has disconnected, it asks again
 	}
 }
 
@@ -265,7 +263,7 @@ func (h *webFiles) serveBinary(w http.ResponseWriter, r *http.Request, req Reque
 	}
 	m, d := h.find(r, req)
 	if m != nil && !d.ServesLoader() && req.Address.IsValid() && r.Method == http.MethodGet {
-		h.rec.Event(d.event(diskEvent(d), name+" by HTTP")) // another DHCP server named the loader: the first request of this boot
+		h.rec.Event(d.event(diskEvent(d), name+" by HTTP")) // another DHCP server named the loader, so this is the first request of this boot
 	}
 	if m == nil && !h.decider.network.isAnonymous(req) || m != nil && !d.ServesLoader() {
 		notFound(w)
@@ -279,12 +277,12 @@ func (h *webFiles) serveBinary(w http.ResponseWriter, r *http.Request, req Reque
 	h.serveAsset(w, r, d, f, info, inventory.EventLoader)
 }
 
-// MediaName is the file in LoaderDir that BMCs insert into virtual CD drives: iPXE, which asks DHCP like
-// the loaders.
+// MediaName is the file in LoaderDir that a BMC inserts into a virtual CD drive. It contains iPXE, which asks DHCP for
+// its script like the other loaders.
 const MediaName = "ipxe.iso"
 
-// serveMedia serves MediaName to everyone, because a BMC does not say which machine is its own. It
-// holds no secret, and decides nothing.
+// serveMedia serves MediaName to every client, because a BMC's request does not name a machine. The file contains no
+// secret and arms nothing.
 func (h *webFiles) serveMedia(w http.ResponseWriter, r *http.Request) {
 	f, info, err := h.loaders.open(MediaName)
 	if err != nil {
@@ -301,12 +299,12 @@ func (h *webFiles) serveBoot(w http.ResponseWriter, r *http.Request, macText, to
 		return
 	}
 	m, d := h.decider.find(r.Context(), Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, netip.Addr{})
-	h.remember(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which opens the boot's files
+	h.remember(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which would open the boot's files
 	if m == nil || !h.scripts.urls.isOpen(d, token) {
 		notFound(w)
 		return
 	}
-	if d.Armed() { // a guest's token proves nothing: any MAC gets one
+	if d.Armed() { // not for a guest: any MAC can get a guest's token
 		httpserve.Prefer(r.Context())
 	}
 	if d.Verdict == Installer {
@@ -321,8 +319,8 @@ func (h *webFiles) serveBoot(w http.ResponseWriter, r *http.Request, macText, to
 	h.serveAsset(w, r, d, f, info, kind)
 }
 
-// serveAsset serves f and closes it. If the whole file was sent, it records an event of the
-// kind, unless that is empty.
+// serveAsset serves f and closes it. If it has sent the whole file and kind is not empty, it records an event of that
+// kind.
 func (h *webFiles) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -336,7 +334,7 @@ func (h *webFiles) serveAsset(w http.ResponseWriter, r *http.Request, d Decision
 	}
 }
 
-// serveInstaller serves one image of d's installer. After the last payload, it records
+// serveInstaller serves one image of d's installer. Once the installer's last payload is sent completely, it records
 // that the boot is spent.
 func (h *webFiles) serveInstaller(w http.ResponseWriter, r *http.Request, d Decision, name string) {
 	i, err := h.scripts.installers.find(r.Context(), d)
@@ -350,7 +348,7 @@ func (h *webFiles) serveInstaller(w http.ResponseWriter, r *http.Request, d Deci
 	}
 	var size int64
 	if err == nil {
-		defer f.Close() // only read from
+		defer f.Close() // only read, so an error loses nothing
 		if size, err = f.Seek(0, io.SeekEnd); err == nil {
 			_, err = f.Seek(0, io.SeekStart)
 		}
@@ -381,8 +379,7 @@ func (h *webFiles) serveInstaller(w http.ResponseWriter, r *http.Request, d Deci
 	}
 }
 
-// sentToEnd reports whether w sent a file of that size up to its last byte. A resumed
-// range counts as well.
+// sentToEnd reports whether w sent a file of size bytes up to its last byte. A range that ends there counts too.
 func sentToEnd(w *streamWriter, size int64) bool {
 	switch w.status {
 	case 0, http.StatusOK:
@@ -395,8 +392,8 @@ func sentToEnd(w *streamWriter, size int64) bool {
 	return false
 }
 
-// observeImages calls Config.Delivered after each answer to a machine that a run owns. The machine is recognized by
-// its address.
+// observeImages calls Config.Delivered after each answer to a machine that a run owns. It recognizes the machine by
+// its source address.
 func (h *webFiles) observeImages(images http.Handler) http.Handler {
 	if h.cfg.Delivered == nil {
 		return images

@@ -16,21 +16,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Images opens the files of the image server. OpenImage returns the file with the
-// given SHA-256 or, if that is "", the current file of the image. It returns
-// inventory.ErrNotFound if the image does not exist or this server has no copy, and
-// inventory.ErrConflict if the file was changed by another program.
+// Images opens the files of the image server. OpenImage returns the file of the image with the given SHA-256, or the
+// current file if sha256 is "". It returns inventory.ErrNotFound if the image does not exist or this server has no
+// copy, and inventory.ErrConflict if another program changed the file.
 type Images interface {
 	OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error)
 }
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// imageHandler serves images by GET and HEAD. The last element of the path is the
-// image's name. A digest before it selects that file, even if the image has been
-// replaced. The strong entity tag is the file's SHA-256, so a client can resume with
-// Range and If-Range, and starts over if the image was replaced. A request with
-// several ranges gets the whole file, as RFC 9110 §14.2 allows.
+// imageHandler serves images by GET and HEAD. The last element of the path is the image's name. A digest before it
+// selects the file with this digest, even if the image was replaced. The strong entity tag is the file's SHA-256: with
+// Range and If-Range a client can resume, and gets the whole new file if the image was replaced. A request for several
+// ranges gets the whole file, as RFC 9110 §14.2 allows.
 func imageHandler(images Images, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -68,8 +66,8 @@ func imageHandler(images Images, log *slog.Logger) http.Handler {
 	})
 }
 
-// serveFile serves a file or one range of it, in pieces. A client that needs more than a minute
-// for each MiB of a piece is disconnected.
+// serveFile serves a file, or one range of it, in pieces. It disconnects a client that takes more than a minute per
+// MiB of a piece.
 func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSeeker) {
 	if strings.Contains(r.Header.Get("Range"), ",") {
 		r.Header.Del("Range") // many small ranges cost the server more than the client
@@ -78,9 +76,9 @@ func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSee
 	http.ServeContent(newStreamWriter(w), r, name, time.Time{}, f)
 }
 
-// A Delivery is an answer to the request of a machine for an image.
+// A Delivery describes the answer to a machine's request for an image.
 type Delivery struct {
-	Owner         inventory.Owner // of the machine's grant
+	Owner         inventory.Owner // copied from the machine's grant
 	Boot          int
 	Method, Image string
 	Client        netip.Addr
@@ -92,12 +90,12 @@ type Delivery struct {
 const (
 	minPiece    = 1 << 20
 	maxPiece    = 4 << 20
-	quickPiece  = 100 * time.Millisecond // a client that takes less gets a larger piece
-	streamStall = time.Minute            // the longest time for each MiB of a piece
+	quickPiece  = 100 * time.Millisecond // a client that takes a piece faster gets a larger one
+	streamStall = time.Minute            // time limit for each MiB of a piece
 )
 
-// streamWriter extends the write deadline with each piece. It implements io.ReaderFrom
-// so that images are sent with sendfile.
+// streamWriter extends the write deadline before each piece. It implements io.ReaderFrom so that files are sent with
+// sendfile.
 type streamWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -105,7 +103,7 @@ type streamWriter struct {
 	written int64
 }
 
-// newStreamWriter returns w itself if it is a streamWriter: its counts are those of the whole answer.
+// newStreamWriter wraps w. If w already is a streamWriter, it returns w, so that one writer counts the whole answer.
 func newStreamWriter(w http.ResponseWriter) *streamWriter {
 	if s, ok := w.(*streamWriter); ok {
 		return s
@@ -120,7 +118,7 @@ func (w *streamWriter) WriteHeader(status int) {
 
 func (w *streamWriter) extend(size int64) {
 	mib := (size + 1<<20 - 1) >> 20
-	// An error means that the writer has no deadlines (in tests).
+	// SetWriteDeadline fails only if the writer has no deadlines, as in tests.
 	_ = w.control.SetWriteDeadline(time.Now().Add(time.Duration(mib) * streamStall))
 }
 
@@ -131,8 +129,8 @@ func (w *streamWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom implements io.ReaderFrom. io.CopyN in http.ServeContent calls it with an
-// io.LimitedReader around the file.
+// ReadFrom implements io.ReaderFrom. http.ServeContent calls it through io.CopyN, with an io.LimitedReader around the
+// file.
 func (w *streamWriter) ReadFrom(src io.Reader) (int64, error) {
 	limited, ok := src.(*io.LimitedReader)
 	if !ok {

@@ -10,23 +10,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Installers provides the boots of other installers.
+// Installers provides the boots of other installers than the agent.
 type Installers interface {
-	// Plan returns the plan of a run. Only its installer is used.
+	// Plan returns the plan of a run. This package uses only its installer.
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
-	// SpendBoot records that the last payload of a boot was completely delivered.
-	// From then on the machine is sent to its disk. It returns inventory.ErrFenced
-	// if the boot is no longer the current one.
+	// SpendBoot records that the last payload of a boot was completely delivered. The machine is then sent to its disk.
+	// SpendBoot returns inventory.ErrFenced if boot is no longer the current boot.
 	SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error
 }
 
-// installers finds the installers of plans and their images.
+// installers finds the installers of plans, and their images.
 type installers struct {
 	cfg  *Config
 	urls *urls
 }
 
-// find returns the installer of d's run.
+// find returns the installer in the plan of d's run.
 func (p *installers) find(ctx context.Context, d Decision) (inventory.Installer, error) {
 	if p.cfg.Installers == nil || p.cfg.Images == nil {
 		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: this server does not serve installers: %w",
@@ -40,7 +39,7 @@ func (p *installers) find(ctx context.Context, d Decision) (inventory.Installer,
 		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: %w", d.Machine, err)
 	}
 	i := *plan.Installer
-	// If the site has moved since the plan was made, replace the old server's URL.
+	// If the active server has changed since the plan was made, replace the previous server's URL.
 	i.Parameters = slices.Clone(i.Parameters)
 	for n, a := range i.Parameters {
 		i.Parameters[n] = inventory.Rebase(a, plan.ImagesURL, p.urls.base()+"/images")
@@ -48,7 +47,7 @@ func (p *installers) find(ctx context.Context, d Decision) (inventory.Installer,
 	return i, nil
 }
 
-// reasons describes the installer of d's run, and why it cannot be booted.
+// reasons describes the installer of d's run for Why, or reports why it cannot be booted.
 func (p *installers) reasons(ctx context.Context, d Decision) []string {
 	i, err := p.find(ctx, d)
 	if err != nil {
@@ -62,19 +61,19 @@ func (p *installers) reasons(ctx context.Context, d Decision) []string {
 			out = append(out, fmt.Sprintf("but image %s cannot be served: %v", name, err))
 			continue
 		}
-		_ = f.Close() // nothing was read
+		_ = f.Close() // only opened to check that it can be served
 	}
 	return out
 }
 
-// planned is an open image and its record.
+// planned is an open image file and its inventory record.
 type planned struct {
 	io.ReadSeekCloser
 	inventory.Image
 }
 
-// open opens an image of an installer by the digest in the plan, even if the
-// image has been replaced since.
+// open opens an image of the installer i. It selects the file by the digest in the plan, even if the image was
+// replaced since.
 func (p *installers) open(ctx context.Context, i inventory.Installer, name string) (planned, error) {
 	sum, pinned := i.Digests[name]
 	if !pinned && i.Digests != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// loaders are the files of this server that machines boot: loaders and the agent OS.
+// loaders opens the files that machines boot from this server: loaders and the agent OS.
 type loaders struct {
 	cfg *Config
 }
 
-// open opens a loader that may be served. os.Root keeps the name, and symbolic links, inside the
-// loader directory.
+// open opens a loader that may be served. os.Root prevents the name, or a symbolic link, from leaving the loader
+// directory.
 func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
 	if !isFileName(name) || l.cfg.LoaderDir == "" {
 		return nil, nil, fmt.Errorf("loader %q: %w", name, inventory.ErrNotFound)
@@ -26,7 +26,7 @@ func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening the loader directory: %w", err)
 	}
-	defer root.Close() // the open file outlives it
+	defer root.Close() // f stays open
 	f, err := root.Open(name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening loader %q: %w", name, err)
@@ -40,7 +40,7 @@ func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
 	return f, info, err
 }
 
-// requireRegular returns f if it is a regular file, and closes it otherwise.
+// requireRegular returns f if it is a regular file. Otherwise it closes f and returns an error.
 func requireRegular(f *os.File) (*os.File, os.FileInfo, error) {
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
@@ -52,11 +52,11 @@ func requireRegular(f *os.File) (*os.File, os.FileInfo, error) {
 	return f, info, nil
 }
 
-// errOldLoader means that a loader is below the least generation that the operator has set.
+// errOldLoader means that a loader is below cfg.MinimumSBAT, or cannot be compared with it.
 var errOldLoader = errors.New("netboot.minimum_sbat")
 
-// checkSBAT returns errOldLoader if the loader r is below cfg.MinimumSBAT, or cannot be compared with it. Loaders
-// that are no UEFI programs have no generations.
+// checkSBAT returns errOldLoader if the loader r is below cfg.MinimumSBAT, or cannot be compared with it. A loader
+// that is not a UEFI program has no generations to check.
 func (l *loaders) checkSBAT(name string, r io.ReaderAt) error {
 	if len(l.cfg.MinimumSBAT) == 0 {
 		return nil
@@ -71,15 +71,15 @@ func (l *loaders) checkSBAT(name string, r io.ReaderAt) error {
 	return nil
 }
 
-// whyUnserved returns why a loader cannot be handed out, or "". It names each file of the loader's chain that is missing
-// or refused.
+// whyUnserved returns why a loader cannot be handed out, or "" if it can. The text names each missing or refused file
+// of the loader's chain.
 func (l *loaders) whyUnserved(name string) string {
 	var reasons []string
 	for _, x := range sbat.Chain(name) {
 		f, _, err := l.open(x)
 		switch {
 		case err == nil:
-			_ = f.Close() // nothing was written
+			_ = f.Close() // only opened to check that it can be served
 		case errors.Is(err, errOldLoader):
 			reasons = append(reasons, err.Error())
 		default:
@@ -92,8 +92,8 @@ func (l *loaders) whyUnserved(name string) string {
 	return fmt.Sprintf("loader %s is not served: %s", name, strings.Join(reasons, "; "))
 }
 
-// openAgentOS opens a file of the agent OS, "vmlinuz" or "initramfs". kind is the event of
-// its delivery.
+// openAgentOS opens "vmlinuz" or "initramfs" of the agent OS. kind is the kind of event to record once the file is
+// delivered.
 func (l *loaders) openAgentOS(name string) (f *os.File, info os.FileInfo, kind string, err error) {
 	path, kind := l.cfg.KernelPath, inventory.EventKernel
 	if name == "initramfs" {

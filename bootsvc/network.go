@@ -9,16 +9,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// network is what this host's network says of the clients of other DHCP servers.
+// network identifies clients of other DHCP servers by the networks of this host.
 type network struct {
 	cfg *Config
-	// neighbour returns the MAC that the kernel knows for an address.
+	// neighbour returns the MAC for an address in the kernel's ARP table; ok is false if it has none.
 	neighbour func(netip.Addr) (mac string, ok bool)
 }
 
-// modeOf returns the mode that the interface of a machine meets: the mode of the interface whose
-// subnet has its address. Without such an interface it is inventory.DHCPReservation, which also
-// serves relays, unless all interfaces have one mode.
+// modeOf returns the DHCP mode that applies to the interface i of a machine: the mode of the server's interface whose
+// subnet contains i.Address. If there is none, it returns the mode that all interfaces share or, if they differ,
+// inventory.DHCPReservation, which also serves relays.
 func (n *network) modeOf(i inventory.Interface) inventory.DHCPMode {
 	var all []inventory.DHCPMode
 	for _, name := range n.cfg.Interfaces {
@@ -34,9 +34,9 @@ func (n *network) modeOf(i inventory.Interface) inventory.DHCPMode {
 	return all[0]
 }
 
-// givenByAnother reports whether another DHCP server may have given an address to its client: the
-// address is on no interface in mode reservation, and there is an interface in another mode. Such an
-// address may be in no document, or in the document of another machine.
+// givenByAnother reports whether another DHCP server may have assigned the address a: no interface in mode reservation
+// has a subnet with a, and at least one interface is in another mode. The inventory may not contain such an address,
+// or may reserve it for a different machine.
 func (n *network) givenByAnother(a netip.Addr) bool {
 	if !slices.ContainsFunc(n.cfg.Interfaces, func(name string) bool { return n.cfg.modeOn(name) != inventory.DHCPReservation }) {
 		return false
@@ -46,13 +46,12 @@ func (n *network) givenByAnother(a netip.Addr) bool {
 	})
 }
 
-// identify returns r with the MAC of its source address, if another DHCP server may have given the
-// address and the client is on a network of this host. The kernel knows the MAC from the ARP
-// exchange before the client's first packet. Like the address, a MAC can be forged: it
-// opens nothing that /ipxe/script/<mac>/auto.ipxe does not open.
+// identify adds the client's MAC to r if r has none, another DHCP server may have assigned the source address, and the
+// client is on a network of this host. The kernel knows the MAC from the ARP exchange before the client's first
+// packet. A MAC can be forged like the address, but it opens nothing more than /ipxe/script/<mac>/auto.ipxe does.
 //
-// An unknown MAC is not looked up by its address: the other server may have given an address that
-// is in the document of a machine to another machine, which would then be installed.
+// If the MAC is unknown, the machine is not looked up by its address: the other server may have assigned to it the
+// reserved address of another machine, and the wrong machine would be installed.
 func (n *network) identify(r Request) Request {
 	if r.MAC == "" && r.Address.IsValid() {
 		r.MAC = n.neighbourOf(r.Address)
@@ -60,8 +59,7 @@ func (n *network) identify(r Request) Request {
 	return r
 }
 
-// neighbourOf returns the MAC that the kernel knows for an address which another DHCP server may
-// have given, or "".
+// neighbourOf returns the MAC for a in the kernel's ARP table, or "" if it has none or this server itself assigns a.
 func (n *network) neighbourOf(a netip.Addr) (mac string) {
 	if n.givenByAnother(a) {
 		mac, _ = n.neighbour(a)
@@ -69,11 +67,12 @@ func (n *network) neighbourOf(a netip.Addr) (mac string) {
 	return mac
 }
 
-// isAnonymous reports whether the client of r cannot be identified by its address, which another DHCP
-// server gave to it. It gets a loader and a script that asks by MAC; both open nothing.
+// isAnonymous reports whether the client of r cannot be identified, because another DHCP server assigned its address
+// and its MAC is not known. It gets a loader, and a script that asks again by MAC; neither gives access to anything.
 func (n *network) isAnonymous(r Request) bool { return r.MAC == "" && n.givenByAnother(r.Address) }
 
-// interfacePrefixes returns the IPv4 addresses of an interface with their lengths.
+// interfacePrefixes returns the IPv4 addresses of an interface with their prefix lengths, or nil if there is no such
+// interface.
 func interfacePrefixes(iface string) []netip.Prefix {
 	i, err := net.InterfaceByName(iface)
 	if err != nil {

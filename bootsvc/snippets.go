@@ -9,15 +9,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// The paths of loaders and of the script for clients of HTTP.
+// The HTTP paths of loaders, and of the script.
 const (
 	loaderPath = "/ipxe/binary/"
 	scriptPath = "/" + autoexecName
 )
 
-// SnippetFiles returns the files that another DHCP server names to machines, see neighbours.Snippet. With a loader of
-// inventory.SecureLoaders, UEFI machines get its shim instead of iPXE; it also boots with Secure Boot off. With "", the files of
-// the other loaders follow: they are served, too.
+// SnippetFiles returns the boot files that another DHCP server should name, see neighbours.Snippet. If loader is one
+// of inventory.SecureLoaders, UEFI machines get its shim instead of iPXE; a shim also boots with Secure Boot off. If
+// loader is "", the first result is for iPXE, and one for each of inventory.SecureLoaders follows.
 func SnippetFiles(loader string) (out []neighbours.BootFiles, err error) {
 	if loader != "" && !slices.Contains(inventory.SecureLoaders(), loader) {
 		return nil, inventory.Invalid("loader", "write one of "+strings.Join(inventory.SecureLoaders(), ", "), "unknown loader %q", loader)
@@ -35,8 +35,8 @@ func SnippetFiles(loader string) (out []neighbours.BootFiles, err error) {
 	return out, nil
 }
 
-// snippetLoaders returns the files for UEFI by TFTP and by HTTP. Debian's GRUB has only TFTP, so with shim a machine that
-// boots by HTTP still gets iPXE.
+// snippetLoaders returns the files for UEFI by PXE and by HTTP. Debian's GRUB supports only TFTP, so with shim a
+// machine that boots by HTTP still gets iPXE.
 func snippetLoaders(name string) (pxe, http string) {
 	pxe = loaderFor(inventory.Interface{Loader: name}, wire.ArchUEFI)
 	if pxe == loaderShim {

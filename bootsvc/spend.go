@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Recording that a boot is spent is retried for as long as a window may stay open
-// without its run.
+// Recording a spent boot is retried for spendFor, because without its run a netboot window stays open no longer than
+// that.
 const (
 	firstSpend   = 250 * time.Millisecond // before the first retry
 	longestSpend = 15 * time.Second       // between two retries
@@ -19,21 +19,21 @@ const (
 	maxUnspent   = 256 // boots in the queue for retries
 )
 
-// unspent is a boot that is spent, which is not recorded yet.
+// unspent is a spent boot that is not yet recorded as spent.
 type unspent struct {
 	Decision
 	payload string
 }
 
-// spender records that boots are spent.
+// spender records that boots are spent, with retries.
 type spender struct {
 	cfg     *Config
-	unspent chan unspent // boots whose delivery is not recorded yet
+	unspent chan unspent // waiting for spendLate
 }
 
-// spend records that d's boot is spent: until then, a machine with the network first
-// in its boot order would boot the installer again. The machine may have disconnected,
-// so ctx must not be the request's. spendLate retries until the server stops.
+// spend records that d's boot is spent. Until it is recorded, a machine that boots from the network first would boot
+// the installer again. ctx must not be the request's, because the machine may already have disconnected. If recording
+// fails, spendLate retries it.
 func (q *spender) spend(ctx context.Context, d Decision, payload string) {
 	u := unspent{d, payload}
 	if q.spendOnce(ctx, u) {
@@ -46,7 +46,7 @@ func (q *spender) spend(ctx context.Context, d Decision, payload string) {
 	}
 }
 
-// spendOnce records that a boot is spent. It returns false if that must be retried.
+// spendOnce records that a boot is spent. It returns false if the caller must retry.
 func (q *spender) spendOnce(ctx context.Context, u unspent) bool {
 	err := q.cfg.Installers.SpendBoot(ctx, u.Owner, u.Boot, u.payload)
 	log := q.cfg.Log.With(u.logKeys()...)
@@ -62,7 +62,7 @@ func (q *spender) spendOnce(ctx context.Context, u unspent) bool {
 	return true
 }
 
-// spendLate retries what spend could not record, until ctx ends, and then once more.
+// spendLate retries what spend could not record. After ctx ends, it tries each once more and returns nil.
 func (q *spender) spendLate(ctx context.Context) error {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()

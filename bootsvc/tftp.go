@@ -14,19 +14,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A tftpAsk is a read request, and the MAC of its client where another DHCP server may have given the address; "" = not known.
+// A tftpAsk is a read request. If another DHCP server may have assigned the client's address, mac is the client's MAC;
+// "" = not known.
 type tftpAsk struct {
 	tftp.Request
 	mac string
 }
 
-// fromThisHost reports whether this host sent the request. The source cannot be forged: the
-// kernel drops packets from the network with an address of this host as their source.
+// fromThisHost reports whether this host sent the request. The source address cannot be forged: the kernel drops
+// packets from the network whose source is an address of this host.
 func (a tftpAsk) fromThisHost() bool {
 	return a.From.IsLoopback() || a.From == a.Local
 }
 
-// rank returns the rank of a request for a file of m.
+// rank returns the importance of the request, which asks for a file of m.
 func (a tftpAsk) rank(m inventory.Machine, d Decision) tftp.Rank {
 	switch {
 	case !d.Armed():
@@ -37,8 +38,8 @@ func (a tftpAsk) rank(m inventory.Machine, d Decision) tftp.Rank {
 	return tftp.RankArmed
 }
 
-// tftpPath splits a file name as firmware writes it into an optional MAC and a plain
-// name.
+// tftpPath splits a requested path into an optional MAC and a file name. It accepts slashes and backslashes. ok is
+// false for any other path.
 func tftpPath(name string) (mac, file string, ok bool) {
 	seg := splitPath(name)
 	switch len(seg) {
@@ -56,7 +57,7 @@ func tftpPath(name string) (mac, file string, ok bool) {
 	return mac, file, true
 }
 
-// tftpFiles answers read requests.
+// tftpFiles answers the read requests of TFTP.
 type tftpFiles struct {
 	cfg     *Config
 	decider *decider
@@ -66,7 +67,7 @@ type tftpFiles struct {
 	rec     *wire.Recorder
 }
 
-// read answers one read request.
+// read answers one read request; it is the tftp.Handler.
 func (t *tftpFiles) read(ctx context.Context, r tftp.Request) error {
 	ask := tftpAsk{r, t.decider.network.neighbourOf(r.From)}
 	if seg := splitPath(ask.Name); len(seg) > 1 && (seg[0] == "grub" || seg[0] == "boot") {
@@ -116,7 +117,7 @@ func (t *tftpFiles) read(ctx context.Context, r tftp.Request) error {
 	defer beginTransfer(t.history, d)()
 	began := t.cfg.Now()
 	if err := ask.Send(rank, info.Size(), f); err != nil {
-		// UEFI requests the size, aborts, and then downloads.
+		// UEFI first asks only for the size and aborts, and then downloads.
 		t.cfg.Log.With(d.logKeys()...).Debug("TFTP transfer ended early", "file", file, "error", err)
 		return err
 	}
@@ -126,7 +127,7 @@ func (t *tftpFiles) read(ctx context.Context, r tftp.Request) error {
 	return nil
 }
 
-// remember remembers a read request of a client that boots.
+// remember adds a read request to the history of the client with this MAC.
 func (t *tftpFiles) remember(from netip.Addr, mac, name string, d Decision) {
 	t.history.Add(mac, wire.Entry{
 		At: t.cfg.Now(), Where: "TFTP from " + from.String(),
@@ -134,7 +135,7 @@ func (t *tftpFiles) remember(from netip.Addr, mac, name string, d Decision) {
 	})
 }
 
-// sendScript sends a script.
+// sendScript sends a script as the answer to ask.
 func sendScript(script string, ask tftpAsk, rank tftp.Rank) error {
 	return ask.Send(rank, int64(len(script)), strings.NewReader(script))
 }
@@ -154,8 +155,8 @@ func (t *tftpFiles) sendBootScript(ctx context.Context, m inventory.Machine, d D
 	return nil
 }
 
-// readGrub answers a read request for a path under grub or boot: what GRUB asks for once
-// shim has started it. All other files that it looks for are optional.
+// readGrub answers a read request whose path begins with grub or boot: the requests of GRUB after shim has started it.
+// GRUB can do without any file that readGrub does not recognize.
 func (t *tftpFiles) readGrub(ctx context.Context, seg []string, ask tftpAsk) error {
 	req := Request{Address: ask.From, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 	common := len(seg) == 2 && seg[1] == "grub.cfg"
@@ -185,7 +186,7 @@ func (t *tftpFiles) readGrub(ctx context.Context, seg []string, ask tftpAsk) err
 	cancel()
 	name := ask.Name
 	if boot {
-		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // without the token, which opens the boot's files
+		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // without the token, which would open the boot's files
 	}
 	t.remember(ask.From, cmp.Or(d.Interface.MAC, req.MAC), name, d)
 	switch {
@@ -199,7 +200,7 @@ func (t *tftpFiles) readGrub(ctx context.Context, seg []string, ask tftpAsk) err
 	return t.sendAgentOS(*m, d, seg[2], seg[3], ask)
 }
 
-// sendGrubScript sends the machine's own file to GRUB.
+// sendGrubScript sends the machine's own configuration file to GRUB.
 func (t *tftpFiles) sendGrubScript(m inventory.Machine, d Decision, ask tftpAsk) error {
 	script, err := t.scripts.grubScript(m, d)
 	if err != nil {
@@ -213,7 +214,7 @@ func (t *tftpFiles) sendGrubScript(m inventory.Machine, d Decision, ask tftpAsk)
 	return nil
 }
 
-// sendAgentOS sends a file of the agent OS while its boot is open.
+// sendAgentOS sends the kernel or initramfs of the agent OS if token opens d's boot.
 func (t *tftpFiles) sendAgentOS(m inventory.Machine, d Decision, token, name string, ask tftpAsk) error {
 	if !t.scripts.urls.isOpen(d, token) || d.Verdict == Installer {
 		return tftp.ErrNoFile

@@ -9,13 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// urls are the URLs that machines get.
+// urls builds the URLs that machines get.
 type urls struct {
 	cfg  *Config
 	port atomic.Uint32 // of the HTTP listener
 }
 
-// newURLs returns the URLs of a server that has bound its first HTTP listener.
+// newURLs returns the URLs with the port of the first configured HTTP address. webFiles.listen stores the bound port
+// later.
 func newURLs(cfg *Config) *urls {
 	u := &urls{cfg: cfg}
 	if _, port, err := net.SplitHostPort(cfg.HTTPAddr[0]); err == nil {
@@ -26,7 +27,7 @@ func newURLs(cfg *Config) *urls {
 	return u
 }
 
-// base returns the URL of the HTTP handler for machines, without a slash at the end.
+// base returns the URL of the HTTP handler for machines, without a trailing slash.
 func (u *urls) base() string {
 	if port := u.port.Load(); port != 80 {
 		return "http://" + net.JoinHostPort(u.cfg.Address.String(), strconv.Itoa(int(port)))
@@ -34,26 +35,26 @@ func (u *urls) base() string {
 	return "http://" + u.cfg.Address.String()
 }
 
-// script returns the URL of a script for the client with a MAC.
+// script returns the URL of the script name for the client with this MAC.
 func (u *urls) script(mac, name string) string { return u.base() + "/ipxe/script/" + mac + "/" + name }
 
-// loader returns the URL of a loader for the client with a MAC.
+// loader returns the URL of the loader name for the client with this MAC.
 func (u *urls) loader(mac, name string) string {
 	return u.base() + loaderPath + dashed(mac) + "/" + name
 }
 
-// dashed returns a MAC for a URL or file name.
+// dashed returns a MAC with dashes instead of colons, for URLs and file names.
 func dashed(mac string) string { return strings.ReplaceAll(mac, ":", "-") }
 
-// boot returns the base URL of the files of d's boot, with a slash at the end.
+// boot returns the base URL of the files of d's boot, with a trailing slash.
 func (u *urls) boot(d Decision) string {
 	return u.base() + "/boot/" + dashed(d.Interface.MAC) + "/" + u.token(d) + "/"
 }
 
-// token returns what opens the files of d's boot.
+// token returns the secret path element that opens the files of d's boot.
 func (u *urls) token(d Decision) string { return inventory.BootToken(u.cfg.ClaimKey, d.Owner, d.Boot) }
 
-// isOpen reports whether token opens the files of the boot that d decides.
+// isOpen reports whether d allows kernel and initramfs, and token is the token of d's boot.
 func (u *urls) isOpen(d Decision, token string) bool {
 	return d.servesAgent() && inventory.Equal(token, u.token(d))
 }

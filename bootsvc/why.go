@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Why explains what a machine would be answered now. It accepts the forms of ParseMAC
-// and otherwise returns inventory.ErrInvalid. An unknown MAC is not an error.
+// Why explains what a machine would be answered now. If wire.ParseMAC rejects mac, Why returns inventory.ErrInvalid.
+// An unknown MAC is not an error.
 func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, error) {
 	canonical, ok := wire.ParseMAC(mac)
 	if !ok {
@@ -39,7 +39,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		return e, nil
 	}
 	if d.ServesLoader() {
-		e.Reasons = e.Reasons[:len(e.Reasons)-1] // drop "does not ask for a boot file", which is true only here
+		e.Reasons = e.Reasons[:len(e.Reasons)-1] // drop "does not ask for a boot file", which is true only for this look-up
 	}
 	if d.Verdict == Installer {
 		e.Reasons = append(e.Reasons, s.scripts.installers.reasons(ctx, d)...)
@@ -90,8 +90,8 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 	return e, nil
 }
 
-// relayReasons returns which relays may ask for the reservation of i, or nil if every
-// relay may.
+// relayReasons returns a reason that lists the relays that may ask for the reservation of i, or nil if there are none
+// or every relay may ask.
 func (s *Server) relayReasons(i inventory.Interface) []string {
 	if len(s.cfg.Relays) == 0 {
 		return nil
@@ -123,8 +123,7 @@ func (s *Server) servedNetworks() inventory.Network {
 	}
 }
 
-// Subnets returns the IPv4 subnets of the named interfaces. It skips an interface
-// that does not exist.
+// Subnets returns the IPv4 subnets of the named interfaces. It skips interfaces that do not exist.
 func Subnets(interfaces []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, name := range interfaces {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// checks run in this order; each may use what earlier ones have filled in. Each notes every
-// problem of its part of the lab file.
+// checks are called in this order. Each adds all problems of its part of the lab file to the file, and may fill in
+// defaults, which later checks use.
 var checks = []struct {
 	part  string
 	check func(*file)
@@ -18,7 +18,7 @@ var checks = []struct {
 	{"network", (*file).checkNetwork},
 	{"images", (*file).checkImages},
 	{"roles of machines", (*file).checkRoles},
-	{"migrate", (*file).checkMigrate}, // gives the address from which machines fetch images
+	{"migrate", (*file).checkMigrate}, // sets the address from which machines fetch images, for the documents
 	{"machines and their documents", (*file).checkMachines},
 	{"router", (*file).checkRouter},
 	{"platform", (*file).checkPlatform},
@@ -28,7 +28,7 @@ var checks = []struct {
 	{"budgets", (*file).checkBudgets},
 }
 
-// check fills in defaults and notes every problem.
+// check fills in defaults and adds all problems of the lab file to f.
 func (f *file) check() {
 	for _, c := range checks {
 		c.check(f)

@@ -13,16 +13,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// documents checks the machines' documents, each on its own and against the lab.
+// documents checks the configuration documents of the machines, each on its own and against the lab file, and holds the
+// problems.
 type documents struct {
 	lab      *Lab
 	owns     machinefile.Claims
 	problems inventory.Problems
 
-	token, tokenFile string // of the first Harvester node
+	token, tokenFile string // token of the first Harvester node, and the name of its document
 }
 
-// check checks the document of machine m, which has role r.
+// check checks the document of machine m with role r.
 func (d *documents) check(r role, m Machine) {
 	contents := []byte(m.UserData.Reveal())
 	ps, warnings := systems.Review(r.kind, m.Config, contents)
@@ -38,24 +39,24 @@ func (d *documents) check(r role, m Machine) {
 		more = append(more, d.checkNode(r, m)...)
 	}
 	for _, p := range more {
-		// A field with a problem of its own is not reported again.
+		// Report a field only once: skip it if its own check has reported it, or the whole document.
 		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool { return q.Field == p.Field || q.Field == "" }) {
 			p.File = m.Config
 			ps = append(ps, p)
 		}
 	}
 	for _, p := range ps {
-		if !slices.Contains(d.problems, p) { // one document may serve several machines
+		if !slices.Contains(d.problems, p) { // several machines may have the same document
 			d.problems = append(d.problems, p)
 		}
 	}
 }
 
-// checkNode checks what a Harvester node's configuration must share with the lab.
+// checkNode compares the configuration of a Harvester node with the lab file.
 func (d *documents) checkNode(r role, m Machine) (ps inventory.Problems) {
 	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
 	if err != nil || len(docs) != 1 {
-		return nil // reported by the document's own check
+		return nil // systems.Review has reported it
 	}
 	doc := docs[0]
 	if mode := doc.Text("install.mode"); mode != r.mode {
@@ -81,7 +82,7 @@ func (d *documents) checkNode(r role, m Machine) (ps inventory.Problems) {
 	return doc.Locate(ps)
 }
 
-// checkJoin checks that a node joins the cluster of the lab.
+// checkJoin checks that a node with the mode join joins the cluster of the lab file.
 func (d *documents) checkJoin(doc strictyaml.Document, m Machine) (ps inventory.Problems) {
 	vip := "VIP"
 	if v := d.lab.Cluster.VIP; v.IsValid() {
@@ -98,7 +99,7 @@ func (d *documents) checkJoin(doc strictyaml.Document, m Machine) (ps inventory.
 	return ps
 }
 
-// checkCreate checks that a node creates the cluster of the lab.
+// checkCreate checks that a node with the mode create creates the cluster of the lab file.
 func (d *documents) checkCreate(doc strictyaml.Document, m Machine) (ps inventory.Problems) {
 	vip := d.lab.Cluster.VIP
 	if v := doc.Text("install.vip"); vip.IsValid() && v != vip.String() {
@@ -132,8 +133,8 @@ func (d *documents) checkNodeNetwork(doc strictyaml.Document, m Machine) (ps inv
 	}
 }
 
-// checkISO checks the URL of an image of this server. After the migration the new server
-// serves the images.
+// checkISO checks the URL of an installer image, if it is a URL of this server: the lab file must name the image. If
+// the lab file has a migration, the URL must be at the new server, which then serves the images.
 func (d *documents) checkISO(iso string) (ps inventory.Problems) {
 	l := d.lab
 	u, err := url.Parse(iso)
@@ -143,7 +144,7 @@ func (d *documents) checkISO(iso string) (ps inventory.Problems) {
 	name, isImage := strings.CutPrefix(u.Path, "/images/")
 	host, err := netip.ParseAddr(u.Hostname())
 	if err != nil || !isImage || host != l.Seed.Address && (l.Migrate == nil || host != l.Migrate.Address) {
-		return nil // of another server
+		return nil // a URL of another server
 	}
 
 	if l.Migrate != nil && l.Migrate.Address.IsValid() && host != l.Migrate.Address {
@@ -157,8 +158,8 @@ func (d *documents) checkISO(iso string) (ps inventory.Problems) {
 	return ps
 }
 
-// checkTalosconfig checks that the client certificates come from the authority in the
-// machine's configuration; otherwise Talos would refuse them.
+// checkTalosconfig checks that the client certificate in the talosconfig and the machine's configuration have the same
+// certificate authority. Otherwise Talos would refuse the client.
 func (d *documents) checkTalosconfig(p *Platform, m Machine) {
 	if p.Talosconfig.IsZero() {
 		return

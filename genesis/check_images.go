@@ -39,20 +39,20 @@ func (f *file) checkImages() {
 	}
 }
 
-// hasImage reports whether the lab has an image. It returns true if the images could not be
-// read.
+// hasImage reports whether the lab file lists an image called name. It also returns true if its list of images cannot
+// be read.
 func (l Lab) hasImage(name string) bool {
 	_, ok := l.Image(name)
 	return ok || l.unreadImages
 }
 
-// Digester returns the SHA-256 of an image's file, in hex, and fs.ErrNotExist
-// where the file does not exist.
+// A Digester returns the SHA-256 of the file of an image, in hex. If the file does not exist, the error is
+// fs.ErrNotExist.
 type Digester func(Image) (sha256 string, err error)
 
-// CheckImages returns the images that neither the server nor a file has, and those with
-// another digest, each with file, line and field. stored are the images of the server by name.
-// If file is nil, only the server counts.
+// CheckImages returns a problem for each image that is missing or has another digest than the lab file states. stored
+// holds the images of the server by name; an image that is not there may come from its File. If file is nil, the server
+// must have all images.
 func (l Lab) CheckImages(stored map[string]inventory.Image, file Digester) inventory.Problems {
 	var ps inventory.Problems
 	for n, i := range l.Images {
@@ -87,11 +87,11 @@ func (l Lab) CheckImages(stored map[string]inventory.Image, file Digester) inven
 	return l.Locate(ps)
 }
 
-// askAtOnce limits how many URLs are checked at a time.
+// askAtOnce limits how many URLs CheckSources checks in parallel.
 const askAtOnce = 8
 
-// CheckSources returns the images that the server neither has nor can fetch from their URLs.
-// It calls ask with a few URLs at a time; ask fetches nothing.
+// CheckSources returns a problem for each image with a URL that the server does not have and cannot fetch. ask returns
+// nil if the server can fetch a URL, without fetching it. CheckSources calls ask from several goroutines.
 func (l Lab) CheckSources(stored map[string]inventory.Image, ask func(address string) error) inventory.Problems {
 	errs := make([]error, len(l.Images))
 	var asking sync.WaitGroup

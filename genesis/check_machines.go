@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkRoles notes roles of machines that are not described and second roles of a machine,
-// and keeps the valid roles.
+// checkRoles stores the valid roles in f.roles. It adds a problem for a role whose machine is missing or not in
+// machines, and for a machine with a second role.
 func (f *file) checkRoles() {
 	f.roles = map[string]role{}
 	for _, r := range f.lab.roles() {
@@ -34,7 +34,7 @@ func (f *file) checkRoles() {
 	}
 }
 
-// checkMachines checks each machine, and its document if it has a role.
+// checkMachines checks every machine. If a machine has a role, it also checks the document.
 func (f *file) checkMachines() {
 	l := f.lab
 	if len(l.Machines) == 0 {
@@ -60,7 +60,8 @@ func (f *file) checkMachines() {
 	}
 }
 
-// checkMachine checks what applies to every machine of the inventory.
+// checkMachine checks a machine by the rules of the inventory, and against the other machines and the images of the lab
+// file.
 func (f *file) checkMachine(prefix string, m Machine) {
 	for _, p := range inventory.Validate(m.Machine) {
 		if p.Field == "userData" {
@@ -81,7 +82,7 @@ func (f *file) checkMachine(prefix string, m Machine) {
 	}
 }
 
-// checkRole checks that a machine is suitable for its role.
+// checkRole checks that a machine has the labels, the document and the address that its role needs.
 func (f *file) checkRole(prefix string, r role, m Machine) {
 	f.checkLabels(prefix, m)
 	section, _, _ := strings.Cut(r.field, ".")
@@ -94,7 +95,8 @@ func (f *file) checkRole(prefix string, r role, m Machine) {
 	f.checkPlace(prefix, r, m)
 }
 
-// checkLabels checks the labels that the machine's built-in template needs.
+// checkLabels checks that a machine has the labels or the hardwareMap entries that its built-in template needs, and
+// that image names among their values are in the lab file.
 func (f *file) checkLabels(prefix string, m Machine) {
 	wanted := templateLabels[m.Template]
 	for _, k := range slices.Sorted(maps.Keys(wanted)) {
@@ -121,7 +123,8 @@ func (f *file) checkLabels(prefix string, m Machine) {
 	}
 }
 
-// checkPassword reads the password of a BMC from its own file.
+// checkPassword reads the BMC password of a machine from bmcPasswordFile. It removes a password that is written in the
+// lab file itself.
 func (f *file) checkPassword(prefix string, m *Machine) {
 	if m.BMC != nil && !m.BMC.Password.IsZero() {
 		f.add(prefix+"bmc.password", "write it to a file and name that as bmcPasswordFile of the machine",
@@ -147,8 +150,8 @@ func (f *file) checkPassword(prefix string, m *Machine) {
 	}
 }
 
-// checkOwners notes host names and BMC addresses that two machines share. A BMC may share
-// the address of its own machine, as Intel AMT does.
+// checkOwners adds a problem for a host name or a BMC address that two machines have. A BMC may have the address of its
+// own machine, as Intel AMT does.
 func (f *file) checkOwners(prefix string, m inventory.Machine) {
 	for n, i := range m.Interfaces {
 		repeated := slices.ContainsFunc(m.Interfaces[:n], func(o inventory.Interface) bool { return o.Hostname == i.Hostname })
@@ -170,7 +173,8 @@ func (f *file) checkOwners(prefix string, m inventory.Machine) {
 	f.claim(prefix+"bmc.host", "address", m.BMC.Host)
 }
 
-// checkPlace checks that a machine boots on a network that this server serves.
+// checkPlace checks that the reserved address of a machine is on a network that this server serves when the machine is
+// installed: the server's own network for the router, the network behind the router for the others.
 func (f *file) checkPlace(prefix string, r role, m Machine) {
 	l := f.lab
 	n := slices.IndexFunc(m.Interfaces, func(i inventory.Interface) bool { return !i.DisableNetboot })

@@ -48,11 +48,11 @@ func (f *file) checkNetwork() {
 	if r := l.Network.Range; r != nil && (!p.Contains(r.From) || !p.Contains(r.To) || r.To.Less(r.From)) {
 		f.add("network.range", "give from and to inside the network, the lower one first",
 			"%s–%s is not a range of %s", text(r.From), text(r.To), p)
-		l.Network.Range = nil // skip later checks of the range
+		l.Network.Range = nil // later checks skip the range
 	}
 }
 
-// checkRange checks that fixed addresses lie outside of the DHCP range.
+// checkRange checks that the fixed addresses of the lab file are outside of the DHCP range.
 func (f *file) checkRange() {
 	l := f.lab
 	r := l.Network.Range
@@ -78,7 +78,7 @@ func (f *file) checkRange() {
 	}
 }
 
-// text formats an address for messages.
+// text formats an address for messages; an invalid one becomes "".
 func text(a netip.Addr) string {
 	if !a.IsValid() {
 		return `""`

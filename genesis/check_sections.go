@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// defaultTarget is the target of a migration that names none.
+// defaultTarget is the default of migrate.target.
 const defaultTarget = "platform"
 
 var imageReference = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/@-]*$`)
@@ -93,7 +93,7 @@ func (f *file) checkMigrate() {
 	g.Manifest = strings.NewReplacer("INGOT_IMAGE", g.Image, "INGOT_ADDRESS", text(g.Address)).Replace(g.Manifest)
 }
 
-// checkTarget notes a target address that belongs to another machine.
+// checkTarget adds a problem if migrate.address belongs to a machine other than the platform.
 func (f *file) checkTarget() {
 	l := f.lab
 	if l.Migrate == nil || l.Platform == nil {
@@ -137,7 +137,7 @@ func (f *file) checkCluster() {
 	f.checkURL("cluster.api", c.API)
 }
 
-// checkPin checks the fingerprint of a key.
+// checkPin checks the fingerprint of a key and converts it to lower case. An empty fingerprint is valid.
 func (f *file) checkPin(field string, v *string) {
 	if *v = strings.ToLower(*v); *v == "" {
 		return
@@ -147,7 +147,7 @@ func (f *file) checkPin(field string, v *string) {
 	}
 }
 
-// checkURL checks the base URL of an API.
+// checkURL checks the base URL of an API. An empty URL is valid.
 func (f *file) checkURL(field, v string) {
 	if v == "" {
 		return
@@ -159,7 +159,7 @@ func (f *file) checkURL(field, v string) {
 	}
 }
 
-// checkHost checks the address of a host that will receive credentials.
+// checkHost adds a problem if v is not a valid host to send credentials to.
 func (f *file) checkHost(field, v string) {
 	if what := inventory.HostProblem(v); what != "" {
 		f.add(field, "give the address of the system that was installed", "%q %s", v, what)

@@ -15,26 +15,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxNamed limits the size, in bytes, of a file that a lab file names.
+// maxNamed limits the size of each file that a lab file names, in bytes.
 const maxNamed = 1 << 20
 
-// A file is the lab file and its state while it is read.
+// A file is the state of Load while it reads and checks a lab file.
 type file struct {
 	name   string
 	doc    strictyaml.Document
 	read   func(string) ([]byte, error)
 	lab    *Lab
 	unread inventory.Problems // unknown fields and wrong types
-	ps     inventory.Problems // of the lab file
-	docs   documents          // of the machines
-	roles  map[string]role    // by machine
+	ps     inventory.Problems // other problems of the lab file
+	docs   documents          // documents of the machines
+	roles  map[string]role    // valid roles by machine
 	owns   machinefile.Claims
-	text   map[string][]byte // the named files
+	text   map[string][]byte // contents of the files that the lab file names
 }
 
-// Load reads the lab file called name and the files that it names, all with read. It returns
-// every problem at once as inventory.Problems, with file, line and field, and a Lab with
-// what could be read.
+// Load reads the lab file called name, and the files that it names, with the function read. If they have problems, the
+// error is an inventory.Problems with all of them, with file, line and field; the Lab then contains what could be read.
 func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	var l Lab
 	b, err := read(name)
@@ -70,9 +69,8 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	return l, append(all, f.docs.problems...).Err()
 }
 
-// Together merges wrong, the problems that Load found, with more, found later in the same
-// Lab, without those that are a consequence of wrong. The problems of the lab file come
-// first, by line.
+// Together returns wrong, the problems that Load has found, and those of more that are not a consequence of wrong. more
+// are problems that were found in the same Lab later. The problems of the lab file come first, sorted by line.
 func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	out := slices.Clone(wrong)
 	for _, p := range more {
@@ -95,11 +93,11 @@ func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	return out
 }
 
-// roleFields matches the fields that give a machine its role and so its template.
+// roleFields matches the fields that determine the role of a machine, and so its default template.
 var roleFields = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
 
-// mayCause reports whether a problem with field a may cause one with field b. A problem with
-// an image or a machine may cause one that compares it with the inventory.
+// mayCause reports whether a problem with field a may be the cause of a problem with field b. A problem in the entry of
+// an image or a machine may cause another problem of the same entry when it is compared with the inventory.
 func mayCause(a, b string) bool {
 	entry := func(field string) string { return field[:strings.IndexByte(field, ']')+1] }
 	switch {
@@ -113,8 +111,8 @@ func mayCause(a, b string) bool {
 	return false
 }
 
-// isUnreadable reports whether a section or its list of entries could not be read, so that
-// references to it cannot be checked.
+// isUnreadable reports whether a section, or the names of its entries, could not be read. References to its entries
+// then cannot be checked.
 func (f *file) isUnreadable(section string) bool {
 	return slices.ContainsFunc(f.unread, func(p inventory.Problem) bool {
 		rest, ok := strings.CutPrefix(p.Field, section)
@@ -122,11 +120,11 @@ func (f *file) isUnreadable(section string) bool {
 	})
 }
 
-// Locate adds file and line to problems with fields of the lab file.
+// Locate returns ps with the file and the line of each problem's field in the lab file.
 func (l Lab) Locate(ps inventory.Problems) inventory.Problems { return l.doc.Locate(ps) }
 
-// Bundle reads the lab file called name and the files that it names into a bundle. It also
-// returns the lab, as Load does.
+// Bundle reads the lab file called name, and the files that it names, into a bundle. It also returns the Lab and the
+// error of Load.
 func Bundle(name string, read func(name string) ([]byte, error)) (inventory.GenesisBundle, Lab, error) {
 	b := inventory.GenesisBundle{File: name, Files: map[string]inventory.Secret{}}
 	lab, err := Load(name, func(n string) ([]byte, error) {
@@ -140,19 +138,20 @@ func Bundle(name string, read func(name string) ([]byte, error)) (inventory.Gene
 	return b, lab, err
 }
 
-// at returns the file and line of a field.
+// at returns the place of a field in the lab file as "name:line".
 func (f *file) at(field string) string { return fmt.Sprintf("%s:%d", f.name, f.doc.LineOf(field)) }
 
-// add notes a problem with a field of the lab file.
+// add adds a problem with a field of the lab file.
 func (f *file) add(field, remedy, format string, args ...any) {
 	f.ps.Add(field, remedy, format, args...)
 }
 
-// claim notes a field's value that must be unique in the lab.
+// claim records that field has a value that must be unique in the lab file, such as an address. It adds a problem if
+// another field has the same value.
 func (f *file) claim(field, what, value string) { f.owns.Add(&f.ps, field, what, value, f.at(field)) }
 
-// open returns the contents of the file that field names. If it cannot be read, open notes a
-// problem and returns "".
+// open returns the content of the file called name, which field names. If the file cannot be read or is too large, open
+// adds a problem and returns "".
 func (f *file) open(field, name string) string {
 	if name == "" {
 		return ""
@@ -187,7 +186,8 @@ func (f *file) open(field, name string) string {
 	return string(b)
 }
 
-// line is open for a file with a single line, such as a password.
+// line returns the content of a file with a single line, such as a password, without the line break. It adds a problem
+// if there are more lines.
 func (f *file) line(field, name string) inventory.Secret {
 	s := strings.TrimRight(f.open(field, name), "\r\n")
 	if strings.ContainsAny(s, "\r\n\x00") {

@@ -7,13 +7,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A role is what a machine of the lab becomes.
+// A role is what a machine of the lab becomes: the router, the platform or a node of the cluster.
 type role struct {
-	field    string // of the lab file that assigns the role
+	field    string // field of the lab file that assigns the role
 	machine  string
 	template string // default template
-	kind     string // kind of its document
-	mode     string // of a Harvester node: create or join
+	kind     string // kind of the machine's document
+	mode     string // create or join for a Harvester node, otherwise ""
 }
 
 // roles returns the roles in the order in which the machines are installed.
@@ -45,7 +45,7 @@ func (l Lab) roles() (roles []role) {
 	return roles
 }
 
-// system returns the name of the system that a machine gets.
+// system returns the operating system that the role of m installs, or the zero System if m has no role.
 func (l Lab) system(m Machine) systems.System {
 	for _, r := range l.roles() {
 		if r.machine == m.Name {
@@ -55,8 +55,8 @@ func (l Lab) system(m Machine) systems.System {
 	return systems.System{}
 }
 
-// templateLabels are the labels, or entries of the hardware map, that the roles' templates
-// need. True means that the value names an image.
+// templateLabels holds, by built-in template, the labels or hardwareMap entries that the template needs. True means
+// that the value must be the name of an image.
 var templateLabels = map[string]map[string]bool{
 	"vyos":             {"version": false},
 	"talos":            {"kernel": true, "initramfs": true},

@@ -10,8 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Kinds of steps, in order. A step's name is its kind; the name of a join is JoinStep plus
-// the machine's name.
+// Kinds of steps, in their order. The name of a step is its kind, except for StepJoin: see JoinStep.
 const (
 	StepPreflight  = "preflight"
 	StepRouter     = "router"
@@ -25,12 +24,12 @@ const (
 	StepProven     = "proven"
 )
 
-// A Plan is what a lab file would do: the table of steps, what it overwrites, and
-// what would prevent a start now. It holds no secrets.
+// A Plan shows what a Genesis of a lab file would do: its steps, the disks that it overwrites, and the problems that
+// prevent a start now. It contains no secrets.
 type Plan struct {
 	Name   string   `json:"name"`
 	SHA256 string   `json:"sha256"`
-	Files  []string `json:"files"` // their names
+	Files  []string `json:"files"` // names of the files that the lab file names, and its own
 	Steps  []Step   `json:"steps"`
 	// Destroys lists the disks that are overwritten, one line per machine.
 	Destroys []string `json:"destroys"`
@@ -39,34 +38,33 @@ type Plan struct {
 	Warnings inventory.Problems `json:"warnings"`
 }
 
-// A Step is one row of the table: the action, its object, and the probe that ends it, in the
-// words that the plan prints.
+// A Step is one step of a Genesis, described by the texts that the plan prints.
 type Step struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"`
 	// Machine is the machine that the step works on, "" for the server itself.
 	Machine string `json:"machine,omitempty"`
 	Does    string `json:"does"` // one sentence
-	// Disk is the selector of the disk that is overwritten, "" for none.
+	// Disk describes the disks that the step overwrites; "" if there are none.
 	Disk     string      `json:"disk,omitempty"`
 	Images   []StepImage `json:"images,omitempty"`
 	Template string      `json:"template,omitempty"`
-	// Waits says what the step may wait for: an operator, or the BMC.
+	// Waits describes what the step may wait for, such as an operator or the BMC.
 	Waits  string        `json:"waits,omitempty"`
-	Ready  string        `json:"ready"` // the probe that ends it
+	Ready  string        `json:"ready"` // condition that ends the step
 	Budget time.Duration `json:"budget"`
-	// Undo says how the step is undone, or "none: " and the reason.
+	// Undo describes how the step is undone, or is "none: " and the reason.
 	Undo string `json:"undo"`
 }
 
-// A StepImage is an image with the digest that it must have.
+// A StepImage is an image that a step needs, with its required digest.
 type StepImage struct {
 	Name   string `json:"name"`
 	SHA256 string `json:"sha256"`
 }
 
-// budgets are the default time limits of the steps, without time spent waiting for an
-// operator.
+// budgets holds the default time limits of the steps, by kind. Time in which a step waits for an operator does not
+// count.
 var budgets = map[string]time.Duration{
 	StepPreflight:  15 * time.Minute,
 	StepRouter:     45 * time.Minute,
@@ -80,14 +78,14 @@ var budgets = map[string]time.Duration{
 	StepProven:     40 * time.Minute,
 }
 
-// JoinStep is the name of the step in which machine joins the cluster.
+// JoinStep returns the name of the step in which machine joins the cluster.
 func JoinStep(machine string) string { return StepJoin + "-" + machine }
 
 // Writes reports whether the step overwrites a disk.
 func (s Step) Writes() bool { return s.Disk != "" }
 
-// Steps returns the ordered table of what Genesis does with the lab: the plan prints it and
-// the workflow carries it out. The lab must come from Load without an error.
+// Steps returns the steps of a Genesis of the lab, in order. The plan prints them, and the workflow carries them out.
+// If Load has returned problems, the texts of the steps may be incomplete.
 func (l Lab) Steps() []Step {
 	steps := []Step{{
 		Kind: StepPreflight,
@@ -193,7 +191,7 @@ func (l Lab) clusterSteps() []Step {
 	return steps
 }
 
-// installStep returns a step that installs a machine.
+// installStep returns the common part of a step that installs a machine.
 func (l Lab) installStep(kind, machine string) Step {
 	m, _ := l.Machine(machine)
 	undo := "the machine is disarmed and switched off"
@@ -221,7 +219,7 @@ func (l Lab) provenStep() Step {
 	return s
 }
 
-// stepNames returns the names of the steps, even for a lab with problems.
+// stepNames returns the names of the steps. It also works for a lab with problems.
 func (l Lab) stepNames() []string {
 	var out []string
 	for _, s := range l.Steps() {
@@ -237,7 +235,8 @@ func (l Lab) platformMachine() string {
 	return l.Platform.Machine
 }
 
-// firstBehindRouter returns the first machine behind the router that a step installs.
+// firstBehindRouter returns the first machine behind the router that a step installs, or the zero Machine if there is
+// none.
 func (l Lab) firstBehindRouter() Machine {
 	name := l.platformMachine()
 	if name == "" && l.Cluster != nil {
@@ -247,7 +246,7 @@ func (l Lab) firstBehindRouter() Machine {
 	return m
 }
 
-// waitsForPower returns a sentence if the step waits for an operator to switch m on, or "".
+// waitsForPower returns a text for Step.Waits if an operator must switch m on, otherwise "".
 func (l Lab) waitsForPower(m Machine, until string) string {
 	if m.Name == "" || !m.BMC.Manual() {
 		return ""
@@ -255,7 +254,7 @@ func (l Lab) waitsForPower(m Machine, until string) string {
 	return fmt.Sprintf("an operator who switches %s on, until %s", m.Name, until)
 }
 
-// powerOf describes what switches a machine on.
+// powerOf returns a text for Step.Waits that describes what switches a machine on.
 func (l Lab) powerOf(m Machine) string {
 	switch {
 	case m.BMC.Wakes():
@@ -268,8 +267,8 @@ func (l Lab) powerOf(m Machine) string {
 	return "its BMC (" + m.BMC.Driver + " at " + m.BMC.Host + ")"
 }
 
-// imagesOf returns the images that a machine needs: its own, those that the hardware map and
-// labels name for its template, and those that its installer downloads.
+// imagesOf returns the images of the lab that a machine needs: its image, the images that its hardwareMap and labels
+// name, and those that its installer downloads.
 func (l Lab) imagesOf(m Machine) []StepImage {
 	names := []string{m.Image}
 	for _, v := range m.HardwareMap {
@@ -293,8 +292,8 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 	return out
 }
 
-// disksOf describes what an installation overwrites: the disk that the inventory selects,
-// and the disks that the machine's document names.
+// disksOf returns a text about the disks that an installation of m overwrites: the disk that the inventory selects, and
+// the disks that the machine's document names.
 func (l Lab) disksOf(m Machine) string {
 	var named []string
 	if d := l.system(m).Disks; d != nil {
@@ -308,7 +307,7 @@ func (l Lab) disksOf(m Machine) string {
 	return DiskText(m.Machine) + "; its configuration names " + strings.Join(named, ", ")
 }
 
-// DiskText describes the disk of a machine that an installation overwrites.
+// DiskText returns a text about the disk that an installation of m overwrites, according to its disk selector.
 func DiskText(m inventory.Machine) string {
 	d := m.DiskSelector
 	if d == nil {
@@ -334,8 +333,7 @@ func DiskText(m inventory.Machine) string {
 	return strings.Join(parts, ", ")
 }
 
-// Destroys lists what a Genesis overwrites, one line per machine, for the operator to
-// confirm.
+// Destroys returns one line for each machine whose disks a Genesis overwrites. The operator must confirm them.
 func (l Lab) Destroys() []string {
 	var out []string
 	for _, s := range l.Steps() {

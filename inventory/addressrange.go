@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// MaxRange is how many addresses a Range may have.
+// MaxRange is the maximum number of addresses in a Range.
 const MaxRange = 1024
 
-// A Range is a range of IPv4 addresses. Its text is 10.0.20.200-10.0.20.230.
+// A Range is a range of IPv4 addresses, written as 10.0.20.200-10.0.20.230.
 type Range struct{ From, To netip.Addr }
 
 // String returns the text of r, "" for the zero Range.

@@ -13,52 +13,51 @@ const (
 	DriverAMT     = "amt" // Intel Active Management Technology
 	DriverRedfish = "redfish"
 	DriverRPC     = "rpc"  // requests to a service of the operator
-	DriverExec    = "exec" // commands that the server's configuration names
-	DriverWOL     = "wol"  // wake-on-LAN switches on; an operator switches off
+	DriverExec    = "exec" // commands from the server's configuration
+	DriverWOL     = "wol"  // wake-on-LAN switches the machine on; an operator switches it off
 	DriverManual  = "manual"
 )
 
-// Capabilities says what a BMC driver can do and what it needs.
+// Capabilities are the abilities and requirements of a BMC driver.
 type Capabilities struct {
-	// Manual: an operator presses the button, at least to switch off. Wakes: the
-	// driver can only switch on.
+	// Manual: an operator presses the power button, at least to switch the machine off. Wakes: the driver can switch the
+	// machine on, but not off.
 	Manual, Wakes bool
 
 	NeedsHost, NeedsUser, NeedsPassword bool
-	Port                                int // default; 0 = none
-	ClearPort                           int // without TLS, tried after Port where none is given; 0 = none
-	MaxUser, MaxPassword                int // bytes; 0 = any
-	// Shared: one host may switch many machines, so a host does not identify a BMC.
+	Port                                int // default port; 0 = none
+	ClearPort                           int // port without TLS, tried after Port if no port is configured; 0 = none
+	MaxUser, MaxPassword                int // maximum length in bytes; 0 = no limit
+	// Shared: one host may switch many machines, so the host does not identify a BMC.
 	Shared bool
-	// Relayed: requests go to BMC.ConsumerURL, and the host is only the BMC's name there.
+	// Relayed: requests go to BMC.ConsumerURL, and the host is only the name of the BMC in them.
 	Relayed bool
 
 	// Soft: the driver can also shut the system down gracefully, and reset a machine.
 	Soft bool
-	// BootDevice: the driver can set the next boot device; Persistent: also
-	// permanently; EFI: also whether to boot by UEFI.
+	// BootDevice: the driver can set the device of the next boot. Persistent: it can set the device of all boots. EFI: it
+	// can choose between UEFI and BIOS.
 	BootDevice, Persistent, EFI bool
-	// BlindBoot: the boot device cannot be read back, so setting it is a warning.
+	// BlindBoot: the driver cannot read back which boot device is set.
 	BlindBoot bool
-	// HTTPBoot: the boot device can be UEFI HTTP boot. Media: an image can be inserted into a
-	// virtual CD drive.
+	// HTTPBoot: the boot device can be UEFI HTTP boot. Media: the driver can insert an image into a virtual CD drive.
 	HTTPBoot, Media bool
-	// Inspects: versions, Secure Boot and sensors can be read.
+	// Inspects: the driver can read versions, Secure Boot and sensors.
 	Inspects bool
-	// ResetByCycle: a reset is off and on, because only that can be verified.
+	// ResetByCycle: a reset is done by switching off and on, because only these two can be verified.
 	ResetByCycle bool
 	// ResetsBMC: the driver can restart the controller.
 	ResetsBMC bool
 	// RotatesPassword: the driver can change the password of the BMC's user.
 	RotatesPassword bool
-	// SelfTest: it may accept what it does not do, and can be asked whether it does.
+	// SelfTest: a BMC may accept a request that it does not carry out; the driver can test whether it does.
 	SelfTest bool
 
-	// check does the driver's further validation of a BMC; may be nil.
+	// check adds further problems of a BMC with this driver; nil = there are none.
 	check func(ps *Problems, b BMC)
 }
 
-// drivers has one row for each driver.
+// drivers are the capabilities of each driver, by its name.
 var drivers = map[string]Capabilities{
 	DriverIPMI: {
 		NeedsHost: true, NeedsPassword: true, Port: 623, MaxUser: 16, MaxPassword: 20,
@@ -91,9 +90,8 @@ func KnownDriver(name string) bool {
 	return ok
 }
 
-// BMC says how to reach a machine's management controller, or what else
-// switches its power. Changing Driver, Host, Port, InsecureTLS, Fingerprint,
-// Command or ConsumerURL clears the stored password.
+// BMC describes how to reach a machine's management controller, or how else its power is switched. Changing Driver, Host,
+// Port, InsecureTLS, Fingerprint, Command or ConsumerURL clears the stored password.
 type BMC struct {
 	Driver      string `json:"driver"`                // ipmi | redfish | amt | rpc | exec | wol | manual
 	Host        string `json:"host,omitempty"`        // address or name
@@ -103,34 +101,33 @@ type BMC struct {
 	HasPassword bool   `json:"hasPassword,omitempty"` // a password is stored; not read from files
 	// CipherSuite of IPMI lanplus; default 17.
 	//
-	// It is given explicitly, because a search costs two log-ins and may run a command twice.
+	// The driver always passes one to ipmitool, because its search for one costs two log-ins and may run a command twice.
 	CipherSuite string `json:"cipherSuite,omitempty"`
 	InsecureTLS bool   `json:"insecureTLS,omitempty"` // any certificate is accepted
 	SystemName  string `json:"systemName,omitempty"`  // id of the system, when Redfish lists several
-	// Fingerprint pins the TLS key of Redfish or AMT: sha256: and the hexadecimal digest
-	// of its SubjectPublicKeyInfo.
+	// Fingerprint pins the TLS key of drivers redfish, amt and rpc: sha256: and the hexadecimal digest of the key's
+	// SubjectPublicKeyInfo.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Command is the name of an entry under power.commands in the server's
 	// configuration, for driver exec. The configuration holds the commands.
 	Command string `json:"command,omitempty"`
-	// ConsumerURL is where driver rpc sends its requests: http://10.0.9.41:8090/path. The password is the key of their
-	// signatures, and the host the name of the BMC in them.
+	// ConsumerURL is where driver rpc sends its requests: http://10.0.9.41:8090/path. The requests are signed with the
+	// password and name the BMC by its host.
 	ConsumerURL string `json:"consumerURL,omitempty"`
-	// MAC is what driver wol wakes; default: the first netboot interface. The
-	// packet goes to the host, by default the broadcast address of the machine's
-	// subnet.
+	// MAC is the address that driver wol wakes; default: the MAC of the first netboot interface. The magic packet is sent to
+	// the host; default: the broadcast address of the machine's subnet.
 	MAC string `json:"mac,omitempty"`
-	// BootPath is how a machine is booted: pxe, http (UEFI HTTP boot) or media (virtual media), in
-	// this order, as long as it does not answer. Default: pxe. http and media need Redfish.
+	// BootPath lists ways to boot the machine: pxe, http (UEFI HTTP boot) and media (virtual media). After a boot without an
+	// answer, the next one is used. Default: pxe. http and media need Redfish.
 	BootPath []string `json:"bootPath,omitempty"`
-	// Machine is the name of the machine, and Broadcast the address that wol sends
-	// to without a Host. Machine.Controller sets both; they are never stored.
+	// Machine is the name of the machine. Broadcast is where driver wol sends the magic packet if Host is empty. Both are set
+	// by Machine.Controller and never stored.
 	Machine   string     `json:"-"`
 	Broadcast netip.Addr `json:"-"`
 }
 
-// Capabilities returns what b's driver can do: DriverManual's without a BMC
-// or driver, the zero Capabilities for an unknown driver.
+// Capabilities returns the capabilities of b's driver. If b is nil or has no driver, they are those of DriverManual. If the
+// driver is unknown, they are zero.
 func (b *BMC) Capabilities() Capabilities {
 	if b == nil || b.Driver == "" {
 		return drivers[DriverManual]
@@ -138,7 +135,7 @@ func (b *BMC) Capabilities() Capabilities {
 	return drivers[b.Driver]
 }
 
-// Manual reports whether an operator presses the button, at least to switch off.
+// Manual reports whether an operator presses the power button, at least to switch the machine off.
 func (b *BMC) Manual() bool { return b.Capabilities().Manual }
 
 // Wakes reports whether the machine can be switched on without an operator, but
@@ -153,7 +150,7 @@ func (b *BMC) ListenPort() int {
 	return b.Capabilities().Port
 }
 
-// OwnPort returns the port by which BMCs of one host are told apart: the ports of one driver's BMC are the same one.
+// OwnPort returns the port that distinguishes the BMCs of one host. The default ports with and without TLS count as one port.
 func (b *BMC) OwnPort() int {
 	if can := b.Capabilities(); b.Port == 0 || b.Port == can.ClearPort {
 		return can.Port
@@ -161,8 +158,8 @@ func (b *BMC) OwnPort() int {
 	return b.Port
 }
 
-// Controller returns the BMC of m, DriverManual if there is none. It fills in what
-// the driver needs from the machine.
+// Controller returns the BMC of m, or one with DriverManual if m has none. It sets Machine, and for driver wol also MAC and
+// Broadcast.
 func (m Machine) Controller() BMC {
 	b := BMC{Driver: DriverManual}
 	if m.BMC != nil {
@@ -225,7 +222,7 @@ func (b *BMC) DialHost() string {
 	return b.Host
 }
 
-// Address returns the host by which operations on a BMC are serialized; "" if manual.
+// Address returns the host of b; "" if b is manual. Operations on BMCs with the same address run one after the other.
 func (b *BMC) Address() string {
 	if b.Manual() {
 		return ""

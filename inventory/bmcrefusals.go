@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// ErrResting means that credentials which a BMC has refused are not sent to it again yet, so that it does not lock the user.
+// ErrResting means that a BMC has refused these credentials and does not get them again yet: it could lock the user.
 var ErrResting = fmt.Errorf("not tried again yet: %w", ErrRefused)
 
 // BMCRefusals are the log-ins that a BMC has refused since it accepted one.
 type BMCRefusals struct {
 	Count int
 	Last  time.Time
-	// Credentials are keyed digests of those that it refused last.
+	// Credentials are keyed digests of the credentials that the BMC refused last.
 	Credentials []string
 }

@@ -12,9 +12,9 @@ type BMCReport struct {
 	Boot  string        `json:"boot,omitempty"` // the boot device that was read
 	Took  time.Duration `json:"took,omitempty"` // nanoseconds in JSON
 
-	Endpoint string `json:"endpoint,omitempty"` // which of AMT's ports is used: https://10.0.9.21:16993
+	Endpoint string `json:"endpoint,omitempty"` // URL of the AMT port in use: https://10.0.9.21:16993
 
-	// The rest is read by Redfish only.
+	// Only Redfish reads the fields below.
 	Maker      string       `json:"maker,omitempty"`
 	Model      string       `json:"model,omitempty"`
 	Firmware   string       `json:"firmware,omitempty"`   // version of the machine's firmware
@@ -22,7 +22,7 @@ type BMCReport struct {
 	SecureBoot string       `json:"secureBoot,omitempty"` // enabled or disabled at the last start
 	Media      []string     `json:"media,omitempty"`      // URLs of what is in the virtual CD drives
 	Sensors    []BMCReading `json:"sensors,omitempty"`
-	// Odd is what strays from the Redfish specification. Ingot gets by with it.
+	// Odd lists deviations from the Redfish specification that Ingot tolerates.
 	Odd []string `json:"odd,omitempty"`
 }
 
@@ -34,7 +34,8 @@ type BMCReading struct {
 	Health string  `json:"health,omitempty"` // ok, warning or critical
 }
 
-// KeyAddress returns the host and port by which the key of the BMC's certificate is remembered.
+// KeyAddress returns the name under which the key of the BMC's certificate is stored: ConsumerURL if b has a relayed driver,
+// otherwise host and port.
 func (b *BMC) KeyAddress() string {
 	if b.Capabilities().Relayed {
 		return b.ConsumerURL

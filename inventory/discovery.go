@@ -16,18 +16,19 @@ import (
 // Discovery says which unknown machines boot the agent to report their hardware. Nothing is
 // written to them, and nothing is installed before an operator orders it.
 type Discovery struct {
-	// Ranges are the addresses for unknown machines, by interface, or by the address of a relay on their
-	// network with its length: 10.10.30.1/24.
+	// Ranges are the addresses for unknown machines. The key is the interface on their network, or the relay's address there with
+	// the prefix length: 10.10.30.1/24.
 	Ranges map[string]Range `json:"ranges,omitempty"`
-	// Beside are interfaces in mode proxy or off: unknown machines have addresses of the other DHCP server.
+	// Beside are interfaces in mode proxy or off on which unknown machines are discovered: the other DHCP server gives them
+	// their addresses.
 	Beside []string `json:"beside,omitempty"`
-	// Accept are the rules by which a discovered machine is added to the inventory; the first that
-	// matches counts. Without one, an operator accepts it.
+	// Accept are the rules by which a discovered machine is added to the inventory; the first matching rule is used. If none
+	// matches, an operator has to accept the machine.
 	Accept []AcceptRule `json:"accept,omitempty"`
 }
 
-// RelayNetwork returns the relay that a key of Discovery.Ranges names: its address, with the length of its
-// network, 24 if that is left out. ok is false for the name of an interface.
+// RelayNetwork returns the relay that key, a key of Discovery.Ranges, names: the relay's address with the prefix length of its
+// network, by default 24. ok is false if key is the name of an interface.
 func RelayNetwork(key string) (relay netip.Prefix, ok bool) {
 	if a, err := netip.ParseAddr(key); err == nil && a.Is4() {
 		return netip.PrefixFrom(a, 24), true
@@ -41,18 +42,18 @@ func (d Discovery) On() bool { return len(d.Ranges)+len(d.Beside) > 0 }
 
 // An AcceptRule adds discovered machines to the inventory.
 type AcceptRule struct {
-	// Match has patterns for facts; all of them must match: * is any text, ? any character.
+	// Match has a pattern for each fact; all of them must match: * is any text, ? any character.
 	Match map[string]string `json:"match,omitempty"`
-	// Name is the machine's name. {serial}, {uuid} and {mac} are replaced by its facts.
+	// Name is the name for the machine. {serial}, {uuid} and {mac} are replaced by the machine's facts.
 	Name string `json:"name"`
-	// Addresses are those that the rule reserves, the first free one for each machine.
+	// Addresses is a range: the first free address is reserved for the machine.
 	Addresses   Range             `json:"addresses,omitempty"`
 	Netmask     string            `json:"netmask,omitempty"`     // dotted quad; default 255.255.255.0
 	Gateway     netip.Addr        `json:"gateway,omitzero"`      // default gateway
 	Nameservers []netip.Addr      `json:"nameservers,omitempty"` // DNS servers
-	Labels      map[string]string `json:"labels,omitempty"`      // added to those from facts
-	Template    string            `json:"template,omitempty"`    // default of its provisioning
-	Image       string            `json:"image,omitempty"`       // default of its provisioning
+	Labels      map[string]string `json:"labels,omitempty"`      // labels in addition to those made of facts
+	Template    string            `json:"template,omitempty"`    // default for provisioning the machine
+	Image       string            `json:"image,omitempty"`       // default for provisioning the machine
 }
 
 // DiscoveryFacts are the facts that AcceptRule.Match and AcceptRule.Name may name.
@@ -69,7 +70,7 @@ func discoveryFacts(mac string, f action.Facts) map[string]string {
 
 var placeholder = regexp.MustCompile(`\{([a-z]*)\}`)
 
-// Check returns the problems of d, with fields below field.
+// Check returns the problems of d. field is the path of d, with which the fields of the problems begin.
 func (d Discovery) Check(field string) (ps Problems) {
 	known := strings.Join(DiscoveryFacts(), ", ")
 	names := slices.Sorted(maps.Keys(d.Ranges))
@@ -107,7 +108,7 @@ func (d Discovery) Check(field string) (ps Problems) {
 	return ps
 }
 
-// checkOverlap adds a problem at the field at for each of the named ranges of d that overlaps r.
+// checkOverlap adds a problem, with the field path in at, for each range d.Ranges[name] of names that overlaps r.
 func (d Discovery) checkOverlap(ps *Problems, field, at string, r Range, names []string) {
 	for _, name := range names {
 		if r.Overlaps(d.Ranges[name]) {
@@ -116,7 +117,7 @@ func (d Discovery) checkOverlap(ps *Problems, field, at string, r Range, names [
 	}
 }
 
-// Matches reports whether r accepts a machine.
+// Matches reports whether all patterns of r match the facts of a machine.
 func (r AcceptRule) Matches(mac string, f action.Facts) bool {
 	facts := discoveryFacts(mac, f)
 	for fact, pattern := range r.Match {
@@ -127,11 +128,12 @@ func (r AcceptRule) Matches(mac string, f action.Facts) bool {
 	return true
 }
 
-// Machine returns the machine that r makes of a discovered one, with an address of r.Addresses, or without
-// one where another DHCP server gives it.
-// Facts come from the machine: text that is not valid in a name or a label is left out, and of its network
-// interfaces only the one that DHCP has admitted is added, because it can name those of others. The error
-// is ErrInvalid if no name remains.
+// Machine returns the machine that r adds for a discovered one. address, of r.Addresses, is reserved for it; an invalid address
+// means that another DHCP server gives one.
+//
+// The facts come from the machine and may be forged. Text that is not valid in a name or a label is left out. Of the network
+// interfaces, only the one with mac is added, which DHCP has admitted, because the facts can contain MACs of other machines.
+// If the machine does not report a fact of r.Name, the error is ErrInvalid.
 func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Machine, error) {
 	facts := discoveryFacts(mac, f)
 	missing := ""
@@ -163,7 +165,7 @@ func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Mac
 
 var notInName = regexp.MustCompile(`[^a-z0-9]+`)
 
-// nameForm returns the part of s that is valid in a machine's name.
+// nameForm returns s in lower case, with dashes in place of characters that are not valid in a machine's name.
 func nameForm(s string) string {
 	return strings.Trim(notInName.ReplaceAllString(strings.ToLower(s), "-"), "-")
 }
@@ -173,9 +175,9 @@ var notInLabel = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 // maxReportedNICs is how many network interfaces FromFacts takes from a report.
 const maxReportedNICs = 32
 
-// FromFacts returns a machine with the hardware that its agent has reported: nic, which booted, at most
-// maxReportedNICs others, and labels. The others do not boot from the network until an operator allows it:
-// a report can name the MAC of another machine.
+// FromFacts returns a machine with the hardware that its agent has reported: nic, which booted, at most maxReportedNICs other
+// interfaces, and labels. The other interfaces do not boot from the network until an operator allows it, because a report can
+// contain the MAC of another machine.
 func FromFacts(name string, nic Interface, f action.Facts) Machine {
 	nic.UEFI = nic.UEFI || f.Firmware == "uefi"
 	if nic.Arch == "" {
@@ -197,7 +199,7 @@ func FromFacts(name string, nic Interface, f action.Facts) Machine {
 	return m
 }
 
-// FirstFree returns the first address of r that is not taken. If all are, the error is ErrConflict.
+// FirstFree returns the first address of r for which taken returns false. If there is none, the error is ErrConflict.
 func (r Range) FirstFree(taken func(netip.Addr) (bool, error)) (netip.Addr, error) {
 	for a := r.From; a.Compare(r.To) <= 0; a = a.Next() {
 		if is, err := taken(a); err != nil || !is {

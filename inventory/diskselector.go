@@ -8,9 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Choose returns the disk that s names. Without a selector, nil or zero, it returns the only fixed
-// disk, if that is blank or was last written by Ingot. If no disk or several disks match, it
-// returns nil and the reason.
+// Choose returns the disk that s selects. If s is nil or zero, it returns the only fixed disk, provided that this disk is blank
+// or was last written by Ingot. If no disk or several disks match, it returns nil and the reason.
 func (s *DiskSelector) Choose(disks []action.Disk) (*action.Disk, string) {
 	var fit []action.Disk
 	if s == nil || *s == (DiskSelector{}) {
@@ -53,7 +52,7 @@ func contentsOf(d action.Disk) string {
 	return strings.Join(d.Signatures, ", ")
 }
 
-// Matches reports whether d has all that s gives.
+// Matches reports whether d matches each field of s that is set.
 func (s *DiskSelector) Matches(d action.Disk) bool {
 	return (s.Serial == "" || s.Serial == d.Serial) &&
 		(s.WWN == "" || strings.EqualFold(s.WWN, d.WWN)) &&

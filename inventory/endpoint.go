@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// Endpoint is the address of an installed system's API and the certificate it is
-// expected to present. A fresh system has a self-signed certificate, so at most one
-// of CA, Fingerprint and Insecure says what is trusted; without any of them, the
-// certificate authorities of this host are.
+// Endpoint is the address of an installed system's API and the certificate that is trusted there. At most one of CA, Fingerprint
+// and Insecure is set, because a fresh system has a self-signed certificate. If none is set, the certificate authorities of
+// this host are trusted.
 type Endpoint struct {
 	URL string `json:"url"` // https://10.10.20.1; see BaseProblem
-	// CA is PEM.
+	// CA is the certificate authority, in PEM.
 	CA string `json:"ca,omitempty"`
 	// Fingerprint is "sha256:" and the digest of the SubjectPublicKeyInfo of the
 	// server's certificate, in hex.
@@ -42,9 +41,8 @@ func BaseProblem(base string) string {
 }
 
 // HostProblem returns why host, an address or a name, cannot be the address of an installed
-// system, "" if it can. It refuses this host, and link-local addresses, which any
-// neighbor may have (security S17). The addresses of a name are checked when it is
-// dialed: see MayDial.
+// system, "" if it can. It refuses this host itself, and link-local addresses, which any
+// neighbor may have (security S17). MayDial checks the addresses of a name when it is dialled.
 func HostProblem(host string) string {
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	a, err := netip.ParseAddr(host)
@@ -68,9 +66,8 @@ func AddrProblem(a netip.Addr) string {
 	return ""
 }
 
-// MayDial returns ErrInvalid if host is a name that resolved to an address which
-// HostProblem would refuse. A host that is an address was checked when it was
-// entered.
+// MayDial returns ErrInvalid if host is a name and address, IP:PORT to which it was resolved, has an IP that HostProblem refuses.
+// If host is itself an address, MayDial returns nil: HostProblem checked it when it was entered.
 func MayDial(host, address string) error {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return nil
@@ -86,8 +83,7 @@ func MayDial(host, address string) error {
 	return nil
 }
 
-// PinProblem returns why fingerprint is not valid for Endpoint.Fingerprint, "" if
-// it is.
+// PinProblem returns why fingerprint is not valid for Endpoint.Fingerprint, "" if it is valid.
 func PinProblem(fingerprint string) string {
 	digits, prefixed := strings.CutPrefix(fingerprint, "sha256:")
 	if b, err := hex.DecodeString(digits); err != nil || !prefixed || len(b) != sha256.Size {
@@ -96,7 +92,7 @@ func PinProblem(fingerprint string) string {
 	return ""
 }
 
-// ClusterNode is a node as its cluster lists it.
+// ClusterNode is one node in the list of a cluster.
 type ClusterNode struct {
 	Name  string `json:"name"`
 	Ready bool   `json:"ready"`

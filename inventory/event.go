@@ -7,37 +7,36 @@ import (
 
 // Kinds of events.
 const (
-	// Any host on the wire could forge these: they are only displayed and wake runs.
+	// Any host on the network can forge these events. They are only displayed, and wake runs.
 	EventDHCP     = "dhcp"     // DISCOVER or REQUEST of PXE class, answered with a boot file
 	EventLoader   = "loader"   // boot loader fetched
 	EventScript   = "script"   // iPXE script fetched
 	EventKernel   = "kernel"   // agent OS kernel fetched
 	EventInitrd   = "initrd"   // agent OS initramfs fetched whole
-	EventRebooted = "rebooted" // PXE of a machine whose boot is spent, answered with disk or, in mid-run, with a wait
-	EventDisk     = "disk"     // PXE of a machine that is not armed, answered with disk
-	EventOS       = "os"       // DHCP without PXE class
+	EventRebooted = "rebooted" // PXE request after the boot was spent, answered with a boot from disk or, during a run, with a wait
+	EventDisk     = "disk"     // PXE request of a machine that is not armed, answered with a boot from disk
+	EventOS       = "os"       // DHCP request without PXE class
 	EventMetadata = "metadata" // metadata fetched
-	// These are authenticated by a token, a claim or a nonce.
+	// These events are authenticated by a token, a claim or a nonce.
 	EventHello         = "hello" // claim redeemed
 	EventClaimConflict = "claim-conflict"
 	EventActionStarted = "action-started"
 	EventActionDone    = "action-completed" // Detail is an action.Result without its log
 	EventAgentIdle     = "agent-idle"
 	EventAgentLost     = "agent-lost"
-	// EventBootLost: an allowed boot will not be claimed. Either a system on the machine's disk phoned home with the
-	// nonce of the run that wrote it, or the machine has been silent since the server was started.
+	// EventBootLost: the claim of an allowed boot will not be redeemed. Either a system on the machine's disk phoned home with
+	// the nonce of the run that wrote it, or the machine has not had contact since this server was started.
 	EventBootLost      = "boot-lost"
 	EventPhoneHome     = "phone-home"
 	EventDocument      = "document"       // a document of the run was fetched under its capability path
 	EventPayload       = "payload"        // the last payload of an installer was delivered whole; the boot is spent
-	EventInstalled     = "installed"      // an installer says that it has succeeded
-	EventInstallFailed = "install-failed" // an installer says that it has failed; Message says why
-	// EventFenced is never stored: reconcile informs a run that another run has
-	// taken its machine.
+	EventInstalled     = "installed"      // an installer reports success
+	EventInstallFailed = "install-failed" // an installer reports that it failed; Message is the reason
+	// EventFenced is never stored. It is only signalled, by reconcile, to a run whose machine another run has taken.
 	EventFenced = "fenced"
-	// What the run did.
+	// These events record what the run or an operator did.
 	EventPhase    = "phase" // a phase began; Detail is a PhaseChange
-	EventGrant    = "grant" // taken
+	EventGrant    = "grant" // the grant was taken
 	EventArmed    = "armed" // a boot was allowed
 	EventDisarmed = "disarmed"
 	EventPower    = "power"
@@ -56,22 +55,21 @@ const ArmedForInstaller = "for the installer"
 type Event struct {
 	Seq     int64  `json:"seq" db:"seq"`
 	Machine string `json:"machine" db:"machine"`
-	Run     string `json:"run,omitempty" db:"run"` // "" = not of any run
+	Run     string `json:"run,omitempty" db:"run"` // "" = the event belongs to no run
 	Epoch   int64  `json:"epoch,omitempty" db:"epoch"`
 	Boot    int    `json:"boot,omitempty" db:"boot"`
 	Kind    string `json:"kind" db:"kind"`
-	// Key makes an event unique within (machine, run, epoch, boot, kind): ""
-	// for wire events, which share one row; the report id for
-	// reports.
+	// Key makes an event unique among those of the same machine, run, epoch, boot and kind. It is "" for events that any host
+	// can forge, which are counted in one row, and contains the report's id for reports.
 	Key     string          `json:"key,omitempty" db:"key"`
 	At      time.Time       `json:"at" db:"-"`
-	Count   int64           `json:"count" db:"count"` // how often, for wire events
+	Count   int64           `json:"count" db:"count"` // how often, for events that share one row
 	Message string          `json:"message,omitempty" db:"message"`
 	Detail  json.RawMessage `json:"detail,omitempty" db:"-"`
-	By      string          `json:"by,omitempty" db:"by"` // who, for operator events
+	By      string          `json:"by,omitempty" db:"by"` // the operator, for EventOperator
 }
 
-// Event returns an event of a boot of o's run; boot 0: of the run.
+// Event returns an event of the given boot of o's run. Boot 0 means that the event belongs to no boot.
 func (o Owner) Event(boot int, kind, key, message string) Event {
 	return Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: kind, Key: key, Message: message}
 }
@@ -81,10 +79,10 @@ type PhaseChange struct {
 	Phase   string    `json:"phase"`
 	Began   time.Time `json:"began"`             // by the workflow's clock
 	Before  string    `json:"before,omitempty"`  // the phase that ended
-	Seconds float64   `json:"seconds,omitempty"` // how long that took
+	Seconds float64   `json:"seconds,omitempty"` // how long Before took
 }
 
-// Signals reports whether the pump passes events of this kind on to the run.
+// Signals reports whether events of this kind are sent to their run as Temporal signals.
 func Signals(kind string) bool {
 	switch kind {
 	case EventDHCP, EventLoader, EventScript, EventKernel, EventInitrd, EventRebooted, EventHello, EventClaimConflict,

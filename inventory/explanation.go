@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Explanation says what a machine would be answered now; "ingot why" prints it.
+// Explanation is how this server would answer a machine now; "ingot why" prints it.
 type Explanation struct {
 	MAC     string `json:"mac"`
 	Machine string `json:"machine,omitempty"`
@@ -16,7 +16,7 @@ type Explanation struct {
 	Boot    int       `json:"boot,omitempty"`
 	Spent   bool      `json:"spent,omitempty"`
 	Until   time.Time `json:"until,omitzero"`
-	// Answers are what each kind of client would get now.
+	// Answers are the answers that each kind of client would get now.
 	Answers []ClientAnswer `json:"answers,omitempty"`
 	Reasons []string       `json:"reasons"`
 	// Exchanges are the client's last requests to this server since its start, oldest first.
@@ -24,7 +24,7 @@ type Explanation struct {
 	Lease     *DHCPLease `json:"lease,omitempty"`
 }
 
-// ClientAnswer is what one kind of client gets.
+// ClientAnswer is the answer for one kind of client.
 type ClientAnswer struct {
 	Client   string `json:"client"`
 	BootFile string `json:"bootFile"` // "" = none

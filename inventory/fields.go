@@ -6,22 +6,23 @@ import (
 	"strings"
 )
 
-// A fieldRule is how a field of Machine is merged and compared. A field without one is a
-// value: it is compared, and one that a document leaves out stays as it is stored.
+// A fieldRule is how a field of Machine is merged and compared. A field without a rule is a value: it is compared, and it
+// keeps its stored value if a document leaves the field out.
 type fieldRule int
 
 const (
 	isValue  fieldRule = iota
 	isKey              // identifies the object; never merged
 	isState            // the store sets it; no document changes it
-	isSecret           // compared in the store alone; see SecretFields
-	isStored           // says that a secret is stored
+	isSecret           // its text is compared only by the store; see SecretFields
+	isStored           // reports whether a secret is stored
 	byField            // each of its fields is merged
-	byMAC              // a list whose elements are merged with those of the same MAC
+	byMAC              // a list; each element is merged with the stored element of the same MAC
 	byEntry            // a map whose entries are merged
 )
 
-// fieldRules are the exceptions, by path: names as in JSON, or as in Go where JSON has none.
+// fieldRules are the rules of all fields that are not isValue, by path. A path consists of JSON names; a field without a JSON
+// name has its Go name.
 var fieldRules = map[string]fieldRule{
 	"name": isKey, "standing": isState, "Installation": isState, "created": isState, "updated": isState,
 	"userData": isSecret, "hasUserData": isStored, "vendorData": isSecret, "hasVendorData": isStored,
@@ -30,7 +31,7 @@ var fieldRules = map[string]fieldRule{
 	"interfaces": byMAC, "interfaces[].mac": isKey, "notes": byEntry,
 }
 
-// ruleOf returns the rule of a field by its path, such as interfaces[0].mac.
+// ruleOf returns the rule of the field at path, such as interfaces[0].mac.
 func ruleOf(path string) fieldRule {
 	var b strings.Builder
 	for part := range strings.SplitSeq(path, "[") {
@@ -42,7 +43,7 @@ func ruleOf(path string) fieldRule {
 	return fieldRules[b.String()]
 }
 
-// eachField calls f for the fields of a struct, with their paths.
+// eachField calls f for each field of the struct v, which is at path, with the path of the field.
 func eachField(v reflect.Value, path string, f func(path string, field reflect.Value)) {
 	for n := range v.NumField() {
 		t := v.Type().Field(n)
@@ -54,7 +55,7 @@ func eachField(v reflect.Value, path string, f func(path string, field reflect.V
 	}
 }
 
-// DocumentOf returns m as a document has it: without secrets and without what the store sets.
+// DocumentOf returns m with only the fields of a document: without secrets, their Has fields and the fields that the store sets.
 func DocumentOf(m Machine) Machine {
 	m.ownBMC()
 	drop := func(path string, field reflect.Value) {
@@ -69,7 +70,7 @@ func DocumentOf(m Machine) Machine {
 	return m
 }
 
-// ownBMC gives m a copy of its BMC, which may be changed.
+// ownBMC replaces m.BMC by a copy, so that changing it does not change the caller's BMC.
 func (m *Machine) ownBMC() {
 	if m.BMC != nil {
 		b := *m.BMC
@@ -80,11 +81,11 @@ func (m *Machine) ownBMC() {
 // A SecretField is a secret of a machine.
 type SecretField struct {
 	Name   string  // as in a document, such as bmc.password
-	Value  *Secret // what was given
-	Stored *bool   // one is stored
+	Value  *Secret // the given secret; zero = none was given
+	Stored *bool   // whether a secret is stored
 }
 
-// SecretFields returns the secrets of m, by which they can be changed. m gets a copy of its BMC.
+// SecretFields returns the secrets of m. Their pointers point into m, for changes. It first replaces m.BMC by a copy.
 func (m *Machine) SecretFields() []SecretField {
 	m.ownBMC()
 	out := []SecretField{
@@ -97,12 +98,12 @@ func (m *Machine) SecretFields() []SecretField {
 	return out
 }
 
-// HasSecrets reports whether m comes with secrets that are to be stored.
+// HasSecrets reports whether m contains the text of a secret, which has to be stored.
 func (m Machine) HasSecrets() bool {
 	return slices.ContainsFunc(m.SecretFields(), func(f SecretField) bool { return !f.Value.IsZero() })
 }
 
-// WithoutSecrets returns m with a note that a secret is stored in place of each secret.
+// WithoutSecrets returns m without the texts of its secrets. For each removed text, the Has field is set.
 func (m Machine) WithoutSecrets() Machine {
 	for _, f := range m.SecretFields() {
 		*f.Stored, *f.Value = *f.Stored || !f.Value.IsZero(), Secret{}

@@ -11,22 +11,22 @@ import (
 	"unicode/utf8"
 )
 
-// A GenesisBundle is a stored lab file with the files that it names. All of it is
-// sealed in the inventory: the files hold passwords and keys.
+// A GenesisBundle is a lab file with the files that it names. The inventory stores the files sealed, because they contain
+// passwords and keys.
 type GenesisBundle struct {
 	Name string `json:"name"`
 	File string `json:"file"` // which of Files is the lab file
-	// Files by the names by which the lab file calls them.
+	// Files are the contents of the files, by the names that the lab file uses.
 	Files map[string]Secret `json:"files,omitempty"`
-	// SHA256 of all of it, see Digest; the store fills it in.
+	// SHA256 is the result of Digest; the store sets it.
 	SHA256 string `json:"sha256"`
-	// Replace lets its machines replace machines of the inventory that differ.
+	// Replace: a machine of the lab file replaces a stored machine that differs.
 	Replace bool      `json:"replace,omitempty"`
 	Created time.Time `json:"created,omitzero"`
 	Updated time.Time `json:"updated,omitzero"`
 }
 
-// Read returns the file called name; one that is not there is fs.ErrNotExist.
+// Read returns the contents of the file called name, or fs.ErrNotExist if there is none.
 func (b GenesisBundle) Read(name string) ([]byte, error) {
 	s, ok := b.Files[name]
 	if !ok {
@@ -41,7 +41,7 @@ func (b GenesisBundle) Digest() string {
 	put := func(s string) {
 		var n [8]byte
 		binary.BigEndian.PutUint64(n[:], uint64(len(s)))
-		_, _ = h.Write(n[:]) // a hash takes everything
+		_, _ = h.Write(n[:]) // a hash never returns an error
 		_, _ = h.Write([]byte(s))
 	}
 
@@ -59,8 +59,7 @@ const (
 	maxBundleSize  = 768 << 10 // bytes
 )
 
-// Check returns what is wrong with the bundle itself. Package genesis checks what
-// the files say.
+// Check returns the problems of the bundle that do not depend on what the lab file says. Package genesis finds the others.
 func (b GenesisBundle) Check() error {
 	var ps Problems
 	if !label.MatchString(b.Name) {

@@ -3,13 +3,13 @@ package inventory
 import "errors"
 
 var (
-	// ErrUnavailable says that the request cannot be answered now and may be sent again.
+	// ErrUnavailable means that the request cannot be answered now and may be sent again.
 	ErrUnavailable = errors.New("not available now")
-	// ErrMoving says that new runs are refused while the site moves to another host.
+	// ErrMoving means that new runs are refused while the site moves to another host.
 	ErrMoving = errors.New("the site is moving to another host")
 )
 
-// A Hint is an error with the command that helps.
+// A Hint is an error with the command that solves it.
 type Hint struct {
 	Err  error
 	Next string
@@ -18,7 +18,7 @@ type Hint struct {
 // Error returns the text of the error without the command.
 func (h Hint) Error() string { return h.Err.Error() }
 
-// Unwrap returns the error.
+// Unwrap returns h.Err.
 func (h Hint) Unwrap() error { return h.Err }
 
 // Invalid returns one Problem as an error.

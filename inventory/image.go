@@ -15,48 +15,47 @@ import (
 // An Image is a file that the image server serves.
 type Image struct {
 	Name string `json:"name"` // path-safe, unique
-	// File is its path below the image directory: its SHA256, so that two images never share a path by their names.
+	// File is the path below the image directory. It is the SHA-256 of the file, so images never share a path by their names.
 	File   string `json:"file"`
-	URL    string `json:"url,omitempty"` // where it came from, or is fetched from by the agent when File is empty
-	Size   int64  `json:"size"`          // bytes of the file as served
-	SHA256 string `json:"sha256"`        // hex, of the file as served
-	// FirstSeen: the digest of the file that was given was computed by this server from its own copy and
-	// not declared (security S18).
+	URL    string `json:"url,omitempty"` // where the file came from; if File is empty, where the agent fetches it
+	Size   int64  `json:"size"`          // size of the served file, in bytes
+	SHA256 string `json:"sha256"`        // SHA-256 of the served file, in hex
+	// FirstSeen: no one declared the digest of the given file; this server computed it from its own copy (security S18).
 	FirstSeen bool   `json:"firstSeen,omitempty"`
-	Format    string `json:"format"`             // of the file as served: raw | gz | zst | xz | bz2, by magic bytes
-	DiskSize  int64  `json:"diskSize,omitempty"` // bytes when unpacked, if known
-	// ContentSHA256 is the digest of a disk image when unpacked; "" if it is not known.
+	Format    string `json:"format"`             // format of the served file, by its first bytes: raw | gz | zst | xz | bz2
+	DiskSize  int64  `json:"diskSize,omitempty"` // bytes of the unpacked image; 0 = not known
+	// ContentSHA256 is the SHA-256 of the unpacked disk image; "" if it is not known.
 	ContentSHA256 string `json:"contentSHA256,omitempty"`
-	// InPlace is the file of another program that is served as it is; nil for a file of this server.
+	// InPlace is the file if it is served from a share, without a copy; nil for a file of this server.
 	InPlace *InPlace `json:"inPlace,omitempty"`
-	// Source is the file that was given, if another one was made of it to be served.
+	// Source is the given file, if the served file was made from it; nil if the given file is served.
 	Source *ImageSource `json:"source,omitempty"`
-	// SectorSize is the size of the disk's logical sectors, in bytes, that the partition table of a disk image is made for;
-	// 0 if there is no table or it is not known.
+	// SectorSize is the size of logical sectors, in bytes, for which the partition table of the disk image is made; 0 if there
+	// is no table or the size is not known.
 	SectorSize int `json:"sectorSize,omitempty"`
 	// Boots lists how firmware can start the disk image: bios, uefi-x86_64, uefi-aarch64; empty if no known loader was found.
 	Boots []string `json:"boots,omitempty"`
-	// Contents says what was found in it when it was stored; "" for images that were stored before that was looked for.
+	// Contents describes what was found in the file when it was stored; "" if an older server stored it without looking.
 	Contents string    `json:"contents,omitempty"`
-	Warning  string    `json:"warning,omitempty"` // why a machine will hardly boot from it
+	Warning  string    `json:"warning,omitempty"` // why a machine will probably not boot from it
 	Use      string    `json:"use,omitempty"`     // UseInstaller, UseArchive, or "" for a disk image
 	Created  time.Time `json:"created,omitzero"`
 }
 
-// InPlace is a file of a share that is served where it lies.
+// InPlace is a file on a share, from which it is served without a copy.
 type InPlace struct {
-	Path    string    `json:"path"`    // on the server
-	ModTime time.Time `json:"modTime"` // when its digest was computed
+	Path    string    `json:"path"`    // path of the file on the server
+	ModTime time.Time `json:"modTime"` // modification time of the file when its digest was computed
 }
 
 // An ImageSource is a file from which an image was made.
 type ImageSource struct {
-	Format string `json:"format"` // as of Image, or qcow2
+	Format string `json:"format"` // a format of Image, or qcow2
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// Given returns the file that was given: the source, or what is served.
+// Given returns the file that was given: Source, or the served file if Source is nil.
 func (i Image) Given() ImageSource {
 	if i.Source != nil {
 		return *i.Source
@@ -64,10 +63,10 @@ func (i Image) Given() ImageSource {
 	return ImageSource{Format: i.Format, Size: i.Size, SHA256: i.SHA256}
 }
 
-// HasDigest reports whether sum is the SHA-256 of the file as it was given or as it is served.
+// HasDigest reports whether sum is the SHA-256 of the given file or of the served file.
 func (i Image) HasDigest(sum string) bool { return sum == i.SHA256 || sum == i.Given().SHA256 }
 
-// ImagesByName returns images by their names.
+// ImagesByName returns all images in a map, by name.
 func ImagesByName(all []Image) map[string]Image {
 	out := make(map[string]Image, len(all))
 	for _, i := range all {
@@ -76,7 +75,8 @@ func ImagesByName(all []Image) map[string]Image {
 	return out
 }
 
-// ImagesByURL returns images by where the agent fetches them, as urlOf returns it; without those that have no address.
+// ImagesByURL returns images by the URL from which the agent fetches them, which urlOf returns. It leaves out images without a
+// URL.
 func ImagesByURL(all []Image, urlOf func(Image) string) map[string]Image {
 	out := make(map[string]Image, len(all))
 	for _, i := range all {
@@ -97,10 +97,10 @@ const UseArchive = "archive"
 // path contains the digest, so it names the same file after the name is reused.
 func (i Image) PinnedPath() string { return i.SHA256 + "/" + i.Name }
 
-// A PlannedImage is a file of this server that an open run has planned.
+// A PlannedImage is a file of this server that the plan of a run needs.
 type PlannedImage struct {
 	Run, Machine string
-	Name         string // of the image at that time
+	Name         string // of the image when the plan was made
 	SHA256       string
 }
 
@@ -109,8 +109,8 @@ var (
 	pinnedForm = regexp.MustCompile(`^/([0-9a-f]{64})/([A-Za-z0-9._+-]+)`)
 )
 
-// Images returns the files of this server that the plan needs from action
-// number from on, each digest once, under the first of its names.
+// Images returns the files of this server that the actions p.Actions[from:], the installer and the documents need, sorted by
+// digest. A digest with several names is returned once, under the first of them.
 func (p Plan) Images(from int) []PlannedImage {
 	var out []PlannedImage
 	add := func(name, sum string) {
@@ -141,7 +141,7 @@ func (p Plan) Images(from int) []PlannedImage {
 			pinned(v)
 		}
 
-		// Plans of older servers have unpinned URLs; the digest is in IMG_SHA256.
+		// In plans of older servers, URLs do not contain the digest; it is in IMG_SHA256.
 		if u := x.Environment["IMG_URL"]; p.ImagesURL != "" && strings.HasPrefix(u, p.ImagesURL+"/") {
 			add(path.Base(u), x.Environment["IMG_SHA256"])
 		}
@@ -163,8 +163,8 @@ func (p Plan) Images(from int) []PlannedImage {
 	return out
 }
 
-// NamesImage reports whether the machine is installed with the image called name:
-// as its image, or by a label from which an installer's template takes it.
+// NamesImage reports whether name is the machine's image or the value of one of its labels: templates of installers may take
+// the name of an image from a label.
 func (m Machine) NamesImage(name string) bool {
 	return m.Image == name || slices.Contains(slices.Collect(maps.Values(m.Labels)), name)
 }

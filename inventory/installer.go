@@ -8,50 +8,46 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// An Installer is a program other than the agent's system that installs a
-// machine: the kernel, initramfs files and parameters that the machine boots over
-// the network, and how the run detects its completion.
+// An Installer is a system other than the agent's that installs a machine: the kernel, initramfs files and parameters that the
+// machine boots over the network, and how the run detects that the installer has ended.
 type Installer struct {
-	// Kernel and Initrds are images of the inventory, by name, in the order in
-	// which they are loaded.
+	// Kernel and Initrds are names of images, in the order in which they are loaded.
 	Kernel  string   `json:"kernel"`
 	Initrds []string `json:"initrds"`
-	// Payload is the image whose complete delivery spends the boot: the last one
-	// fetched from the boot's address. It is one of Initrds, or an image that the
-	// installer fetches from RefBootURL.
+	// Payload is the image that is fetched last from the URL of the boot: its complete delivery spends the boot. It is one of
+	// Initrds, or an image that the installer fetches from RefBootURL.
 	Payload string `json:"payload"`
-	// Parameters of the kernel, references unresolved: initrd= is added.
+	// Parameters are those of the kernel, with unresolved references. initrd= is added to them.
 	Parameters []string `json:"parameters,omitempty"`
-	// Complete says what shows completion: one of the constants below.
+	// Complete is what shows that the installer has ended: CompleteWebhook, CompletePhoneHome or CompleteTalos.
 	Complete string `json:"complete"`
-	// Timeout is how long the installer may take from its last payload on.
+	// Timeout is how long the installer may take after the delivery of Payload.
 	Timeout action.Seconds `json:"timeout"`
-	// Digests are the SHA-256 that its images had when the plan was made, by
-	// name, in hex: nothing else is served under these names. Plans of older
-	// servers have none.
+	// Digests are the SHA-256 of the installer's images when the plan was made, in hex, by name. The boot gets no other content
+	// under these names. Plans of older servers have none.
 	Digests map[string]string `json:"digests,omitempty"`
 }
 
-// What shows that an installer has ended: Installer.Complete.
+// Values of Installer.Complete: what shows that the installer has ended.
 const (
-	CompleteWebhook   = "webhook"     // it calls the run's webhook
+	CompleteWebhook   = "webhook"     // the installer calls the run's webhook
 	CompletePhoneHome = "phone-home"  // the installed system calls with the run's nonce
 	CompleteTalos     = DocumentTalos // the Talos API shows the certificate authority of the run's document
 )
 
-// Completions lists what an Installer may be completed by.
+// Completions lists the values of Installer.Complete.
 func Completions() []string { return []string{CompleteWebhook, CompletePhoneHome, CompleteTalos} }
 
-// ProvenByDocument reports whether the installed system itself proves that the installer
-// has ended: then complete is the kind of the document that the system runs with.
+// ProvenByDocument reports whether complete is a kind of document. The installed system, which runs with this document, then
+// proves that the installer has ended.
 func ProvenByDocument(complete string) bool { return slices.Contains(DocumentKinds(), complete) }
 
-// Images returns what is served under the address of an installer's boot.
+// Images returns the names of the images that are served under the URL of the installer's boot.
 func (i Installer) Images() []string {
 	return append(append([]string{i.Kernel}, i.Initrds...), i.Payload)
 }
 
-// Kinds of documents. Package systems has a row for each but text.
+// Kinds of documents. Package systems supports each of them except text.
 const (
 	DocumentHarvester = "harvester"
 	DocumentTalos     = "talos"
@@ -59,7 +55,7 @@ const (
 	DocumentVyOS      = "vyos"
 )
 
-// DocumentKinds lists them.
+// DocumentKinds lists the kinds of documents, sorted.
 func DocumentKinds() []string {
 	return []string{DocumentHarvester, DocumentTalos, DocumentText, DocumentVyOS}
 }
@@ -67,24 +63,24 @@ func DocumentKinds() []string {
 // A Document is what an installer or the installed system reads. It is served
 // below the run's capability path while the secrets window is open.
 type Document struct {
-	Name string `json:"name"` // last element of its URL
+	Name string `json:"name"` // last element of the document's URL
 	Kind string `json:"kind"`
-	// Contents are secret: sealed in the store, never in an input, a log or a
-	// history. Their references are resolved only when they are served.
+	// Contents are secret: the store seals them, and no input, log or history contains them. Their references are resolved
+	// only when the document is served.
 	Contents string `json:"contents"`
 }
 
-// References are placeholders for values that exist only once a run holds its
-// machine, and must not be stored earlier. Plans hold them; Resolve replaces them.
+// References are placeholders for values that exist only when a run holds its machine. Plans contain the references, because the
+// values must not be stored; Resolve replaces them.
 const (
 	RefPhoneHomeURL = "ingot@@phone-home-url@@" // where the installed system reports, nonce included
 	RefMetadataURL  = "ingot@@metadata-url@@"   // NoCloud seed of the machine, with / at its end
-	RefNonce        = "ingot@@nonce@@"          // what the installed system proves itself with
+	RefNonce        = "ingot@@nonce@@"          // value by which the installed system proves its origin
 	RefUserData     = "ingot@@user-data@@"      // the machine's user-data
 	RefVendorData   = "ingot@@vendor-data@@"    // the machine's vendor-data
-	RefDocumentsURL = "ingot@@documents-url@@"  // where the run's documents lie, with / at its end
+	RefDocumentsURL = "ingot@@documents-url@@"  // where the run's documents are served, with / at its end
 	RefWebhookURL   = "ingot@@webhook-url@@"    // where an installer reports, with / at its end: add SUCCEEDED or FAILED
-	RefBootURL      = "ingot@@boot-url@@"       // where the images of this boot lie, with / at its end
+	RefBootURL      = "ingot@@boot-url@@"       // where the images of this boot are served, with / at its end
 )
 
 var reference = regexp.MustCompile(`ingot@@[a-z][a-z-]*@@`)
@@ -115,10 +111,10 @@ func Resolve(text string, lookup func(ref string) (string, error)) (string, erro
 	return out, nil
 }
 
-// Refers reports whether text carries the reference ref.
+// Refers reports whether text contains the reference ref.
 func Refers(text, ref string) bool {
 	found := false
-	_, _ = Resolve(text, func(r string) (string, error) { // this lookup has no error
+	_, _ = Resolve(text, func(r string) (string, error) { // this lookup never fails
 		found = found || r == ref
 		return "", nil
 	})

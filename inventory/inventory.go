@@ -1,7 +1,6 @@
-// Package inventory holds Ingot's domain: machines and what is known of them,
-// templates, images, the grant that says which run owns a machine, workflow
-// records, assignments and events. It imports no more than the standard library and
-// leaf packages; inventory/sqlite stores these types.
+// Package inventory defines the types of Ingot's domain: machines, templates, images, grants (which run owns a machine),
+// records of workflows, assignments and events. It imports only the standard library and leaf packages. Package
+// inventory/sqlite stores these types.
 package inventory
 
 import (
@@ -15,42 +14,40 @@ import (
 	"github.com/ingotmetal/ingot/internal/problem"
 )
 
-// The error vocabulary. Adapters wrap these; each edge maps them once: api to
-// HTTP statuses, activities to Temporal error types, cmd to exit codes.
+// Errors of the domain. Adapters wrap them. Each edge maps them once: api to HTTP statuses, activities to Temporal error
+// types, cmd to exit codes.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("conflict")
 	ErrInvalid  = problem.ErrInvalid
-	// ErrFenced: the (run, epoch) that a statement named no longer owns the
-	// machine. Not retryable.
+	// ErrFenced: the run and epoch that a statement compared no longer own the machine. A retry does not help.
 	ErrFenced = errors.New("fenced: another run owns the machine")
-	// ErrClaimed: the agent of a boot that was given up has redeemed its claim, or its installer has
-	// read its payload.
+	// ErrClaimed: after a run has given up a boot, the agent has redeemed the claim of this boot, or the installer has
+	// fetched its payload.
 	ErrClaimed = errors.New("the agent has come after all")
-	// Errors of BMCs: a run waits for an unreachable BMC, asks an operator after
-	// refused credentials, and stops when an operation is unsupported.
+	// Errors of BMCs: a run waits while the BMC is unreachable, asks an operator if it refused the credentials, and stops
+	// if it does not support an operation.
 	ErrUnreachable = errors.New("unreachable")
 	ErrRefused     = errors.New("credentials refused")
 	ErrUnsupported = errors.New("unsupported")
-	// ErrFull: the disk has no room for a write, which changed nothing and may be
-	// tried again.
+	// ErrFull: the disk is full. The write changed nothing and may be repeated.
 	ErrFull = errors.New("the disk is full")
 	// ErrSealed: a secret cannot be opened because its key is missing or wrong.
 	ErrSealed = errors.New("secret key is missing or wrong")
-	// ErrSecondServer: another server works for this site. It ends the process, because this server must not answer
-	// machines either.
+	// ErrSecondServer: another server is active for the same site. This server then ends, because two servers must not
+	// answer the same machines.
 	ErrSecondServer = errors.New("a second server")
 )
 
-// TextOf returns what err says, without an ErrInvalid or ErrConflict at its end: those words are for programs, which read them
-// as a code.
+// TextOf returns the text of err without the text of ErrInvalid or ErrConflict at its end. Clients get these two as a code
+// instead.
 func TextOf(err error) string {
 	text := strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error())
 	return strings.TrimSuffix(text, ": "+ErrConflict.Error())
 }
 
-// Secret is text, or bytes in the form of a string, that must not be seen: it
-// redacts itself in String, JSON and slog. Reveal is the only way out.
+// Secret is a text, or bytes in a string, that must not be shown. String, JSON and slog show its redacted form; only Reveal
+// returns the text.
 type Secret struct{ v string }
 
 // NewSecret wraps v.
@@ -69,7 +66,7 @@ func (s Secret) redact() string {
 	return "[redacted]"
 }
 
-// String returns the redacted form, as all of these do.
+// String returns the redacted form.
 func (s Secret) String() string { return s.redact() }
 
 // GoString returns the redacted form.
@@ -84,14 +81,14 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redact()), nil }
 // LogValue returns the redacted form.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redact()) }
 
-// UnmarshalBinary reads any bytes. A type with this method may hold bytes in a YAML file (!!binary).
+// UnmarshalBinary stores b. Package strictyaml accepts bytes (!!binary) for a type with this method.
 func (s *Secret) UnmarshalBinary(b []byte) error {
 	s.v = string(b)
 	return nil
 }
 
-// UnmarshalJSON reads a secret that was entered: text, or {"base64": …} for bytes.
-// The redacted form is refused, or saving what was shown would destroy what was stored.
+// UnmarshalJSON reads a secret that was entered: text, or {"base64": …} for bytes. The redacted form is ErrInvalid: otherwise,
+// saving an object that was shown would replace its stored secret.
 func (s *Secret) UnmarshalJSON(b []byte) error {
 	v, err := action.DecodeBytes(b)
 	if err != nil {
@@ -104,14 +101,14 @@ func (s *Secret) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Problem is one thing wrong with an input.
+// Problem is one error in an input.
 type Problem = problem.Problem
 
-// Problems are all problems of an input; as an error it is an ErrInvalid.
+// Problems are all problems of an input. As an error, they match ErrInvalid.
 type Problems = problem.List
 
-// Conflicts are problems of a valid input with what is stored or under way. As an
-// error it is an ErrConflict; errors.As finds its Problems.
+// Conflicts are problems of an input that is valid, but conflicts with stored objects or an open run. As an error, they match
+// ErrConflict, and errors.As can read them as Problems.
 type Conflicts Problems
 
 func (c Conflicts) Error() string { return Problems(c).Error() }

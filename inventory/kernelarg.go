@@ -11,16 +11,16 @@ import (
 const maxKernelArg = 512
 
 var (
-	// ourArg are the parameters that Ingot itself gives to every kernel, agentArg those that it gives to the agent's.
+	// ourArg matches the parameters that Ingot gives to every kernel. agentArg matches those that it gives only to the agent's.
 	ourArg   = regexp.MustCompile(`^(ingot\..*|initrd)(=.*)?$`)
 	agentArg = regexp.MustCompile(`^(rdinit|init)(=.*)?$`)
-	// iPXEOperators are words that end a command of iPXE (command_terminator in src/core/exec.c).
+	// iPXEOperators are the words that end a command in iPXE (command_terminator in src/core/exec.c).
 	iPXEOperators = []string{";", "&&", "||"}
 )
 
-// ParameterProblem returns why a kernel parameter of Machine.KernelArgs cannot be given: it would not reach the kernel as one
-// word through each loader that a machine may boot with, or is one that Ingot gives to the agent's kernel. "" means that it can.
-// What it returns follows the parameter in a message.
+// ParameterProblem returns why parameter is not allowed in Machine.KernelArgs, or "" if it is allowed. It is not allowed if some
+// loader would not pass it to the kernel as one word, or if Ingot itself gives it to the agent's kernel. In a message, the
+// result follows the parameter.
 func ParameterProblem(parameter string) string {
 	if agentArg.MatchString(parameter) {
 		return "is one that Ingot gives itself"
@@ -30,9 +30,9 @@ func ParameterProblem(parameter string) string {
 
 // InstallerParameterProblem is ParameterProblem for a parameter of another installer's kernel, whose init Ingot does not choose.
 //
-// iPXE splits a line at blanks, knows operators and comments as whole words, and replaces settings; it has no quotes. GRUB
-// reads any word in single quotes (quoteGrub in bootsvc), but changes some characters on the way to the kernel
-// (grub_create_loader_cmdline). What is refused here would break out of its place, as in CVE-2026-46447, or arrive changed.
+// iPXE splits a line at blanks, treats some whole words as operators or comments, and replaces settings; it has no quotes. GRUB
+// accepts any word in single quotes (quoteGrub in bootsvc), but changes some characters on the way to the kernel
+// (grub_create_loader_cmdline). A refused parameter would become a command, as in CVE-2026-46447, or arrive changed.
 func InstallerParameterProblem(parameter string) string {
 	const byGRUB = "\\'\""
 	switch at := strings.IndexAny(parameter, byGRUB); {

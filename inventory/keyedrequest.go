@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// ErrTooManyKeys means that no further keyed request is stored now.
+// ErrTooManyKeys means that no further keyed request is accepted now, because too many are stored.
 var ErrTooManyKeys = errors.New("too many Idempotency-Keys")
 
 // A KeyedRequest is the record of a request that was sent with an Idempotency-Key. It is written before the request has
@@ -13,16 +13,17 @@ var ErrTooManyKeys = errors.New("too many Idempotency-Keys")
 type KeyedRequest struct {
 	ID          string // digest of the sender and the key
 	Fingerprint string // keyed digest of method, path, query and body
-	// Workflow is the id of the workflow that the request starts, and Before the newest run of that id before it; "": none.
+	// Workflow is the id of the workflow that the request starts; "" = none. Before is the newest run of this id before the
+	// request; "" = none.
 	Workflow, Before string
-	Status           int    // of the answer; 0: there is none yet
+	Status           int    // HTTP status of the answer; 0: there is none yet
 	Answer           []byte // body of the answer; nil: there is none yet, or it is too large to be kept
 }
 
-// keyedRequest is the key of a keyed request's id in a context.
+// keyedRequest is the context key under which the id of a keyed request is stored.
 type keyedRequest struct{}
 
-// WithKeyedRequest returns the context of what a keyed request does.
+// WithKeyedRequest returns a context for the work of the keyed request with this id.
 func WithKeyedRequest(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, keyedRequest{}, id)
 }

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// LabMachines are the machines of a lab file on their way into the inventory.
+// LabMachines are the machines of a lab file that are to be compared with the inventory or stored in it.
 type LabMachines struct {
 	Operation string // workflow id of the Genesis
-	Run       string // of it; "": none, the machines are only compared
-	SHA256    string // of the lab file
-	// Resume: what an earlier run stored from the same lab file stays as it is, with what an
-	// operator has changed since.
+	Run       string // run of the Genesis; "" = there is none, and the machines are only compared
+	SHA256    string // digest of the lab file
+	// Resume: machines that an earlier run stored from the same lab file are not changed, even if an operator has changed
+	// them since.
 	Resume bool
-	// Replace: a stored machine becomes what the file says; what the file leaves out is removed.
-	// Without it what the file leaves out stays, and a machine that differs in the rest is a problem.
+	// Replace: the machine in the file replaces the stored one; fields that the file leaves out are removed. Without Replace,
+	// these fields stay, and a machine that differs in another field is a problem.
 	Replace  bool
 	Machines []LabMachine
 }
@@ -29,14 +29,14 @@ type LabMachine struct {
 
 // A MergedMachine is a machine of a lab file as it is to be stored.
 type MergedMachine struct {
-	// Machine has a secret only if the secret differs from the stored one.
+	// Machine contains the text of a secret only if it differs from the stored one.
 	Machine
-	Kept    bool     // it stays as it is stored
+	Kept    bool     // the stored machine is not changed
 	Differs []string // fields in which the file differs from what is stored
 }
 
-// MergeStored returns m as it is to be stored over stored. same reports whether a secret that m
-// gives is the stored one; it gets the secret's name.
+// MergeStored returns the machine that is to be stored for m in place of the machine stored. same reports whether the secret
+// called name that m gives is equal to the stored one.
 func (l LabMachines) MergeStored(m LabMachine, stored Machine, same func(name string, given Secret) bool) (MergedMachine, error) {
 	next := m.Machine
 	if !l.Replace {
@@ -61,7 +61,7 @@ func (l LabMachines) MergeStored(m LabMachine, stored Machine, same func(name st
 	return out, err
 }
 
-// Differing returns a problem for each machine that would have to be replaced.
+// Differing returns a problem for each machine that differs from the stored one; none with l.Replace.
 func (l LabMachines) Differing(merged []MergedMachine) (ps Problems) {
 	for n, m := range merged {
 		if len(m.Differs) > 0 && !l.Replace {

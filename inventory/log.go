@@ -1,7 +1,6 @@
 package inventory
 
-// Keys of the log. They join the lines of one run, whatever part of the server has written them;
-// docs/monitoring.md.
+// Keys of log lines. They connect the lines of one run, from all parts of the server; see docs/monitoring.md.
 const (
 	LogMachine = "machine"
 	LogRun     = "run"
@@ -10,8 +9,7 @@ const (
 	LogPhase   = "phase"
 )
 
-// LogKeys returns the keys and values for the log lines of o's run. boot is a boot of it; 0: no
-// certain one.
+// LogKeys returns the keys and values for the log lines of o's run. boot is the number of a boot of this run; 0 leaves it out.
 func (o Owner) LogKeys(boot int) []any {
 	keys := []any{LogMachine, o.Machine}
 	if o.Run != "" {
@@ -26,7 +24,7 @@ func (o Owner) LogKeys(boot int) []any {
 	return keys
 }
 
-// LogKeys returns the keys and values for the log lines of w.
+// LogKeys returns the keys and values for log lines about w.
 func (w Workflow) LogKeys() []any {
 	keys := Owner{Machine: w.Machine, Run: w.Run, Epoch: w.Epoch}.LogKeys(0)
 	if w.Phase != "" {

@@ -16,47 +16,45 @@ type Machine struct {
 	Name       string            `json:"name"`             // DNS-1123 label, unique, at most 63 characters
 	Labels     map[string]string `json:"labels,omitempty"` // for selectors and templates
 	Interfaces []Interface       `json:"interfaces"`
-	// Network is the network of the installed system: several cards, bonds, VLANs. Default: made of
-	// the interfaces.
+	// Network is the network of the installed system: several cards, bonds, VLANs. Default: derived from the interfaces.
 	Network *SystemNetwork `json:"network,omitempty"`
 	Disks   []DeclaredDisk `json:"disks,omitempty"`
 	// Storage is how the action rootio lays out the disks.
 	Storage *action.Storage `json:"storage,omitempty"`
-	// DiskSelector chooses the disk to write. Without it: only a single fixed disk
-	// that is blank or was last written by Ingot.
+	// DiskSelector chooses the disk to write. Without it, only a single fixed disk that is blank or was last written by Ingot
+	// is chosen.
 	DiskSelector *DiskSelector `json:"diskSelector,omitempty"`
-	// ProtectedDisks are never written and never wiped, whatever a selector, a
-	// template or an operator chooses; server and agent both see to it.
+	// ProtectedDisks are never written and never wiped, whatever a selector, a template or an operator chooses. Both server
+	// and agent enforce this.
 	ProtectedDisks []action.DiskID `json:"protectedDisks,omitempty"`
-	// BMC says what switches the machine's power. Without it an operator presses the button.
+	// BMC is what switches the machine's power. Without it, an operator presses the power button.
 	BMC      *BMC     `json:"bmc,omitempty"`
-	Template string   `json:"template,omitempty"` // default of its provisioning
-	Image    string   `json:"image,omitempty"`    // default of its provisioning
+	Template string   `json:"template,omitempty"` // default for provisioning the machine
+	Image    string   `json:"image,omitempty"`    // default for provisioning the machine
 	SSHKeys  []string `json:"sshKeys,omitempty"`  // public keys that may log in to the installed system
-	// BootFromDisk is how a network-booted client is sent to its disk when it
-	// is not armed: ipxe-exit, http-404 or ipxe-sanboot. Default: exit, or exit 1 on UEFI.
+	// BootFromDisk is how a client that boots over the network is made to boot from disk while the machine is not armed:
+	// ipxe-exit, http-404 or ipxe-sanboot. Default: exit, or exit 1 on UEFI.
 	BootFromDisk string `json:"bootFromDisk,omitempty"`
 	// KernelArgs are added to the agent OS's kernel command line.
 	KernelArgs []string `json:"kernelArgs,omitempty"`
 	// UserData is the user's document for cloud-init or Ignition. It is a secret.
 	//
-	// The store returns UserData and VendorData only from calls that say so; reading a machine
-	// leaves them empty and sets the Has fields.
+	// Reading a machine from the store leaves UserData and VendorData empty and sets their Has fields; only the store's method
+	// UserData returns them.
 	UserData Secret `json:"userData,omitzero"`
-	// UserDataByAddress lets the machine's address alone get the user data while a run's secrets are
-	// open, for images that know only EC2: a host that takes the address then can read it.
+	// UserDataByAddress serves the user data to any request from the machine's address while a run's secrets window is open,
+	// for images that support only EC2 metadata. A host that takes over the address can then read it.
 	UserDataByAddress bool `json:"userDataByAddress,omitempty"`
-	// VendorData is a further document for cloud-init, which Ingot's own part is added to. It
-	// is a secret.
+	// VendorData is a further document for cloud-init, to which Ingot adds its own part. It is a secret.
 	VendorData Secret `json:"vendorData,omitzero"`
-	// HasUserData: userData is stored. Files may contain it, and it is not read.
+	// HasUserData: userData is stored. In files, this field is allowed and ignored.
 	HasUserData bool `json:"hasUserData,omitempty"`
-	// HasVendorData: vendorData is stored. Files may contain it, and it is not read.
+	// HasVendorData: vendorData is stored. In files, this field is allowed and ignored.
 	HasVendorData bool `json:"hasVendorData,omitempty"`
-	// Standing is what a decommissioning has left. Without it the machine is in
-	// service. Storing a machine does not change it.
+	// Standing is the result of the machine's decommissioning. Without it, the machine is in service. Storing a machine does
+	// not change it.
 	Standing *Standing `json:"standing,omitempty"`
-	// Installation is the run that wrote the machine's disks last; nil: none is known.
+	// Installation is the run that wrote the machine's disks last; nil if none is known.
 	// Storing a machine does not change it.
 	Installation *Installation `json:"-"`
 	// Notes keeps fields of an import that Ingot ignores (allowPXE …).
@@ -77,38 +75,36 @@ const (
 // Standing is the result of a machine's decommissioning.
 type Standing struct {
 	State  string    `json:"state"`            // available | quarantined
-	Reason string    `json:"reason,omitempty"` // why it is quarantined; else what is worth knowing
+	Reason string    `json:"reason,omitempty"` // why it is quarantined; for an available machine, a remark
 	Run    string    `json:"run,omitempty"`    // the run that decommissioned it
 	Since  time.Time `json:"since"`            // when the run ended
 }
 
 // Installed describes what the last run that wrote to a machine's disk left there.
 type Installed struct {
-	Run string `json:"run"` // its id
+	Run string `json:"run"` // id of the run
 
-	// Type, Template, Image, State, Evidence and NoSystem are of that run's record; empty when the
-	// record was pruned.
+	// Type, Template, Image, State, Evidence and NoSystem come from the run's record. They are empty if the record was deleted.
 
 	Type     string    `json:"type,omitempty"`     // of the workflow
-	Template string    `json:"template,omitempty"` // that it carried out
-	Image    string    `json:"image,omitempty"`    // that it wrote
-	State    string    `json:"state,omitempty"`    // how it ended
+	Template string    `json:"template,omitempty"` // that the run carried out
+	Image    string    `json:"image,omitempty"`    // that the run wrote
+	State    string    `json:"state,omitempty"`    // how the run ended
 	Evidence string    `json:"evidence,omitempty"` // see Workflow
-	NoSystem bool      `json:"noSystem,omitempty"` // it wrote no system
-	At       time.Time `json:"at"`                 // when it began to write, or had succeeded
+	NoSystem bool      `json:"noSystem,omitempty"` // the run wrote no system
+	At       time.Time `json:"at"`                 // when the run began to write or, without a recorded disk, ended
 }
 
-// System reports whether a whole system was installed.
+// System reports whether the run has installed a complete system. A run without a record is assumed to have done so.
 func (i *Installed) System() bool {
 	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission && !i.NoSystem
 }
 
-// MayBeSystem reports whether the disk may hold a system: this run has installed one, or it has written to the disk but no
-// system, so that an earlier one may still be there.
+// MayBeSystem reports whether the disk may contain a system: the run has installed one, or it has written something else, so
+// that an earlier system may still be there.
 func (i *Installed) MayBeSystem() bool { return i.System() || i != nil && i.NoSystem }
 
-// An Installation names the run that wrote a machine's disks last, and the boot
-// of its agent.
+// An Installation is the run that wrote a machine's disks last, and the number of the boot in which its agent did so.
 type Installation struct {
 	Owner
 	Boot int
@@ -135,7 +131,7 @@ func (m Machine) InterfaceByMAC(mac string) (Interface, bool) {
 	return m.first(func(i Interface) bool { return i.MAC == mac })
 }
 
-// first returns the first interface that is wanted.
+// first returns the first interface for which wanted returns true, and false if there is none.
 func (m Machine) first(wanted func(Interface) bool) (Interface, bool) {
 	if n := slices.IndexFunc(m.Interfaces, wanted); n >= 0 {
 		return m.Interfaces[n], true
@@ -146,25 +142,25 @@ func (m Machine) first(wanted func(Interface) bool) (Interface, bool) {
 // An Interface is a network interface with its reservation.
 type Interface struct {
 	MAC string `json:"mac"` // stored in lower case with colons
-	// Address is the address that DHCP reserves. In a file, 10.0.0.11/24 gives the netmask too.
+	// Address is the address that DHCP reserves. In a file, 10.0.0.11/24 also sets the netmask.
 	Address        netip.Addr   `json:"address,omitzero"`
 	Netmask        string       `json:"netmask,omitempty"`        // dotted quad
 	Gateway        netip.Addr   `json:"gateway,omitzero"`         // default gateway
 	OnLink         bool         `json:"onLink,omitempty"`         // the gateway may lie outside of the subnet
 	Hostname       string       `json:"hostname,omitempty"`       // default: the name of the machine
-	Domain         string       `json:"domain,omitempty"`         // of the host name, for searches
+	Domain         string       `json:"domain,omitempty"`         // domain of the host name, and search domain
 	Nameservers    []netip.Addr `json:"nameservers,omitempty"`    // DNS servers
 	TimeServers    []netip.Addr `json:"timeServers,omitempty"`    // NTP servers
-	LeaseTime      Lease        `json:"leaseTime,omitempty"`      // of DHCP, such as 24h; 0 = 7 days
+	LeaseTime      Lease        `json:"leaseTime,omitempty"`      // lease time of DHCP, such as 24h; 0 = 7 days
 	VLAN           int          `json:"vlan,omitempty"`           // 1–4094, 0 = untagged
 	Arch           string       `json:"arch,omitempty"`           // x86_64 (default) | aarch64
 	UEFI           bool         `json:"uefi,omitempty"`           // the firmware boots by UEFI
 	DisableDHCP    bool         `json:"disableDHCP,omitempty"`    // DHCP is never answered
 	DisableNetboot bool         `json:"disableNetboot,omitempty"` // no boot file is offered
-	Loader         string       `json:"loader,omitempty"`         // overrides the loader by architecture; shim, ipxe-shim: with Secure Boot
+	Loader         string       `json:"loader,omitempty"`         // loader in place of the architecture's; shim, ipxe-shim: for Secure Boot
 }
 
-// Values of Interface.Loader with which UEFI x64 boots with Secure Boot on. BIOS keeps its loader.
+// Values of Interface.Loader with which UEFI x64 boots while Secure Boot is on. BIOS clients still get their own loader.
 const (
 	LoaderShim     = "shim"      // Debian's shim, GRUB and signed kernel, over TFTP
 	LoaderIPXEShim = "ipxe-shim" // the signed shim and iPXE of the iPXE project
@@ -173,8 +169,8 @@ const (
 // SecureLoaders returns the values of Interface.Loader that are not the name of a file.
 func SecureLoaders() []string { return []string{LoaderShim, LoaderIPXEShim} }
 
-// Split returns the fields that a file sets by writing text as key: an address with the
-// length of its prefix is an address and a netmask. It returns nil for any other text.
+// Split returns the fields that a file sets by giving text as the value of key: an address with a prefix length sets address
+// and, for IPv4, netmask. Otherwise it returns nil.
 func (Interface) Split(key, text string) map[string]string {
 	p, err := netip.ParsePrefix(text)
 	if key != "address" || err != nil {
@@ -186,13 +182,13 @@ func (Interface) Split(key, text string) map[string]string {
 	return map[string]string{"address": p.Addr().String(), "netmask": net.IP(net.CIDRMask(p.Bits(), 32)).String()}
 }
 
-// MaskBits returns the length of the prefix of the netmask; ok is false without a valid netmask.
+// MaskBits returns the prefix length of the netmask; ok is false if there is no valid netmask.
 func (i Interface) MaskBits() (bits int, ok bool) {
 	bits, size := net.IPMask(net.ParseIP(i.Netmask).To4()).Size()
 	return bits, size == 32
 }
 
-// Subnet returns the reserved IPv4 address with the length of its netmask. Without a valid netmask it is 24.
+// Subnet returns the reserved address with the prefix length of its netmask, or 24 if there is no valid netmask.
 func (i Interface) Subnet() netip.Prefix {
 	if bits, ok := i.MaskBits(); ok {
 		return netip.PrefixFrom(i.Address, bits)
@@ -200,18 +196,17 @@ func (i Interface) Subnet() netip.Prefix {
 	return netip.PrefixFrom(i.Address, 24)
 }
 
-// RouterOnLink reports whether the gateway is reached on the link, whatever the subnet: a host address has no
-// subnet that could contain a router, and link-local addresses are on the link (RFC 3927, RFC 4291 §2.5.6).
+// RouterOnLink reports whether the gateway is reached without another router, even if it is outside the subnet: if OnLink is set, if the
+// netmask leaves no room for a router, or if the gateway is link-local (RFC 3927, RFC 4291 §2.5.6).
 func (i Interface) RouterOnLink() bool {
 	bits, ok := i.MaskBits()
 	return i.Gateway.IsValid() && (i.OnLink || i.Gateway.IsLinkLocalUnicast() || ok && bits == 32)
 }
 
-// Lease is how long a DHCP lease lasts. JSON has it as text, "24h0m0s"; a number
-// is read as seconds.
+// Lease is how long a DHCP lease lasts. It is written to JSON as text, "24h0m0s"; a number is read as seconds.
 type Lease time.Duration
 
-// maxLeaseSeconds is what DHCP can express (RFC 2131, 32 bit).
+// maxLeaseSeconds is the longest lease that DHCP can express (32 bit, RFC 2131).
 const maxLeaseSeconds = 1<<32 - 1
 
 // String returns l as time.Duration writes it.
@@ -239,16 +234,15 @@ func (l *Lease) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// TextPattern is the form of a lease in a file.
+// TextPattern returns the regular expression for a lease in a file.
 func (*Lease) TextPattern() string { return human.DurationPattern }
 
-// DeclaredDisk is a disk that the inventory names; a path does not identify a disk.
+// DeclaredDisk is a disk that templates can name by a path. The path does not identify the disk.
 type DeclaredDisk struct {
 	Device string `json:"device"` // path that templates use, such as /dev/sda
 }
 
-// A DiskSelector picks a disk; all fields given must match. Empty fields do
-// not count.
+// A DiskSelector selects a disk. All fields that are set must match.
 type DiskSelector struct {
 	Serial  string `json:"serial,omitempty"`  // serial number
 	WWN     string `json:"wwn,omitempty"`     // World Wide Name
@@ -266,7 +260,7 @@ type Seen struct {
 	Count  int64     `json:"count"`
 	Giaddr string    `json:"giaddr,omitempty"`
 	Class  string    `json:"class,omitempty"` // option 60, cleaned
-	// Facts are what its agent has reported, nil = nothing; see discovery.
+	// Facts are what the agent of the machine has reported; nil = nothing. See Discovery.
 	Facts    *action.Facts `json:"facts,omitempty"`
-	Reported time.Time     `json:"reported,omitzero"` // when
+	Reported time.Time     `json:"reported,omitzero"` // when Facts were reported
 }

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// Merge returns given with what stored has in the fields that given leaves out: those that are
-// empty, unless says reports that the document states them. says gets paths such as
-// interfaces[0].gateway; nil: an empty field is left out. What the store sets is taken from stored.
+// Merge returns given, with the fields that it leaves out copied from stored. A field is left out if it is empty and says does
+// not report that the document states it. says gets the path of the field, such as interfaces[0].gateway. If says is nil,
+// every empty field is left out. Fields that the store sets are copied from stored.
 //
-// Interfaces are merged by MAC, and BMCs with the same driver and host by field. Other lists and
-// objects are one value.
+// Interfaces are merged by MAC, BMCs with the same driver and host by field, and notes by name. Any other list or object is
+// one value.
 func Merge(stored, given Machine, says func(field string) bool) Machine {
 	if says == nil {
 		says = func(string) bool { return false }
@@ -42,7 +42,7 @@ func sameController(a, b *BMC) bool {
 
 type merging struct{ says func(field string) bool }
 
-// fields merges each field of the struct stored into the field of given.
+// fields merges each field of the struct stored into the same field of given.
 func (g merging) fields(path string, stored, given reflect.Value) {
 	before := map[string]reflect.Value{}
 	eachField(stored, path, func(path string, f reflect.Value) { before[path] = f })
@@ -69,7 +69,7 @@ func (g merging) value(path string, stored, given reflect.Value) {
 	}
 }
 
-// interfaces merges each interface of given with the stored one that has its MAC.
+// interfaces merges each interface of given with the stored interface that has the same MAC.
 func (g merging) interfaces(path string, stored, given reflect.Value) {
 	list := stored.Interface().([]Interface)
 	for n := range given.Len() {
@@ -90,23 +90,22 @@ func isEmpty(v reflect.Value) bool {
 	}
 }
 
-// A Change is a field in which two machines differ; "" is a field that is not set. A secret is
-// shown as SecretGiven or SecretStored.
+// A Change is a field in which two machines differ, with both values; "" means that it is not set. The value of a secret is
+// SecretGiven or SecretStored.
 type Change struct {
 	Field string `json:"field"`
 	Old   string `json:"old,omitempty"`
 	New   string `json:"new,omitempty"`
 }
 
-// Values of a Change in place of a secret.
+// Values that a Change shows in place of a secret.
 const (
 	SecretGiven  = "(given)"
 	SecretStored = "(stored)"
 )
 
-// Differences returns the fields in which a document next differs from old, as the inventory
-// stores them, sorted by name. What the store sets is not compared. A secret that is given differs
-// from a stored one, which cannot be read.
+// Differences returns the fields in which next differs from old, both in canonical form, sorted by path. Fields that the store
+// sets are not compared. A secret that next gives always differs from a stored one, which cannot be read.
 func Differences(old, next Machine) ([]Change, error) {
 	a, err := valuesOf(old)
 	if err != nil {
@@ -132,7 +131,7 @@ func Differences(old, next Machine) ([]Change, error) {
 func valuesOf(m Machine) (map[string]string, error) {
 	m = Canonical(m)
 	if m.BMC == nil {
-		m.BMC = &BMC{Driver: DriverManual} // which is what no BMC means
+		m.BMC = &BMC{Driver: DriverManual} // no BMC means the same
 	}
 	out := map[string]string{}
 	for _, f := range m.SecretFields() {
@@ -158,7 +157,7 @@ func valuesOf(m Machine) (map[string]string, error) {
 	return out, nil
 }
 
-// flatten adds the scalars of v by path. A list of scalars is one value.
+// flatten adds the scalars of v to out, by path. A list of scalars is one value.
 func flatten(v any, path string, out map[string]string) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -13,7 +13,7 @@ type DHCPMode string
 
 // Modes of DHCP.
 const (
-	DHCPReservation DHCPMode = "reservation" // address and boot file; the default
+	DHCPReservation DHCPMode = "reservation" // Ingot gives address and boot file; the default
 	DHCPProxy       DHCPMode = "proxy"       // another server gives the address, Ingot the boot file (PXE 2.1 §2.2.3, ProxyDHCP)
 	DHCPOff         DHCPMode = "off"         // another server gives both; Ingot does not answer DHCP
 )
@@ -28,21 +28,21 @@ const (
 	LeaseOffered   = "offered"
 	LeaseBound     = "bound"
 	LeaseReleased  = "released"
-	LeaseDeclined  = "declined"  // the machine says that another host uses the address
+	LeaseDeclined  = "declined"  // the machine reports that another host uses the address
 	LeaseConflict  = "conflict"  // another host answers at the address; it is not offered for 5 minutes
 	LeaseDiscovery = "discovery" // a short lease of an unknown machine that is discovered; it has no name
 )
 
-// A DHCPLease is what DHCP last agreed with a machine. The reservation is in the inventory.
+// A DHCPLease is the latest lease that DHCP gave or offered to a machine. The reservation itself is in the inventory.
 type DHCPLease struct {
 	MAC     string     `json:"mac"`
-	Machine string     `json:"machine"` // "" = unknown: its state is LeaseDiscovery
+	Machine string     `json:"machine"` // "" = an unknown machine, with LeaseDiscovery
 	Address netip.Addr `json:"address"`
 	State   string     `json:"state"`
 	At      time.Time  `json:"at"`
-	Expires time.Time  `json:"expires,omitzero"` // of a lease that is bound or of discovery
+	Expires time.Time  `json:"expires,omitzero"` // set with LeaseBound and LeaseDiscovery
 	Where   string     `json:"where"`            // interface or relay
-	// Other is the MAC of the host that answers at the address of a conflict.
+	// Other is the MAC of the host that answers at the address, with LeaseConflict.
 	Other string `json:"other,omitempty"`
 }
 
@@ -51,13 +51,13 @@ type DHCPLease struct {
 type Network struct {
 	Own      []netip.Addr   // this server's addresses
 	Gateways []netip.Addr   // this server's routers
-	Subnets  []netip.Prefix // of the interfaces on which DHCP is answered
-	Relays   []netip.Prefix // the relays that are listed
+	Subnets  []netip.Prefix // subnets of the interfaces on which DHCP is answered
+	Relays   []netip.Prefix // networks of netboot.relays
 	On       bool           // DHCP is answered at all
-	Guests   []Range        // of unknown machines that are discovered
+	Guests   []Range        // addresses for unknown machines that are discovered
 }
 
-// Taken returns what address a is, "" if a machine may use it.
+// Taken returns what the address a is used for, or "" if a machine may use it.
 func (n Network) Taken(a netip.Addr) string {
 	switch {
 	case slices.Contains(n.Own, a):
@@ -70,8 +70,8 @@ func (n Network) Taken(a netip.Addr) string {
 	return ""
 }
 
-// Unserved returns the subnet of i's reservation, and true if its packets
-// cannot arrive: no interface is in it, and no listed relay.
+// Unserved returns the subnet of i's reservation, and true if DHCP requests from this subnet cannot arrive: neither an interface
+// of this server nor a listed relay is in it.
 func (n Network) Unserved(i Interface) (netip.Prefix, bool) {
 	bits, ok := maskBits(i.Netmask)
 	if !n.On || !ok || !i.Address.Is4() || i.DisableDHCP {
@@ -124,8 +124,7 @@ func (n Network) Warnings(ms []Machine) []string {
 	return out
 }
 
-// GatewayWarnings returns one line for each of ms at an address that other
-// machines of all name as their gateway.
+// GatewayWarnings returns one line for each reservation in ms whose address is the gateway of a machine in all.
 func GatewayWarnings(ms, all []Machine) []string {
 	users := map[netip.Addr][]string{}
 	for _, m := range all {
@@ -148,7 +147,7 @@ func GatewayWarnings(ms, all []Machine) []string {
 	return out
 }
 
-// someNames lists the first few names and counts the rest.
+// someNames returns the first three names and the number of the others.
 func someNames(names []string) string {
 	const most = 3
 	text := strings.Join(names[:min(len(names), most)], ", ")

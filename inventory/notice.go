@@ -11,18 +11,18 @@ import (
 
 // Events that are sent as notices.
 const (
-	NoticeWaiting = "waiting-for-operator" // nothing goes on before an operator decides, or presses a button
+	NoticeWaiting = "waiting-for-operator" // a run or an operation waits until an operator decides or presses a power button
 	NoticeFailed  = "failed"               // a run or an operation has failed, or ran out of time
 	NoticeBMC     = "bmc-given-up"         // a machine could not be switched by its BMC; an operator is asked
 	NoticeWeak    = "weak-evidence"        // a run has installed a system, and nothing shows that it has started
-	NoticeTest    = "test"                 // someone tries out whether notices arrive
+	NoticeTest    = "test"                 // an operator tests whether notices arrive
 )
 
 // NoticeEvents lists the events that a configuration may choose from.
 func NoticeEvents() []string { return []string{NoticeWaiting, NoticeFailed, NoticeBMC, NoticeWeak} }
 
-// A Notice is sent to a webhook. It repeats what the record of its run says, and so
-// holds no secret; it says less than the record, because it leaves the site.
+// A Notice is sent to a webhook. It contains only a part of its run's record, because it leaves the site. It contains no secret,
+// because the record has none.
 type Notice struct {
 	// ID stays the same however often the notice is sent: a receiver recognises a
 	// repetition by it.
@@ -30,37 +30,36 @@ type Notice struct {
 	Event    string    `json:"event"`
 	Time     time.Time `json:"time"`
 	Machine  string    `json:"machine,omitempty"`
-	Type     string    `json:"type,omitempty"`     // of the workflow: Provision, Recover …
-	Workflow string    `json:"workflow,omitempty"` // its id
+	Type     string    `json:"type,omitempty"`     // type of the workflow: Provision, Recover …
+	Workflow string    `json:"workflow,omitempty"` // id of the workflow
 	Run      string    `json:"run,omitempty"`
-	// Question is the id of what is asked, Choices the answers to choose from.
+	// Question is the id of the open question; "" if there is none. Choices are its possible answers.
 	Question string   `json:"question,omitempty"`
 	Choices  []string `json:"choices,omitempty"`
-	Text     string   `json:"text,omitempty"` // what is awaited, or what went wrong
-	Next     string   `json:"next,omitempty"` // the command that helps
+	Text     string   `json:"text,omitempty"` // what the run or operation waits for, or what went wrong
+	Next     string   `json:"next,omitempty"` // the command with which an operator can continue
 }
 
-// An OpenNotice is one that was not delivered yet.
+// An OpenNotice is a notice that was not delivered yet.
 type OpenNotice struct {
 	Notice
-	Attempts int // so far
+	Attempts int // attempts to deliver it so far
 }
 
 // NoticeCounts counts the notices by their delivery state.
 type NoticeCounts struct {
-	Waiting int       // to be delivered
-	Oldest  time.Time // of these
-	Sent    time.Time // when one was delivered last
-	Error   string    // of the last attempt, when that failed
-	Dropped int       // of the last ones, because too many waited or for too long
+	Waiting int       // notices that wait for delivery
+	Oldest  time.Time // when the oldest waiting notice was written
+	Sent    time.Time // when a notice was last delivered
+	Error   string    // of the latest failed attempt to deliver a waiting notice
+	Dropped int       // notices that were given up and are still stored
 }
 
 // maxNoticeText bounds the texts of a notice, in characters.
 const maxNoticeText = 500
 
-// NoticesOf returns the notices of a record, given the one before it (zero: none).
-// They say the same in several ways, the most exact first; the first one whose event
-// is configured is sent.
+// NoticesOf returns the notices for the change from the record before to w; before is zero if w is the first record. The notices
+// are alternatives with different events, the most specific first: only the first one whose event is configured is sent.
 func (w Workflow) NoticesOf(before Workflow) []Notice {
 	n := Notice{
 		Time: w.Updated, Machine: w.Machine, Type: w.Type, Workflow: w.ID, Run: w.Run, Text: w.Message,
@@ -111,8 +110,7 @@ func (n Notice) withQuestion(q Question) Notice {
 	return n
 }
 
-// notices makes the same notice of each event. key distinguishes it from other notices
-// of the run.
+// notices returns n once for each event. key distinguishes n from other notices of the run.
 func notices(n Notice, key string, events ...string) []Notice {
 	n.Text, n.Next = oneLine(n.Text), oneLine(n.Next)
 	var out []Notice
@@ -125,7 +123,7 @@ func notices(n Notice, key string, events ...string) []Notice {
 	return out
 }
 
-// oneLine keeps what can be printed of a text: some of it comes from machines.
+// oneLine returns the printable characters of s on one line, at most maxNoticeText: s may come from a machine.
 func oneLine(s string) string {
 	var b strings.Builder
 	n := 0

@@ -16,21 +16,19 @@ const (
 	StepSkipped = "skipped"
 )
 
-// An Operation is the record of a durable process that is about more than one
-// machine, or about this server itself: a bootstrap, a migration, a recovery.
+// An Operation is the record of a workflow that handles several machines or this server itself: Genesis, Migrate or Recover.
 type Operation struct {
-	Run string `json:"run"` // Temporal's RunID, of the first execution
-	// Execution is the RunID of the execution that goes on under this record after the
-	// first one's history was full; "": the first.
+	Run string `json:"run"` // Temporal's RunID of the first execution
+	// Execution is the RunID of the execution that continues this operation since the history of the first one was full
+	// (continue-as-new); "" = the first.
 	Execution string `json:"execution,omitempty"`
 	ID        string `json:"id"`   // workflow id
 	Type      string `json:"type"` // Genesis, Migrate, Recover
 	Name      string `json:"name"`
-	State     string `json:"state"` // as of a Workflow
-	// Step is the step under way, or a phase once the operation has ended.
+	State     string `json:"state"` // one of the states of a Workflow
+	// Step is the name of the current step, or a phase if the operation has ended.
 	Step string `json:"step"`
-	// Message says what is awaited, or why the operation ended; Next the command
-	// that helps.
+	// Message says what the operation waits for, or why it ended. Next is the command with which an operator can continue.
 	Message  string          `json:"message,omitempty"`
 	Next     string          `json:"next,omitempty"`
 	Question *Question       `json:"question,omitempty"`
@@ -39,29 +37,29 @@ type Operation struct {
 	Started  time.Time       `json:"started"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	Updated  time.Time       `json:"updated"`
-	// Seq counts what the operation has recorded; see Workflow.
+	// Seq numbers the records that the operation writes; see Workflow.
 	Seq int64 `json:"seq,omitempty"`
 }
 
-// An OperationStep is one row of an operation's table.
+// An OperationStep is one step of an operation.
 type OperationStep struct {
 	Name    string `json:"name"`
 	Machine string `json:"machine,omitempty"`
-	// Does says what the step does, Waits what it waits for before the next one
-	// begins, and Undo how it is undone, or why it cannot be.
+	// Does is what the step does. Waits is what the step waits for before the next step begins. Undo is how the step is undone,
+	// or why it cannot be undone.
 	Does  string `json:"does"`
 	Waits string `json:"waits,omitempty"`
 	Undo  string `json:"undo"`
 	State string `json:"state"` // StepPending …
-	// Run is the machine's run that the step has started.
+	// Run is the run of the machine that the step has started.
 	Run string `json:"run,omitempty"`
-	// Message is what was found or went wrong last.
+	// Message is the latest result or error.
 	Message string        `json:"message,omitempty"`
 	Budget  time.Duration `json:"budget"` // nanoseconds in JSON; how long the step may take before an operator is asked
 	Since   time.Time     `json:"since,omitzero"`
 	Ended   time.Time     `json:"ended,omitzero"`
-	// Asked is since when an operator is awaited, and Waited, in nanoseconds, for how
-	// long one was before. Neither is work; see Worked.
+	// Asked is when the present wait for an operator began; zero = the step does not wait. Waited is the duration of all earlier
+	// waits, in nanoseconds in JSON. Worked counts neither.
 	Asked  time.Time     `json:"asked,omitzero"`
 	Waited time.Duration `json:"waited,omitempty"`
 }
@@ -82,8 +80,7 @@ func (s *OperationStep) Resume(now time.Time) {
 	}
 }
 
-// Worked returns how long the step has been under way at now, without the time in
-// which an operator was awaited; zero when it has not begun.
+// Worked returns how long the step has run until now, without its waits for an operator. It is zero if the step has not begun.
 func (s OperationStep) Worked(now time.Time) time.Duration {
 	until := now
 	for _, t := range []time.Time{s.Ended, s.Asked} {
@@ -97,13 +94,13 @@ func (s OperationStep) Worked(now time.Time) time.Duration {
 	return max(until.Sub(s.Since)-s.Waited, 0)
 }
 
-// OperationFilter narrows a list of operations; zero fields do not count.
+// OperationFilter selects operations. Zero fields select all.
 type OperationFilter struct {
 	ID   string // workflow id
 	Type string
 	// State is the state, or FilterWaiting for those with an open question.
 	State string
-	Open  bool // only those that are not final
+	Open  bool // only operations that have not ended
 	RunPage
 	Limit int // 0 = 100
 }

@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// RecoverOrder returns the machines of a recovery in the groups in which they are
-// installed: the machines in names, or those with every label of selector. Machines
-// that are in no group of order form the last group, sorted by name. The error holds
-// all problems.
+// RecoverOrder returns the machines of a recovery as groups, in the order of their installation. The machines are those in
+// names, or those in service that have every label of selector. Machines that are in no group of order form the last group:
+// in the order of names, or sorted by name if selector chose them. The error contains all problems.
 func RecoverOrder(all []Machine, names []string, selector map[string]string, order [][]string) ([][]string, error) {
 	var ps Problems
 	known, chosen := map[string]bool{}, map[string]bool{}
 	for _, m := range all {
 		known[m.Name] = true
-		if len(selector) > 0 && m.Standing == nil && carries(m, selector) { // what is out of service stays so
+		if len(selector) > 0 && m.Standing == nil && carries(m, selector) { // a machine out of service stays out of service
 			chosen[m.Name] = true
 		}
 	}
@@ -68,7 +67,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 
 	slices.Sort(rest)
 	if len(names) > 0 {
-		// In the order in which they were named.
+		// Keep the order of names.
 		slices.SortStableFunc(rest, func(a, b string) int { return slices.Index(names, a) - slices.Index(names, b) })
 	}
 	if len(rest) > 0 {

@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// EventHeld is never stored: reconcile informs a run that was open when the
-// server was restored from a backup.
+// EventHeld is never stored. It is only signalled, by reconcile, to a run that was open when the server was restored from a
+// backup.
 const EventHeld = "held"
 
-// A Restore is what a restored site keeps about its backup.
+// A Restore is the record of a restore from a backup.
 type Restore struct {
-	Backup string    `json:"backup"` // its id
+	Backup string    `json:"backup"` // id of the backup
 	Taken  time.Time `json:"taken"`  // when the backup was made
 	At     time.Time `json:"at"`
-	// Held are the runs that were open. They are not continued: the machines may have
-	// changed since.
+	// Held are the runs that were open. They are not continued, because the machines may have changed since the backup.
 	Held []HeldRun `json:"held"`
 	// AwaitsCluster: the runs that are open in the Temporal cluster are not in Held yet.
 	AwaitsCluster bool `json:"awaitsCluster,omitempty"`
@@ -24,13 +23,13 @@ type Restore struct {
 // A HeldRun is a run that was open when the server was restored from a backup.
 type HeldRun struct {
 	Run      string `json:"run"`
-	Workflow string `json:"workflow"`          // id
-	Machine  string `json:"machine,omitempty"` // empty: an operation
-	// Later: the backup does not know it as open, because it began later. It is cancelled.
+	Workflow string `json:"workflow"`          // workflow id
+	Machine  string `json:"machine,omitempty"` // "" for an operation
+	// Later: the run began after the backup, which therefore does not contain it as open. It is cancelled.
 	Later bool `json:"later,omitempty"`
 }
 
-// NewHeldRun returns the HeldRun of a run that is known by its workflow's id only.
+// NewHeldRun returns the HeldRun of a run. It takes the machine from the workflow id.
 func NewHeldRun(run, workflow string) HeldRun {
 	h := HeldRun{Run: run, Workflow: workflow}
 	kind, rest, _ := strings.Cut(workflow, "/")

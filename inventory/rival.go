@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// A Rival is another DHCP server on a network where this server gives the addresses. Any host there can
-// forge one.
+// A Rival is another DHCP server on a network where this server gives the addresses. Any host on that network can forge one.
 type Rival struct {
 	Server netip.Addr `json:"server"`
 	Where  string     `json:"where"`           // interface or relay
-	Ingot  bool       `json:"ingot,omitempty"` // it is a server of Ingot, too
-	// Machine is the machine that has chosen it; "" = it answered a probe.
+	Ingot  bool       `json:"ingot,omitempty"` // the rival is a server of Ingot, too
+	// Machine is the machine that has chosen the rival; "" = the rival answered a probe of this server.
 	Machine string    `json:"machine,omitempty"`
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
 }
 
-// String returns what was seen.
+// String describes r in one sentence.
 func (r Rival) String() string {
 	what := "another DHCP server"
 	if r.Ingot {

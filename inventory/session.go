@@ -1,4 +1,4 @@
 package inventory
 
-// AllSessions as the name of an ended session ends all sessions that began earlier.
+// AllSessions takes the place of the id of an ended session: all sessions that began before have ended.
 const AllSessions = "*"

@@ -7,10 +7,10 @@ import (
 	"regexp"
 )
 
-// A Size is a number of bytes. JSON has it as a number; text with a unit is read, too.
+// A Size is a number of bytes. It is written to JSON as a number, and read from a number or from text with a unit.
 type Size int64
 
-// units of a Size: of SI, and binary.
+// units are the decimal and binary units of a Size, in bytes.
 var units = map[string]int64{
 	"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15,
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50,
@@ -18,8 +18,7 @@ var units = map[string]int64{
 
 var sizeText = regexp.MustCompile(`^([0-9]{1,19})(\.[0-9]{1,9})? ?([kKMGTP]?i?B)?$`)
 
-// ParseSize reads "500GB", "1.5TiB" or a whole number of bytes. Parts of a byte are left
-// out. Anything else is ErrInvalid.
+// ParseSize reads "500GB", "1.5TiB" or a whole number of bytes, and rounds down to a whole byte. Anything else is ErrInvalid.
 func ParseSize(s string) (Size, error) {
 	m := sizeText.FindStringSubmatch(s)
 	if m != nil {
@@ -37,7 +36,7 @@ func ParseSize(s string) (Size, error) {
 	return 0, fmt.Errorf("reading size %q: write for example 500GB or 1.5TiB, or a number of bytes: %w", s, ErrInvalid)
 }
 
-// UnmarshalJSON reads a number of bytes, or what ParseSize reads.
+// UnmarshalJSON reads a number of bytes, or a text that ParseSize reads.
 func (s *Size) UnmarshalJSON(b []byte) error {
 	var n int64
 	if err := json.Unmarshal(b, &n); err == nil {
@@ -56,5 +55,5 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// TextPattern is the form of a size in a file.
+// TextPattern returns the regular expression for a size in a file.
 func (*Size) TextPattern() string { return `^[0-9]+(\.[0-9]+)? ?([kKMGTP]?B|[KMGTP]iB)$|^[0-9]+$` }

@@ -2,11 +2,12 @@ package inventory
 
 import "time"
 
-// A MachineState is a machine with its open run, or the latest that installed or wiped it, and its agent.
+// A MachineState is a machine with its grant, its shown run and the last contact of its agent.
 type MachineState struct {
 	Machine
-	Grant    Grant
-	Workflow *Workflow // the run that started last; nil: none
+	Grant Grant
+	// Workflow is the shown run: the machine's open run, or else the latest run that installed or wiped it; nil = none.
+	Workflow *Workflow
 	// LastSeen is when the machine's newest agent last reported, as stored.
 	LastSeen time.Time
 }

@@ -2,8 +2,8 @@ package inventory
 
 import "time"
 
-// A SyslogLine is one message that a machine has sent by syslog (RFC 3164, RFC 5424). Any host on the
-// network can forge one: it is shown, and nothing follows from it.
+// A SyslogLine is one message that a machine has sent by syslog (RFC 3164, RFC 5424). It is only displayed, because any host on
+// the network can forge it.
 type SyslogLine struct {
 	Seq      int64     `json:"seq" db:"seq"`
 	Machine  string    `json:"machine" db:"machine"`

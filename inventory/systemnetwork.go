@@ -9,18 +9,17 @@ import (
 )
 
 // SystemNetwork is the network of a machine's installed system, in the terms of netplan
-// (https://netplan.readthedocs.io/en/stable/netplan-yaml/). Without one, it is made of the
-// machine's interfaces.
+// (https://netplan.readthedocs.io/en/stable/netplan-yaml/). If a machine has none, its network is derived from its interfaces.
 type SystemNetwork struct {
 	Ethernets []Ethernet `json:"ethernets,omitempty"` // network cards
 	Bonds     []Bond     `json:"bonds,omitempty"`     // several cards as one link
 	VLANs     []VLAN     `json:"vlans,omitempty"`     // tagged networks on cards and bonds
 }
 
-// SystemLink is what every link of a SystemNetwork has.
+// SystemLink has the fields of every link of a SystemNetwork.
 type SystemLink struct {
-	// Name is the interface's; of a card it is only the name by which bonds and VLANs refer to it,
-	// unless setName is true.
+	// Name is the name of the network interface. For a card, it is only the name that bonds and VLANs use for it, unless
+	// setName is true.
 	Name        string         `json:"name"`
 	MTU         int            `json:"mtu,omitempty"`         // bytes; default: the driver's
 	DHCP4       bool           `json:"dhcp4,omitempty"`       // get an IPv4 address by DHCP
@@ -33,14 +32,15 @@ type SystemLink struct {
 // SystemRoute is a static route.
 type SystemRoute struct {
 	To     netip.Prefix `json:"to"`               // 0.0.0.0/0 is the default route
-	Via    netip.Addr   `json:"via"`              // router, in a network of the link unless it is on the link
-	Metric int          `json:"metric,omitempty"` // the lower is preferred
-	// OnLink says that the router is on the link, though no address of the link is in its network. Link-local
-	// routers are, such as fe80::1, and those of a link that has host addresses alone, such as 192.0.2.77/32.
+	Via    netip.Addr   `json:"via"`              // address of the router
+	Metric int          `json:"metric,omitempty"` // the route with the lower metric is preferred
+	// OnLink: the machine reaches the router without another router, although no address of the link is in the router's network.
+	// It is not needed for a link-local router, such as fe80::1, or if the link has only host addresses, such as 192.0.2.77/32.
 	OnLink bool `json:"onLink,omitempty"`
 }
 
-// RouterOnLink reports whether the router of r, a route of l, is reached on the link, whatever the networks of l.
+// RouterOnLink reports whether the router of r, a route of l, is reached without another router, even if no address of l is in
+// the router's network.
 func (l SystemLink) RouterOnLink(r SystemRoute) bool {
 	if r.OnLink || r.Via.IsLinkLocalUnicast() {
 		return true
@@ -61,7 +61,7 @@ func (l SystemLink) RouterOnLink(r SystemRoute) bool {
 // Ethernet is a network card.
 type Ethernet struct {
 	SystemLink
-	MAC     string `json:"mac"`               // by which the card is known
+	MAC     string `json:"mac"`               // identifies the card
 	SetName bool   `json:"setName,omitempty"` // the card is renamed to name
 }
 
@@ -102,11 +102,11 @@ var (
 // BondModes returns the values of Bond.Mode, the default first.
 func BondModes() []string { return slices.Clone(bondModes) }
 
-// linkName is what Linux accepts as the name of an interface, without characters that mean something to
-// netplan or a shell. It has at most 15 characters (IFNAMSIZ).
+// linkName matches names that Linux accepts for an interface, at most 15 characters (IFNAMSIZ), without characters that have a
+// meaning in netplan or a shell.
 var linkName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`)
 
-// minMTU is the minimum of IPv4 (RFC 791), defaultMTU is for Ethernet, and maxMTU for jumbo frames.
+// minMTU is the minimum of IPv4 (RFC 791), defaultMTU the value for Ethernet, and maxMTU the maximum for jumbo frames.
 const minMTU, defaultMTU, maxMTU = 68, 1500, 9216
 
 // canonicalNetwork returns n with MACs and domains in the form that the inventory stores.
@@ -124,16 +124,16 @@ func canonicalNetwork(n SystemNetwork) SystemNetwork {
 	return n
 }
 
-// networkCheck collects what is wrong with a SystemNetwork.
+// networkCheck collects the problems of a SystemNetwork.
 type networkCheck struct {
 	*Problems
-	fields map[string]string // field by name of the link
-	mtu    map[string]int    // by name
-	member map[string]string // bond by name of the ethernet
-	used   map[string]string // field of the link by other things that must be unique
+	fields map[string]string // link name → field
+	mtu    map[string]int    // link name → MTU
+	member map[string]string // name of an ethernet → name of its bond
+	used   map[string]string // kind and value that must be unique → field that has it
 }
 
-// checkNetwork adds what is wrong with the network of m's installed system.
+// checkNetwork adds the problems of m.Network.
 func checkNetwork(ps *Problems, m Machine) {
 	n := *m.Network
 	c := networkCheck{ps, map[string]string{}, map[string]int{}, map[string]string{}, map[string]string{}}
@@ -170,7 +170,7 @@ func (c networkCheck) checkBootCard(m Machine) {
 	}
 }
 
-// unique checks that value, a kind of thing, is given once.
+// unique adds a problem if value was given before for the same kind, such as "MAC address".
 func (c networkCheck) unique(field, kind, value string) {
 	if other, ok := c.used[kind+value]; ok && value != "" {
 		c.Add(field, "change one of the two", "the %s %s is given at %s already", kind, value, other)
@@ -179,7 +179,7 @@ func (c networkCheck) unique(field, kind, value string) {
 	c.used[kind+value] = field
 }
 
-// link checks what every link has.
+// link checks the fields that every link has.
 func (c networkCheck) link(field string, l SystemLink) {
 	if !linkName.MatchString(l.Name) {
 		c.Add(field+".name", "use up to 15 letters, digits, - _ and ., beginning with a letter", "invalid name of an interface %q", l.Name)

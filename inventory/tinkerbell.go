@@ -54,7 +54,7 @@ func (a ActionRecord) tinkerbell() TinkerbellAction {
 		Seconds: int64(a.Seconds), Message: a.Message,
 	}
 	if a.State == action.Stopped {
-		out.Status = LegacyState(StateFailed) // there was no word for it
+		out.Status = LegacyState(StateFailed) // Tinkerbell before v0.25 has no such state
 	}
 	if !a.StartedAt.IsZero() {
 		out.StartedAt = &a.StartedAt

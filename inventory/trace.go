@@ -2,20 +2,20 @@ package inventory
 
 import "time"
 
-// A Trace says to which OpenTelemetry trace a run belongs. It is stored with the record of the run, so that every
-// span of the run can be made again after a restart.
+// A Trace identifies the OpenTelemetry trace of a run. The record of the run contains it, so that after a restart the server can
+// still make every span of the run.
 type Trace struct {
 	ID string `json:"id"` // 32 hexadecimal digits
-	// Parent is the span that the run is a part of, 16 hexadecimal digits; "": the run is the root.
+	// Parent is the parent span of the run, 16 hexadecimal digits; "" = the run is the root span.
 	Parent string `json:"parent,omitempty"`
-	// Request is the request that started the run; its span is Parent. nil: no request to the API did.
+	// Request is the API request that started the run, with Parent as its span; nil = no API request started the run.
 	Request *TraceRequest `json:"request,omitempty"`
 }
 
 // TraceRequest is the request that started a run.
 type TraceRequest struct {
 	Method   string    `json:"method"`
-	Route    string    `json:"route"` // with names of parameters, not with their values
+	Route    string    `json:"route"` // contains the names of parameters, not their values
 	Received time.Time `json:"received"`
 	// Caller is the span of the client that made the request; "": the client sent none.
 	Caller string `json:"caller,omitempty"`
@@ -30,17 +30,17 @@ func TracedKinds() []string {
 	}
 }
 
-// A TracedEvent is an event of a run with what its span needs.
+// A TracedEvent is an event of a run, with the data for its span.
 type TracedEvent struct {
 	Event
-	// Phase is the event with which the phase of the run began that e belongs to, or that e ends; the zero
+	// Phase is the last EventPhase of the run before this event: it began the phase in which this event happened. The zero
 	// event if there is none.
 	Phase Event
-	// Since is when the action was handed out that e ends; zero for other events.
+	// Since is when the agent fetched the action whose end this event reports; zero for other events.
 	Since time.Time
 }
 
-// A Transfer is the detail of events about files that were sent to a machine.
+// A Transfer is the detail of events about files that were sent to a machine: how long sending took.
 type Transfer struct {
 	Seconds float64 `json:"seconds"`
 }

@@ -32,10 +32,10 @@ var architectures = map[string]string{
 	"aarch64": "aarch64", "arm64": "aarch64", "AARCH64": "aarch64",
 }
 
-// Architectures lists the names of architectures that Canonical knows, sorted.
+// Architectures lists the names of architectures that Canonical accepts, sorted.
 func Architectures() []string { return slices.Sorted(maps.Keys(architectures)) }
 
-// DiskBoots lists the values of Machine.BootFromDisk but for "".
+// DiskBoots lists the values of Machine.BootFromDisk except "".
 func DiskBoots() []string { return []string{"ipxe-exit", "http-404", "ipxe-sanboot"} }
 
 // ParseMAC returns the canonical form of an Ethernet address (lower case,
@@ -53,9 +53,8 @@ func ParseMAC(s string) (string, error) {
 	return net.HardwareAddr(b).String(), err
 }
 
-// Canonical returns m with MACs, names and keywords in the form that the inventory
-// stores. It leaves invalid values for Validate to report. It does not change what
-// m points to.
+// Canonical returns m with MACs, names and keywords in the form that the inventory stores. Invalid values stay, for Validate to
+// report. What m points to is copied before it is changed.
 func Canonical(m Machine) Machine {
 	m.Interfaces = slices.Clone(m.Interfaces)
 	for n := range m.Interfaces {
@@ -104,8 +103,8 @@ func Canonical(m Machine) Machine {
 	return m
 }
 
-// Validate returns everything that is wrong with m alone, as Canonical would store
-// it. The store checks what m would share with other machines.
+// Validate returns all problems of m in its canonical form. It does not look at other machines: the store checks which values m
+// would share with them.
 func Validate(m Machine) Problems {
 	var ps Problems
 	m = Canonical(m)
@@ -173,7 +172,7 @@ func Validate(m Machine) Problems {
 	return ps
 }
 
-// checkBoot checks how the machine boots from disk, and its kernel's arguments.
+// checkBoot checks BootFromDisk and KernelArgs.
 func checkBoot(ps *Problems, m Machine) {
 	if m.BootFromDisk != "" && !slices.Contains(DiskBoots(), m.BootFromDisk) {
 		ps.Add("bootFromDisk", "use ipxe-exit, http-404 or ipxe-sanboot, or leave it out",
@@ -187,7 +186,7 @@ func checkBoot(ps *Problems, m Machine) {
 	}
 }
 
-// checkTexts checks keys, notes and the sizes of secrets.
+// checkTexts checks SSH keys, notes, user data and vendor data.
 func checkTexts(ps *Problems, m Machine) {
 	for n, k := range m.SSHKeys {
 		if !plain(k) || len(strings.Fields(k)) < 2 {
@@ -213,7 +212,7 @@ func checkTexts(ps *Problems, m Machine) {
 	}
 }
 
-// hasMark reports whether a byte order mark, as some editors write it, precedes a document of cloud-init.
+// hasMark reports whether doc is a document of cloud-init that begins with a byte order mark, which some editors write.
 func hasMark(doc string) bool {
 	rest, ok := strings.CutPrefix(doc, "\ufeff")
 	start := strings.ToLower(strings.TrimSpace(rest[:min(len(rest), 64)]))
@@ -284,11 +283,11 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	}
 }
 
-// MaxHostname is the longest host name in characters that Linux takes (HOST_NAME_MAX).
+// MaxHostname is the maximum length of a host name on Linux, in characters (HOST_NAME_MAX).
 const MaxHostname = 64
 
-// macRemedy returns what to do about an invalid MAC. InfiniBand's addresses of ports have 8 bytes, those of its interfaces 20
-// (RFC 4391 §9.1.1).
+// macRemedy returns what to do about the invalid MAC s. An address of 8 bytes belongs to an InfiniBand port, one of 20 bytes to
+// an InfiniBand interface (RFC 4391 §9.1.1).
 func macRemedy(s string) string {
 	if b, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(s)); err == nil && (len(b) == 8 || len(b) == 20) {
 		return "enter the MAC of an Ethernet interface; this is an InfiniBand address, and InfiniBand is not supported"
@@ -320,8 +319,8 @@ func checkSelector(ps *Problems, d DiskSelector) {
 	}
 }
 
-// checkProtected checks the disks that are never written. With a selector that can
-// only mean one of them, every run would have to ask an operator.
+// checkProtected checks the disks that are never written. It also refuses a disk selector that can select only one of them:
+// every run would have to ask an operator.
 func checkProtected(ps *Problems, m Machine) {
 	for n, id := range m.ProtectedDisks {
 		field := fmt.Sprintf("protectedDisks[%d]", n)
@@ -341,7 +340,7 @@ func checkProtected(ps *Problems, m Machine) {
 	}
 }
 
-// hostName reports whether s can be dialled and cannot be taken for an option.
+// hostName reports whether s is an address or a name that can be dialled. A program cannot take such a text for an option.
 func hostName(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return !a.IsUnspecified() && !a.IsMulticast() && (a.Zone() == "" || pathSafe.MatchString(a.Zone()))
@@ -363,7 +362,7 @@ func dnsName(s string) bool {
 	return true
 }
 
-// plain reports whether s is printable ASCII and spaces.
+// plain reports whether s consists of printable ASCII and spaces.
 func plain(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
@@ -380,7 +379,7 @@ func checkPathSafe(ps *Problems, field, name string) {
 	}
 }
 
-// SafeNameRule is what SafeName demands, for messages.
+// SafeNameRule describes the names that SafeName accepts, for messages.
 const SafeNameRule = "small letters, digits, dots, dashes, underscores; at most 128"
 
 var safeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
@@ -388,8 +387,8 @@ var safeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
 // SafeName reports whether name is safe in a path and in a URL.
 func SafeName(name string) bool { return safeName.MatchString(name) && !strings.Contains(name, "..") }
 
-// ValidateImageName returns what is wrong with the name of an image. It is used
-// in addresses and boot scripts, and a digest is served in its place.
+// ValidateImageName returns the problems of an image's name. The name is used in URLs and boot scripts. It must not look like a
+// digest, because a URL may contain the digest of an image in place of its name.
 func ValidateImageName(name string) (ps Problems) {
 	if !SafeName(name) || IsDigest(name) {
 		ps.Add("name", "use up to 128 lower-case letters, digits and . _ -, beginning and ending with a letter or digit",
@@ -398,7 +397,7 @@ func ValidateImageName(name string) (ps Problems) {
 	return ps
 }
 
-// ValidateImageUse returns what is wrong with the use of an image.
+// ValidateImageUse returns the problems of an image's use.
 func ValidateImageUse(use string) (ps Problems) {
 	if use != "" && use != UseInstaller {
 		ps.Add("use", "leave it out for a disk image, or write "+UseInstaller, "invalid use %q", use)

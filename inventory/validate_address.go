@@ -58,14 +58,13 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	}
 }
 
-// maskBits returns the length of a contiguous dotted netmask other than
-// 0.0.0.0.
+// maskBits returns the prefix length of a dotted netmask. It returns false if the mask is invalid, has gaps or is 0.0.0.0.
 func maskBits(mask string) (int, bool) {
 	a, err := netip.ParseAddr(mask)
 	if err != nil || !a.Is4() {
 		return 0, false
 	}
 
-	n, _ := net.IPMask(a.AsSlice()).Size() // 0 where it is not contiguous
+	n, _ := net.IPMask(a.AsSlice()).Size() // 0 if the mask has gaps
 	return n, n > 0
 }

@@ -15,8 +15,7 @@ var (
 	fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
-// checkBMC adds what is wrong with b: what its driver needs or does not have, and
-// fields that no driver could use.
+// checkBMC adds the problems of b: fields that its driver needs or does not have, and values that no driver could use.
 func checkBMC(ps *Problems, b BMC) {
 	can := b.Capabilities()
 	switch {
@@ -57,8 +56,7 @@ func checkBootPath(ps *Problems, paths []string, can Capabilities) {
 	}
 }
 
-// checkDriverFields refuses fields that belong to another driver, and checks the
-// fingerprint.
+// checkDriverFields adds a problem for each field that only another driver uses, and checks the fingerprint.
 func checkDriverFields(ps *Problems, b BMC) {
 	for _, x := range []struct{ field, value, driver string }{
 		{"bmc.command", b.Command, DriverExec}, {"bmc.mac", b.MAC, DriverWOL}, {"bmc.consumerURL", b.ConsumerURL, DriverRPC},
@@ -117,7 +115,7 @@ func checkLogin(ps *Problems, b BMC, can Capabilities) {
 	}
 }
 
-// checkRPC checks what only requests to a service have.
+// checkRPC checks the fields of driver rpc.
 func checkRPC(ps *Problems, b BMC) {
 	u, err := url.Parse(b.ConsumerURL)
 	switch {
@@ -133,7 +131,7 @@ func checkRPC(ps *Problems, b BMC) {
 	}
 }
 
-// checkCommand checks what only commands of the configuration have.
+// checkCommand checks the field of driver exec.
 func checkCommand(ps *Problems, b BMC) {
 	if b.Command == "" {
 		ps.Add("bmc.command", "name an entry under power.commands in the server's configuration",
@@ -143,8 +141,7 @@ func checkCommand(ps *Problems, b BMC) {
 	checkPathSafe(ps, "bmc.command", b.Command)
 }
 
-// checkWOL checks what only wake-on-LAN has: a MAC and an IPv4 address, but no
-// log-in.
+// checkWOL checks the fields of driver wol: a MAC and an IPv4 address, but no log-in.
 func checkWOL(ps *Problems, b BMC) {
 	if b.User != "" || !b.Password.IsZero() {
 		ps.Add("bmc.user", "leave user and password out", "a magic packet carries no credentials")

@@ -8,8 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Types of workflows, as their records and Temporal have them: those of a
-// machine, and operations.
+// Types of workflows, as named in records and in Temporal. The last three are operations, the others belong to a machine.
 const (
 	TypeProvision    = "Provision"
 	TypeReprovision  = "Reprovision"
@@ -61,10 +60,10 @@ func States() []string {
 	}
 }
 
-// FilterWaiting selects, in filters, the runs and operations that wait for an operator, whatever their state.
+// FilterWaiting takes the place of a state in a filter: it selects the runs and operations that wait for an operator.
 const FilterWaiting = "waiting"
 
-// LegacyState returns the state's name in Tinkerbell before v0.25.
+// LegacyState returns the name that state s had in Tinkerbell before v0.25; "" for "".
 func LegacyState(s string) string {
 	switch s {
 	case StatePreparing, StatePending:
@@ -84,8 +83,7 @@ func Final(state string) bool {
 	return state == StateSuccess || state == StateFailed || state == StateTimeout || state == StateCancelled
 }
 
-// A Workflow is the record of one run. Temporal holds the execution state; the
-// record keeps what happened.
+// A Workflow is the record of one run: what happened in it. Temporal holds the state of its execution.
 type Workflow struct {
 	Run      string `json:"run"` // Temporal's RunID
 	ID       string `json:"id"`  // workflow id
@@ -96,19 +94,18 @@ type Workflow struct {
 	Epoch    int64  `json:"epoch,omitempty"`
 	State    string `json:"state"`
 	Phase    string `json:"phase"`
-	// Message says what the run waits for, or why it ended; Next the command that
-	// helps.
+	// Message says what the run waits for, or why it ended. Next is the command with which an operator can continue.
 	Message string `json:"message,omitempty"`
 	Next    string `json:"next,omitempty"`
 	// Question is what an operator is asked while Phase is waiting-for-operator.
 	Question *Question      `json:"question,omitempty"`
 	Actions  []ActionRecord `json:"actions"`
-	Disk     *action.Disk   `json:"disk,omitempty"`   // as bound
-	Digest   string         `json:"digest,omitempty"` // of the plan
-	// Evidence is how a run that has succeeded knows that the installed system is up: phone-home | webhook | talos | operator |
+	Disk     *action.Disk   `json:"disk,omitempty"`   // the disk bound to the run
+	Digest   string         `json:"digest,omitempty"` // digest of the plan
+	// Evidence is what showed a successful run that the installed system is up: phone-home | webhook | talos | operator |
 	// weak; "" for a run that is open, has failed or installs nothing.
 	Evidence string `json:"evidence,omitempty"`
-	// NoSystem: no action of the plan writes a system. A success of the run installs nothing.
+	// NoSystem: no action of the plan writes a system, so a successful run has installed nothing.
 	NoSystem bool `json:"noSystem,omitempty"`
 	// Installer: the machine boots another installer after the actions.
 	Installer bool            `json:"installer,omitempty"`
@@ -116,29 +113,30 @@ type Workflow struct {
 	Started   time.Time       `json:"started"`
 	Ended     time.Time       `json:"ended,omitzero"`
 	Updated   time.Time       `json:"updated"`
-	// Trace is the trace of the run; nil: it has none.
+	// Trace is the trace of the run; nil if it has none.
 	Trace *Trace `json:"trace,omitempty"`
-	// SupersededBy is a run that installed or wiped the machine after this one, and whose record was
-	// deleted since. Such a run is not retried; see Store.Successor.
+	// SupersededBy is a later run that installed or wiped the machine, and whose record was deleted. A superseded run is not
+	// retried; see Successor in inventory/sqlite.
 	SupersededBy string `json:"supersededBy,omitempty"`
-	// Retrying lists the activities that failed and are being retried. The API fills
-	// it in; it is never stored, because the store itself may fail.
+	// Retrying lists the activities that failed and are being retried. The API sets it. It is never stored, because the
+	// failing activity may be the one that writes to the store.
 	Retrying []string `json:"retrying,omitempty"`
-	// Seq numbers the run's records. Times cannot order them: clocks are set back,
-	// and the activity of a lost workflow task may write late.
+	// Seq numbers the records that the run writes. Their times do not give the order, because clocks are set back and the
+	// activity of a lost workflow task may write late.
 	Seq int64 `json:"seq,omitempty"`
 }
 
-// IsOrder reports whether the run is for installing or wiping its machine. The state of a machine comes from such runs.
+// IsOrder reports whether the run is for installing or wiping its machine. A machine without an open run shows the state of the
+// latest such run.
 func (w Workflow) IsOrder() bool {
 	return w.Type == TypeProvision || w.Type == TypeReprovision || w.Type == TypeDecommission
 }
 
-// EvidenceWeak is the evidence of a run that has installed a system and waited for no sign of it.
+// EvidenceWeak is the evidence of a run that has installed a system without waiting for a sign that the system is up.
 const EvidenceWeak = "weak"
 
-// Proven reports whether a run has succeeded and knows that the installed system is up. Where nothing is installed, nothing is
-// to be proven.
+// Proven reports whether a run has succeeded and has evidence, other than EvidenceWeak, that the installed system is up. A run
+// that installs nothing needs no evidence.
 func (w Workflow) Proven() bool {
 	installs := w.Type == TypeProvision || w.Type == TypeReprovision
 	return w.State == StateSuccess && (!installs || w.Evidence != "" && w.Evidence != EvidenceWeak)
@@ -150,7 +148,7 @@ func (w Workflow) AwaitsOperator() bool {
 	return w.Phase == PhaseWaiting || w.Phase == PhasePower && w.Next != ""
 }
 
-// Resumes reports whether the run has ended and its Next command would resume it.
+// Resumes reports whether the run has ended and its Next command starts a run that continues at the failed step.
 func (w Workflow) Resumes() bool {
 	return Final(w.State) && strings.Contains(w.Next, "--from failed-step")
 }
@@ -167,57 +165,55 @@ type ActionRecord struct {
 	Message   string            `json:"message,omitempty"`
 	Timeout   action.Seconds    `json:"timeout"`
 	Output    map[string]string `json:"output,omitempty"`
-	Log       string            `json:"log,omitempty"` // tail; only where asked for
+	Log       string            `json:"log,omitempty"` // end of the log; only if requested
 	Done      int64             `json:"done,omitempty"`
 	Total     int64             `json:"total,omitempty"`
 }
 
-// A Question is what an operator is asked. A decision names its ID.
+// A Question is what an operator is asked. The operator's decision contains the ID of the question.
 type Question struct {
 	ID      string        `json:"id"` // epoch.action.attempt or epoch.phase.n
 	Text    string        `json:"text"`
 	Choices []string      `json:"choices"`         // retry, skip, restart, abort, continue
-	Disks   []action.Disk `json:"disks,omitempty"` // for bind
+	Disks   []action.Disk `json:"disks,omitempty"` // disks to choose from, if the question is about bind
 	Since   time.Time     `json:"since"`
 }
 
-// A Plan is what a run will do: rendered actions, secret references
-// unresolved. The store keeps the actions sealed.
+// A Plan is what a run will do: rendered actions, whose references to secrets are not resolved. The store seals it.
 type Plan struct {
 	Run           string          `json:"run"`
 	Digest        string          `json:"digest"`
 	Actions       []action.Action `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
-	// DiskAlias is the path by which machine and template name the disk.
+	// DiskAlias is the path that machine and template use for the run's disk.
 	DiskAlias string `json:"diskAlias,omitempty"`
 	// ImagesURL was the base URL of images when the plan was made: the site may have
 	// moved to another address since.
 	ImagesURL string `json:"imagesURL,omitempty"`
-	// Installer is what the machine boots after the actions, nil for none, and
-	// Documents what it reads.
+	// Installer is what the machine boots after the actions; nil = nothing. Documents are what the installer or the installed
+	// system reads.
 	Installer *Installer `json:"installer,omitempty"`
 	Documents []Document `json:"documents,omitempty"`
 }
 
-// An Assignment is an attempt at an action as the agent's poll reads it.
+// An Assignment is an attempt at an action that the agent fetches.
 type Assignment struct {
 	Owner
 	Boot    int
 	Key     action.Key
 	Payload action.Assignment // sealed in the store
-	// Writes: this action or one before it in the plan writes to the machine's disks.
-	// From here on they are this boot's; see Installation.
+	// Writes: this action or an earlier one of the plan writes to the machine's disks. What is on the disks then belongs to
+	// this boot; see Installation.
 	Writes bool
 	State  action.State
-	StopAt time.Time // zero, or when the agent was told to stop
-	// NextUntil: with its success the next boot begins, an installer's, and is
-	// allowed until then; zero: not so. Its agent restarts the machine as soon as
-	// the report is acknowledged, so the server must allow it in advance.
+	StopAt time.Time // when the agent was ordered to stop; zero = it was not
+	// NextUntil is until when the installer's boot is allowed that follows the success of this attempt; zero = none follows.
+	// The agent restarts the machine as soon as its report is acknowledged, so storing the report must also allow the boot.
 	NextUntil time.Time
 	Delivered time.Time
 }
 
-// An Agent is the agent of a boot: who redeemed the claim.
+// An Agent is the agent that redeemed the claim of a boot.
 type Agent struct {
 	Owner
 	Boot     int
@@ -231,14 +227,14 @@ type Agent struct {
 	Revoked  bool
 }
 
-// A Redemption exchanges the claim of a boot for an agent.
+// A Redemption is an agent's request to redeem the claim of its boot.
 type Redemption struct {
 	Owner
 	Boot  int
 	Hello action.Hello
-	// TokenFor makes the agent's token from its nonce. The store keeps its hash.
+	// TokenFor makes the agent's token from its nonce. The store keeps the hash of the token.
 	TokenFor func(nonce string) string
-	// SecretsUntil is when the run's secrets are not served any more.
+	// SecretsUntil is when the secrets window of the run closes.
 	SecretsUntil time.Time
 }
 
@@ -246,7 +242,7 @@ type Redemption struct {
 type BMCJob struct {
 	Name    string    `json:"name"` // unique per machine
 	Machine string    `json:"machine"`
-	Run     string    `json:"run"`              // its own run, or the run that did it inline
+	Run     string    `json:"run"`              // the job's own run, or the run that contains the job
 	Inline  bool      `json:"inline,omitempty"` // part of a Provision
 	State   string    `json:"state"`
 	Tasks   []BMCTask `json:"tasks"`
@@ -255,14 +251,14 @@ type BMCJob struct {
 	Ended   time.Time `json:"ended,omitzero"`
 }
 
-// A BMCTask is one thing a BMC does: exactly one of Power, BootDevice, Media and RotatePassword,
-// in the words of bmc.tinkerbell.org where it has them.
+// A BMCTask is one request to a BMC: exactly one of Power, BootDevice, Media and RotatePassword is set. Names and values are
+// those of bmc.tinkerbell.org, if it defines them.
 type BMCTask struct {
 	Power      string      `json:"powerAction,omitempty"` // on off soft cycle reset status
 	BootDevice *BootDevice `json:"bootDevice,omitempty"`
 	// Media inserts an image into the virtual CD drive, or ejects what is in it.
 	Media *VirtualMedia `json:"virtualMedia,omitempty"`
-	// RotatePassword gives the BMC's user a new password, which the server makes and keeps.
+	// RotatePassword gives the BMC's user a new password, which the server generates and stores.
 	RotatePassword bool `json:"rotatePassword,omitempty"`
 
 	State   string  `json:"state,omitempty"`
@@ -288,47 +284,45 @@ type BootDevice struct {
 	EFI        bool   `json:"efiBoot,omitempty"`
 }
 
-// WorkflowFilter narrows a list of workflow records; zero fields do not count.
+// WorkflowFilter selects records of workflows. Zero fields select all.
 type WorkflowFilter struct {
 	Machine string
-	State   string // or FilterWaiting: Workflow.AwaitsOperator
-	Open    bool   // only those that are not final
-	// Labels are carried by the machine, all of them.
+	State   string // a state, or FilterWaiting for runs with Workflow.AwaitsOperator
+	Open    bool   // only runs that have not ended
+	// Labels are labels that the run's machine must all have.
 	Labels map[string]string
 	RunPage
 	Limit int // 0 = 100
 }
 
-// RunPage is where a list of runs or operations begins; it is sorted by the time of
-// their start.
+// RunPage is where a page of a list of runs or operations begins. The list is sorted by start time.
 type RunPage struct {
-	Oldest bool // the oldest first, not the newest
-	// AfterStarted and AfterRun name the run after which the list goes on; the run
-	// may have been deleted since.
+	Oldest bool // the oldest run comes first, not the newest
+	// AfterStarted and AfterRun are start time and id of the last run before the page. That run may have been deleted since.
 	AfterStarted time.Time
 	AfterRun     string
 }
 
-// MachineFilter narrows a list of machines; zero fields do not count.
+// MachineFilter selects machines. Zero fields select all.
 type MachineFilter struct {
-	Labels     map[string]string // all of them
-	State      string            // of the shown run, as in WorkflowFilter
-	After      string            // only machines whose name comes after this one
-	Descending bool              // by name, the last first
+	Labels     map[string]string // the machine must have all of them
+	State      string            // of MachineState.Workflow; also FilterWaiting
+	After      string            // only machines that come after this name in the list
+	Descending bool              // sorted by name from Z to A
 	Limit      int               // 0 = all
 }
 
-// EventFilter narrows a list of events; zero fields do not count.
+// EventFilter selects events. Zero fields select all.
 type EventFilter struct {
 	Machine string
 	Run     string
 	After   int64 // only events with a greater Seq, or a smaller one when Descending; 0 = all
-	// Descending: the newest first.
+	// Descending: the newest event comes first.
 	Descending bool
 	Limit      int // 0 = 1000
 }
 
-// AgentSeen is a sign of life, gathered in memory and flushed in batches.
+// AgentSeen is a contact of an agent. Contacts are collected in memory and stored in batches.
 type AgentSeen struct {
 	Owner
 	Boot     int

@@ -13,11 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// isVersion reports whether s is a version of the EC2 tree: any date, latest or 1.0. All
-// versions have the same content.
+// isVersion reports whether s is a version of the EC2 metadata tree: a date, "latest" or "1.0". All versions have the
+// same content.
 func isVersion(s string) bool { return s == "latest" || s == "1.0" || dated(s) }
 
-// dated reports whether s is written like a date, 2021-03-23.
+// dated reports whether s has the form of a date, such as 2021-03-23.
 func dated(s string) bool {
 	if len(s) != len(time.DateOnly) || s[4] != '-' || s[7] != '-' {
 		return false
@@ -25,10 +25,11 @@ func dated(s string) bool {
 	return !strings.ContainsFunc(s[:4]+s[5:7]+s[8:], func(c rune) bool { return c < '0' || c > '9' })
 }
 
-// versions is the list at the root: the versions that known clients ask for.
+// versions is the content of the path /: the versions that known clients request.
 const versions = "1.0\n2009-04-04\n2016-09-02\n2018-09-24\n2021-01-03\n2021-03-23\n2021-07-15\nlatest"
 
-// document returns the content of a path below / or below a capability.
+// document returns the content of a path for the profile p, or false if there is none. seg holds the segments of the
+// path, without those of a capability.
 func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	switch {
 	case len(seg) == 0:
@@ -43,27 +44,28 @@ func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	return nil, false
 }
 
-// tree is the leaves that a path asks for: the leaf itself, or those below it. Listings are derived from
-// the leaves, so that each listed name exists: cloud-init drops all metadata if one name answers 404.
+// tree holds the leaves that a request needs: asked is the requested path, leaves maps that path, or the paths below
+// it, to contents. Listings are derived from the leaves, so that each listed name exists: cloud-init drops all metadata
+// if one listed name returns 404.
 type tree struct {
 	asked  string
 	leaves map[string][]byte
 }
 
-// wants reports whether leaves whose path begins with prefix may be asked for. Most requests are for one
-// leaf, and the others need not be made.
+// wants reports whether the request may need leaves whose path begins with prefix. Other leaves need not be computed;
+// most requests are for a single leaf.
 func (t tree) wants(prefix string) bool {
 	return strings.HasPrefix(t.asked, prefix) || strings.HasPrefix(prefix, t.asked)
 }
 
-// add adds a leaf that is asked for, unless it is empty.
+// add adds a leaf, unless its value is empty or the request does not need it.
 func (t tree) add(path, value string) {
 	if value != "" && strings.HasPrefix(path, t.asked) {
 		t.leaves[path] = []byte(value)
 	}
 }
 
-// get returns the leaf that is asked for, or the list of what is below it.
+// get returns the requested leaf, or the listing of the requested folder, or false if there is neither.
 func (t tree) get() ([]byte, bool) {
 	if leaf, ok := t.leaves[t.asked]; ok {
 		return leaf, true
@@ -81,7 +83,7 @@ func (t tree) get() ([]byte, bool) {
 		name, _, dir := strings.Cut(rest, "/")
 		switch {
 		case dir && strings.HasSuffix(prefix, "public-keys/"):
-			names[name+"=key"+name] = true // EC2 lists keys as number=name
+			names[name+"=key"+name] = true // EC2 lists public keys as number=name
 		case dir:
 			names[name+"/"] = true
 		default:
@@ -94,7 +96,7 @@ func (t tree) get() ([]byte, bool) {
 	return []byte(strings.Join(slices.Sorted(maps.Keys(names)), "\n")), true
 }
 
-// tree returns the EC2 tree of p, as far as path asks for it.
+// tree returns the part of p's EC2 tree that a request for path needs.
 func (s *Server) tree(p profile, path string) tree {
 	m := p.machine
 	i, ok := m.Netboot()
@@ -147,7 +149,7 @@ func (t tree) addMachine(m inventory.Machine) {
 }
 
 func (t tree) addTags(labels map[string]string) {
-	folders := map[string]bool{} // a name cannot be a leaf and a folder
+	folders := map[string]bool{} // folders among the labels: a name cannot be a leaf and a folder
 	for name := range labels {
 		if folder, _, ok := strings.Cut(name, "/"); ok {
 			folders[folder] = true
@@ -167,7 +169,8 @@ func (t tree) addInterface(i inventory.Interface) {
 	}
 }
 
-// addCards adds the cards that DHCP answers: cloud-init asks DHCP on each card that it finds here, and waits for it.
+// addCards adds the network cards that get a DHCP lease from this server: cloud-init runs DHCP on each listed card and
+// waits for a lease.
 func (t tree) addCards(m inventory.Machine) {
 	for n, i := range m.Interfaces {
 		if i.Address.Is4() && !i.DisableDHCP {
@@ -180,7 +183,8 @@ func (t tree) addCards(m inventory.Machine) {
 	}
 }
 
-// identity returns the instance identity document of m, whose first interface is i; without one, i is zero.
+// identity returns the EC2 instance identity document of m. i is the interface with which m boots, or zero if it has
+// none.
 func identity(m inventory.Machine, i inventory.Interface) string {
 	arch, address := cmp.Or(i.Arch, "x86_64"), ""
 	if i.Address.Is4() {
@@ -190,12 +194,12 @@ func identity(m inventory.Machine, i inventory.Interface) string {
 		"architecture": arch, "instanceId": cloudinit.InstanceID(m), "instanceType": "bare-metal", "privateIp": address, "version": "2017-09-30",
 	})
 	if err != nil {
-		return "" // a map of strings always encodes
+		return "" // never happens: a map of strings can always be encoded
 	}
 	return string(b)
 }
 
-// rootio returns the document for rootio's actions and Packet's clients.
+// rootio returns the document at /metadata, for Tinkerbell's rootio action and for clients written for Packet.
 func rootio(m inventory.Machine) []byte {
 	type disk struct {
 		Device string `json:"device"`
@@ -229,7 +233,7 @@ func rootio(m inventory.Machine) []byte {
 	}
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"instance": instance}})
 	if err != nil {
-		return nil // these types always encode
+		return nil // never happens: these types can always be encoded
 	}
 	return b
 }

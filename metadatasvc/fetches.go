@@ -10,32 +10,33 @@ import (
 )
 
 const (
-	// recordEvery is the shortest time between two records of the same fetch.
+	// recordEvery is the minimum time between two recorded fetches with the same key.
 	recordEvery = time.Minute
-	// maxFetches is how many fetches are known in each half of fetches.
+	// maxFetches limits each of the maps recent and older.
 	maxFetches = 1 << 16
-	// maxPendingFetches is how many records may wait to be written; more are dropped.
+	// maxPendingFetches is how many events may wait to be written. Further events are dropped.
 	maxPendingFetches = 1 << 16
-	// writeSoon is the pause before waiting records are written, so that they share a transaction.
+	// writeSoon is the pause before waiting events are written, so that they share a transaction.
 	writeSoon = 100 * time.Millisecond
 	writeWait = 2 * time.Second
 )
 
-// fetch identifies fetches of metadata that are recorded only once per recordEvery.
+// fetch is the key of fetches that are recorded only once per recordEvery.
 type fetch struct {
 	machine, run string
 	epoch        int64
 	document     string
 }
 
-// fetches are the fetches that were recorded last, and the records that are not written yet.
+// fetches records which machines fetch metadata. It remembers the latest recorded fetches, and holds the events that
+// are not written yet.
 type fetches struct {
 	journal Journal
 	log     *slog.Logger
 	now     func() time.Time
 
 	mu sync.Mutex
-	// A full half replaces the older one, so that memory is bounded and few fetches are forgotten.
+	// When recent is full, it replaces older: this bounds the memory and forgets old fetches first.
 	recent, older map[fetch]time.Time
 	pending       []inventory.Event
 	wake          chan struct{}
@@ -45,7 +46,8 @@ func newFetches(j Journal, log *slog.Logger, now func() time.Time) *fetches {
 	return &fetches{journal: j, log: log, now: now, recent: map[fetch]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
-// due reports whether a fetch must be recorded now, and remembers it.
+// due returns false if a fetch was recorded within recordEvery. Otherwise it remembers the fetch as recorded now and
+// returns true.
 func (f *fetches) due(k fetch, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +65,7 @@ func (f *fetches) due(k fetch, now time.Time) bool {
 	return true
 }
 
-// forget makes the next fetch due.
+// forget removes a fetch, so that it is due the next time.
 func (f *fetches) forget(k fetch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,9 +73,9 @@ func (f *fetches) forget(k fetch) {
 	delete(f.older, k)
 }
 
-// record stores that p's machine fetches metadata, and is called before the answer. No client waits for
-// it: the record is for display alone. The record of a run's document is written at once, also if the
-// client has disconnected, because a run proceeds by it. record returns false if that failed.
+// record records that the machine of p fetches metadata. It is called before the answer is sent. Events for plain
+// metadata are for display only, so they are written later. The event for a document of a run's plan is written at
+// once, even if the client has disconnected, because the run waits for it. record returns false if this write fails.
 func (f *fetches) record(ctx context.Context, p profile) bool {
 	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
 	now := f.now()
@@ -107,7 +109,7 @@ func (f *fetches) record(ctx context.Context, p profile) bool {
 	return true
 }
 
-// write reports whether events were written.
+// write writes events and returns false if that fails.
 func (f *fetches) write(ctx context.Context, events []inventory.Event) bool {
 	ctx, cancel := context.WithTimeout(ctx, writeWait)
 	defer cancel()
@@ -118,7 +120,7 @@ func (f *fetches) write(ctx context.Context, events []inventory.Event) bool {
 	return err == nil
 }
 
-// run writes records in batches until ctx ends, and then what is left.
+// run writes the waiting events in batches until ctx ends, and then the remaining ones.
 func (f *fetches) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -131,10 +133,10 @@ func (f *fetches) run(ctx context.Context) {
 		}
 		f.flush(context.WithoutCancel(ctx))
 	}
-	f.flush(context.WithoutCancel(ctx)) // what was added during the last one
+	f.flush(context.WithoutCancel(ctx)) // events that were added during the last flush
 }
 
-// flush writes the records that wait. Those that cannot be written are due again.
+// flush writes the waiting events. If that fails, it drops them and forgets their fetches, so that they are due again.
 func (f *fetches) flush(ctx context.Context) {
 	f.mu.Lock()
 	events := f.pending

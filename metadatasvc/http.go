@@ -19,7 +19,7 @@ const (
 	maxTokenTTL = 21600
 )
 
-// Handler answers
+// Handler returns the handler of these routes:
 //
 //	/                                         versions
 //	/{latest,1.0,YYYY-MM-DD}/…                EC2-style tree, by source address
@@ -31,8 +31,8 @@ const (
 //	PUT /latest/api/token                     IMDSv2, supported and not required
 //	POST /phone-home/<machine>/<nonce>        report of a system that a run has installed
 //
-// A slash at the end of a path makes no difference. A refused request gets the same
-// 404 for any reason.
+// A slash at the end of a path makes no difference. A client that is not authorized gets the same 404 as for an unknown
+// path.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -111,8 +111,8 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 	_, _ = w.Write(body) // a disconnected client asks again
 }
 
-// tokenOK checks the IMDSv2 token if one was sent. A token is optional because
-// cloud-init on bare metal sends none.
+// tokenOK reports whether the request has no IMDSv2 token or a valid one. A token is optional because cloud-init on
+// bare metal sends none.
 func (s *Server) tokenOK(r *http.Request) bool {
 	t := r.Header.Get(tokenHeader)
 	if t == "" {
@@ -127,8 +127,8 @@ func (s *Server) tokenOK(r *http.Request) bool {
 	return hmac.Equal(b, s.token(a, expiry)) && s.now().Unix() < expiry
 }
 
-// token returns an IMDSv2 token: its expiry, and a MAC over the expiry and the
-// caller's address. It is stateless, so any instance accepts it.
+// token returns the IMDSv2 token of the address a with the given expiry, in Unix seconds. It consists of the expiry and
+// a MAC over both. It is not stored, so each server with the same key accepts it.
 func (s *Server) token(a netip.Addr, expiry int64) []byte {
 	b := binary.BigEndian.AppendUint64(nil, uint64(expiry))
 	m := hmac.New(sha256.New, s.cfg.Key)
@@ -151,7 +151,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, ttlHeader+" must be 1 to 21600", http.StatusBadRequest)
 		return
 	}
-	a, _ := s.caller(r) // bySource has just read it
+	a, _ := s.caller(r) // ok is true: bySource has succeeded
 	body := hex.EncodeToString(s.token(a, s.now().Add(time.Duration(ttl)*time.Second).Unix()))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set(ttlHeader, strconv.Itoa(ttl))

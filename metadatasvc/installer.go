@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// runDocument returns a document of p's plan by name, or false if it does not exist. p
-// must be secret.
+// runDocument returns the document called name of the plan of p's run, with its references replaced, or false if there
+// is none. p.secret must be true.
 func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byte, bool, error) {
 	if s.cfg.Installers == nil || p.grant.ByOperator() {
 		return nil, false, nil
@@ -52,19 +52,18 @@ func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byt
 	return nil, false, nil
 }
 
-// maxReport limits the stored text of an installer's report, in bytes.
+// maxReport limits the stored message of an installer's report, in bytes.
 const maxReport = 512
 
-// Events that installers report, as Harvester names them.
+// Events in installers' reports, with the names that Harvester uses.
 const (
 	eventStarted   = "STARTED"
 	eventSucceeded = "SUCCEEDED"
 	eventFailed    = "FAILED"
 )
 
-// serveWebhook stores an installer's report, and answers 200 only after it is stored.
-// It does not depend on the secrets window: it reveals nothing, and a report still
-// counts while a question waits for the operator.
+// serveWebhook stores an installer's report. It returns 200 only after the report is stored. It works while the secrets
+// window is closed, too: it reveals nothing, and a report must count even if the run already waits for the operator.
 func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, capability, event string) {
 	g := s.grantOf(r.Context(), machine)
 	event = strings.ToUpper(event)
@@ -80,7 +79,7 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 	}
 
 	var err error
-	if event == eventStarted { // for display only
+	if event == eventStarted { // this event is for display only
 		err = s.journal.AppendEvents(r.Context(), []inventory.Event{{
 			Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot,
 			Kind: inventory.EventMetadata, At: s.now(), Count: 1, Message: "the installer has begun",
@@ -102,19 +101,18 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // if it is lost, the installer retries
+	_, _ = w.Write([]byte("ok\n")) // ignored: the installer retries if it gets no answer
 }
 
-// readMessage returns an installer's message as one line of printable ASCII: the field
-// message of a JSON object or a form, otherwise the whole text.
+// readMessage returns the message of an installer's report as one line of printable ASCII. The message is the field
+// "message" of a JSON object or a form, otherwise the whole body. status is 200, or 413 if the body is too large.
 func readMessage(w http.ResponseWriter, r *http.Request) (message string, status int) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPhoneHome))
 	if err != nil {
 		return "", http.StatusRequestEntityTooLarge
 	}
 	text := string(b)
-	// Do not rely on the content type: installers send JSON as text, and forms without
-	// a type.
+	// Try JSON whatever the content type is: installers send JSON as text.
 	var body struct {
 		Message string `json:"message"`
 	}

@@ -12,8 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// phoneHomeURL returns the phone-home URL of the profile's run, or "" if there is no run
-// or the caller may not know the URL.
+// phoneHomeURL returns the phone-home URL of the run of p, or "" if there is no run or the client must not get the URL.
 func (s *Server) phoneHomeURL(p profile) string {
 	if !p.secret && !p.byAddress || p.grant.Run == "" {
 		return ""
@@ -21,8 +20,8 @@ func (s *Server) phoneHomeURL(p profile) string {
 	return cloudinit.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
 }
 
-// bySource returns the non-secret profile of the machine with the caller's address. A machine with
-// UserDataByAddress also gets its user data while the secrets window is open.
+// bySource returns the non-secret profile of the machine that has the client's address, or false if there is none. If
+// UserDataByAddress is set and the secrets window is open, the profile also contains the user data.
 func (s *Server) bySource(r *http.Request) (profile, bool) {
 	addr, ok := s.caller(r)
 	if !ok {
@@ -36,7 +35,7 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	p := profile{machine: m, grant: g}
 	if m.UserDataByAddress && g.SecretsOpen(s.now()) && len(s.cfg.Key) > 0 {
 		user, vendor, err := s.machines.UserData(r.Context(), m.Name)
-		if err != nil { // the key file may be lost: the rest needs none
+		if err != nil { // the key file may be lost; the rest of the profile needs no key
 			s.logFailure(err, "reading user data")
 			return p, m.Name != ""
 		}
@@ -45,9 +44,9 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	return p, m.Name != ""
 }
 
-// caller returns the address of the client: the connection's or, if it comes
-// from a configured proxy, the right-most hop that is not such a proxy. A hop that cannot be parsed may be
-// any client, so ok is false; without the header, the proxy itself asks.
+// caller returns the address of the client. For a connection from a configured proxy, this is the right-most address in
+// X-Forwarded-For that is not such a proxy, or the address of the proxy if the header is missing. If an address in the
+// header cannot be parsed, the client is unknown and ok is false.
 func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -78,9 +77,9 @@ func (s *Server) isProxy(a netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// byCapability returns the full profile of a machine if the capability belongs to its
-// current run and the secrets window is open. It takes the same steps for an unknown
-// machine, a closed window and a wrong capability.
+// byCapability returns the profile with secrets of the named machine, if the capability belongs to its current run and
+// the secrets window is open, otherwise false. It does the same work for an unknown machine, a closed window and a
+// wrong capability, so that their timing reveals nothing.
 func (s *Server) byCapability(ctx context.Context, name, capability string) (profile, bool) {
 	m, err := s.machines.Machine(ctx, name)
 	if err != nil {
@@ -100,7 +99,7 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 	return profile{machine: m, grant: g, secret: true}, true
 }
 
-// grantOf returns the grant of a machine, or the zero Grant.
+// grantOf returns the grant of a machine, or the zero Grant if there is none or it cannot be read.
 func (s *Server) grantOf(ctx context.Context, machine string) inventory.Grant {
 	g, err := s.machines.Grant(ctx, machine)
 	if err != nil {

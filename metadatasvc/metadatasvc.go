@@ -1,10 +1,10 @@
-// Package metadatasvc answers installed systems: an EC2-style tree and a
-// NoCloud seed for cloud-init, rootio's /metadata, and phone-home.
+// Package metadatasvc is the HTTP metadata service for installers and installed systems. It serves an EC2-style tree
+// and a NoCloud seed for cloud-init, and /metadata for Tinkerbell's rootio action. It receives phone-home requests and
+// installers' reports.
 //
-// A request that is identified by its source address gets only the non-secret
-// profile, because another host on the network could take that address. Everything
-// else is served under a path that only the run's machine knows, and only while the
-// run's secrets window is open.
+// A client that is identified by its source address gets only the non-secret profile, because another host on the
+// network could take that address; inventory.Machine.UserDataByAddress is the only exception. Everything else is served
+// under a path that only the machine of the run knows, and only while the secrets window of the run is open.
 package metadatasvc
 
 import (
@@ -28,14 +28,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// New checks cfg and returns a server. Its error is an inventory.Problems.
+// New checks cfg and returns a Server. The error is an inventory.Problems.
 func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	var p inventory.Problems
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// Any host on the network can cause most of these log records: limit their rate.
+	// Any host on the network can cause log lines: limit their rate.
 	cfg.Log = slog.New(quietlog.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
@@ -70,8 +70,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}, nil
 }
 
-// Run serves on the configured addresses until ctx ends, and then returns nil.
-// An address that cannot be bound is an error with a remedy.
+// Run serves on the configured addresses until ctx ends, and then returns nil. If an address cannot be bound, it
+// returns an error with a remedy.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -81,7 +81,7 @@ func (s *Server) Run(ctx context.Context) error {
 		l, err := keptsocket.Listen(ctx, "tcp", addr)
 		if err != nil {
 			for _, l := range listeners {
-				_ = l.Close() // the error that is reported is the one above
+				_ = l.Close() // the error of Listen is returned instead
 			}
 			return fmt.Errorf("binding TCP %s for metadata: %w (%s)", addr, err,
 				httpserve.BindRemedy(err, "metadata addresses"))
@@ -89,7 +89,7 @@ func (s *Server) Run(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 
-	// What the last requests add is written after the listeners have ended.
+	// The writer ends after the listeners, so that the events of the last requests are written.
 	writer, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
 	writing.Go(func() { s.fetches.run(writer) })
@@ -102,12 +102,12 @@ func (s *Server) Run(ctx context.Context) error {
 	var errs []error
 	for range listeners {
 		errs = append(errs, <-ended)
-		cancel() // when one listener ends, stop the others
+		cancel() // if one listener fails, stop the others
 	}
 	return errors.Join(errs...)
 }
 
-// Requests counts those of the configured addresses.
+// Requests returns the counts of the requests that Run has served.
 func (s *Server) Requests() httpserve.RequestCounts { return s.requests.Counts() }
 
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
@@ -126,9 +126,8 @@ const (
 	awaitedLookup = 200 * time.Millisecond
 )
 
-// isAwaited reports whether an address is reserved for a machine that a run owns, whose
-// connections have priority. It is called for a new connection while all connections
-// are in use.
+// isAwaited reports whether source is the address of a machine that a run owns. Connections of such machines have
+// priority: isAwaited is called for a new connection when maxConns are open.
 func (s *Server) isAwaited(ctx context.Context, source netip.Addr) bool {
 	defer s.cfg.Guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)

@@ -10,18 +10,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// callerKind is what the nonce of a phone-home proves about the system that sent it.
+// callerKind is what the nonce in a phone-home request proves about the system that has sent it.
 type callerKind int
 
 const (
 	unknownSystem    callerKind = iota // wrong nonce, or no run owns the machine
-	installedSystem                    // the system that the current run has installed
-	unfinishedSystem                   // a system that the current run has not finished
-	earlierSystem                      // the system of an earlier run, during an open netboot window
+	installedSystem                    // system that the current run has installed
+	unfinishedSystem                   // system that the current run is still installing
+	earlierSystem                      // system of an earlier run, while the netboot window is open
 )
 
-// kindOf returns the kind of system that knows nonce. m is zero for an unknown machine.
-// It takes the same steps for known and unknown machines.
+// kindOf returns what nonce proves about its sender. For an unknown machine, m has only a name. kindOf does the same
+// work for known and unknown machines, so that its timing reveals nothing.
 func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, now time.Time) callerKind {
 	installation := inventory.Installation{}
 	if m.Installation != nil {
@@ -41,14 +41,13 @@ func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, no
 	return unknownSystem
 }
 
-// servePhoneHome records that a system reported. Its nonce is the evidence; the other
-// fields are for display. It answers 200 only after the event is stored, so that the
-// client otherwise retries.
+// servePhoneHome stores an event for a phone-home request. The nonce proves which system has sent it; the form fields
+// are for display only. It returns 200 only after the event is stored; otherwise the client retries.
 //
-// If a system phones home during the run's actions, the agent has died and left it
-// unfinished. That does not prove an installation. The answer is 503, because the run
-// may be about to assign its last action. During an open netboot window, any
-// phone-home means that the machine has booted its disk instead.
+// A phone-home during the actions of the run does not prove an installation: the agent has died, and the machine has
+// booted an unfinished system. The answer is 503, so that the client retries, because the run may be about to finish
+// its last action. While the netboot window is open, any phone-home means that the machine has booted from its disk
+// instead of the network.
 func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine, nonce string) {
 	m, err := s.machines.Machine(r.Context(), machine)
 	if err != nil {
@@ -75,7 +74,7 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		e.Message = "the installed system reported"
 	case g.NetbootOpen(s.now()):
 		e.Kind, e.Message = inventory.EventBootLost, "the system on the disk phoned home: this boot was lost"
-	default: // it only wakes the run, like a request for network boot
+	default: // an unfinished system: the event only wakes the run, as a network boot does
 		e.Kind, e.Message = inventory.EventRebooted, "a system that is not finished phoned home: that does not count"
 	}
 	if !s.appendEvent(r.Context(), e) || kind == unfinishedSystem {
@@ -83,7 +82,7 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // if it is lost, the client retries
+	_, _ = w.Write([]byte("ok\n")) // ignored: the client retries if it gets no answer
 }
 
 // appendEvent stores an event and returns false if that failed.
@@ -97,8 +96,8 @@ func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	return true
 }
 
-// readReportForm returns the form fields in which a system describes itself. If the form is
-// invalid, it answers the request and returns false.
+// readReportForm returns the form fields of a phone-home request that are kept, as JSON. If the form is invalid or too
+// large, it sends an error answer and returns false.
 func readReportForm(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, ok bool) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
 	if err := r.ParseForm(); err != nil {
@@ -118,7 +117,7 @@ func readReportForm(w http.ResponseWriter, r *http.Request) (detail json.RawMess
 	}
 	detail, err := json.Marshal(fields)
 	if err != nil {
-		detail = nil // a map of strings always encodes
+		detail = nil // never happens: a map of strings can always be encoded
 	}
 	return detail, true
 }

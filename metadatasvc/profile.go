@@ -5,18 +5,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// profile is what one caller may see.
+// profile is the data that one client may get.
 type profile struct {
 	machine inventory.Machine
 	grant   inventory.Grant
-	secret  bool // user-data and vendor-data, which carries the nonce
-	// byAddress: the user-data of the EC2 tree alone, see inventory.Machine.UserDataByAddress.
+	secret  bool // includes user-data, and vendor-data with the phone-home nonce
+	// byAddress includes user-data in the EC2 tree only; see inventory.Machine.UserDataByAddress.
 	byAddress bool
-	// document is the name of the requested document of the plan; "" = none.
+	// document is the name of the requested document of the plan, or "" for other requests.
 	document string
 }
 
-// boot returns the boot of g's run, or 0 without a run.
+// boot returns the number of the current boot of the run of g, or 0 if there is no run.
 func boot(g inventory.Grant) int {
 	if g.Run == "" {
 		return 0
@@ -24,5 +24,5 @@ func boot(g inventory.Grant) int {
 	return g.Boot
 }
 
-// hostname returns the machine's name in the tree.
+// hostname returns the host name of m in the metadata.
 func hostname(m inventory.Machine) string { return cloudinit.FQDN(m) }

@@ -12,8 +12,8 @@ import (
 //go:embed builtin/*.yaml
 var builtin embed.FS
 
-// Names of the built-in templates. The comment at the top of each installer's template lists what
-// it needs; the machine's user-data is its document.
+// Names of the built-in templates. In the template of an installer, the comment at the top lists what the template needs; its document is
+// the machine's user-data.
 const (
 	BuiltinImage           = "image"            // writes the image; cloud-init reads a CIDATA partition
 	BuiltinImageMetadata   = "image-metadata"   // writes the image; cloud-init reads the metadata server

@@ -12,7 +12,7 @@ type checker struct {
 	out  output
 	doc  document
 	data *Data // nil: check only what needs no data
-	// unknown reports whether a text contains a placeholder, so that its value cannot be checked.
+	// unknown reports whether a text contains a placeholder for data, so that it cannot be checked; nil = no text does.
 	unknown  func(string) bool
 	problems inventory.Problems
 }
@@ -28,7 +28,7 @@ func (c *checker) open(s string) bool { return c.unknown != nil && c.unknown(s) 
 // actionsPage documents the environment of every native action.
 const actionsPage = "docs/templates.md"
 
-// planner creates the actions of a run, and checks what depends on its machine.
+// planner makes the actions of a run, and checks what depends on the machine.
 type planner struct {
 	check    *checker
 	data     *Data
@@ -37,11 +37,11 @@ type planner struct {
 	warnings []string
 }
 
-// linter checks what the unrendered template shows of the actions, without a machine.
+// linter checks the actions as far as the unrendered template shows them, without a machine.
 type linter struct {
 	check   *checker
 	wrapped map[string]string // see unwrap
-	// unplannable are problems with which a template may be stored: see Template.
+	// unplannable becomes Template.Unplannable.
 	unplannable inventory.Problems
 }
 
@@ -49,8 +49,7 @@ type linter struct {
 type place struct {
 	source     strictyaml.Document
 	task, step string
-	// conditions means that the template has conditions, so a missing variable may exist for some
-	// machines.
+	// conditions means that the template contains conditions, so that a variable may be missing only in this rendering.
 	conditions bool
 }
 

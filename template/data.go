@@ -12,14 +12,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A field is one value that templates can read, with its name in Go and in JSON.
+// A field is one value that templates can read, with its names in Go and in JSON.
 type field[T any] struct {
 	goName, jsonName string
-	text             string // description for docs/templates.md; "" if the values in it are described instead
+	text             string // description for docs/templates.md; "" if the fields of the value are described instead
 	value            func(T) any
 }
 
-// top has a row for each name at the top of the data, except device_1, device_2 ….
+// top are the fields at the top of the data, except device_1, device_2 ….
 var top = []field[Data]{
 	{"machine", "", "name of the machine", func(d Data) any { return d.Machine.Name }},
 	{"image", "", "", Data.image},
@@ -64,7 +64,7 @@ func (d Data) image() any {
 	return fill(true, imageFields, d)
 }
 
-// fill returns the fields of from by name.
+// fill returns the values of rows for from, by their names.
 func fill[T any](n naming, rows []field[T], from T) map[string]any {
 	out := map[string]any{}
 	for _, f := range rows {
@@ -73,9 +73,8 @@ func fill[T any](n naming, rows []field[T], from T) map[string]any {
 	return out
 }
 
-// values returns the data of the template. It contains only maps and lists: the template cannot
-// call methods. The names under Hardware and hardware are those of Tinkerbell's Hardware
-// (v1alpha1), in Go and in JSON.
+// values returns the data for the template. It contains only maps, lists and simple values, so that the template cannot call methods. The
+// names in Hardware and hardware are the Go and JSON names of Tinkerbell's Hardware (v1alpha1).
 func (d Data) values() (map[string]any, error) {
 	v, reserved := map[string]any{}, map[string]bool{"references": true}
 	for _, f := range top {
@@ -110,7 +109,7 @@ func (d Data) values() (map[string]any, error) {
 	return v, problems.Err()
 }
 
-// texts joins all texts about the machine that an operator wrote.
+// texts returns all texts in m and d that an operator may have written, as one text.
 func texts(m inventory.Machine, d Data) string {
 	m.UserData, m.VendorData = inventory.Secret{}, inventory.Secret{}
 	b, err := json.Marshal([]any{m, d.Image, d.ImageURL, d.ImagesURL, d.HardwareMap})
@@ -120,7 +119,7 @@ func texts(m inventory.Machine, d Data) string {
 	return string(b)
 }
 
-// naming selects the Go or the JSON name of a field.
+// naming selects the name of a field: the Go name if it is true, otherwise the JSON name.
 type naming bool
 
 func (n naming) of(goName, jsonName string) string {
@@ -130,7 +129,7 @@ func (n naming) of(goName, jsonName string) string {
 	return jsonName
 }
 
-// A view is a machine with the names of Go or of JSON.
+// A view is a machine whose fields are shown with Go or JSON names.
 type view struct {
 	inventory.Machine
 	naming
@@ -177,7 +176,7 @@ var ipFields = []field[inventory.Interface]{
 	{"Gateway", "gateway", "router", func(i inventory.Interface) any { return address(i.Gateway) }},
 }
 
-// hardware returns .Hardware or .hardware.
+// hardware returns .Hardware if inGo is true, otherwise .hardware.
 func (d Data) hardware(inGo naming) map[string]any {
 	v := view{d.Machine, inGo}
 	fields := fill(inGo, hardwareFields, v)
@@ -190,8 +189,8 @@ func (d Data) hardware(inGo naming) map[string]any {
 		return fields
 	}
 
-	// .hardware is the whole object as in JSON. For short, it also has disks, interfaces and
-	// hostname at the top.
+	// .hardware is the whole object as in JSON. It also has disks, interfaces, hostname and labels at the top, for shorter
+	// expressions.
 	return map[string]any{
 		"metadata": map[string]any{"name": d.Machine.Name, "labels": labels}, "spec": fields,
 		"disks": v.disks(), "interfaces": v.interfaces(), "hostname": hostname(d.Machine), "labels": labels,
@@ -222,7 +221,7 @@ func hostname(m inventory.Machine) any {
 	return m.Name
 }
 
-// list returns the results of each for the elements of from.
+// list calls each for every element of from and returns the results.
 func list[T any](from []T, each func(T) any) []any {
 	out := []any{}
 	for _, x := range from {
@@ -245,8 +244,8 @@ func vlan(id int) string {
 	return fmt.Sprint(id)
 }
 
-// harmless replaces all characters in v that YAML might not read as plain text, in place. It
-// reports whether it changed anything.
+// harmless replaces, in place, all characters in the texts of v that YAML might not read as plain text. It reports whether it replaced
+// any.
 func harmless(v map[string]any) bool {
 	changed := false
 	var walk func(any) any
@@ -274,8 +273,8 @@ func harmless(v map[string]any) bool {
 	return changed
 }
 
-// harmlessText keeps letters, digits and the characters that have no meaning to YAML inside a word.
-// It replaces every other byte with x.
+// harmlessText returns s with every byte replaced by x that is not a letter, a digit or a character without a meaning in YAML at its
+// position.
 func harmlessText(s string) string {
 	const alnum = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	b := []byte(s)
@@ -295,10 +294,10 @@ func harmlessText(s string) string {
 	return string(b)
 }
 
-// placeholders returns data for checking a template without a machine: a text for every key that
-// the template uses. The function reports whether a text contains a placeholder.
+// placeholders returns data for checking a template without a machine: with a placeholder for every key that the template uses. The
+// returned function reports whether a text contains a placeholder.
 func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
-	const mark = "734000" // digits, so that a placeholder can replace a number, too
+	const mark = "734000" // digits, so that a placeholder is also valid in place of a number
 	m := inventory.Machine{Name: mark + "1", SSHKeys: []string{mark + "2"}}
 	for n := range 8 { // different, so that device_1 and device_2 are different workers
 		m.Interfaces = append(m.Interfaces, inventory.Interface{
@@ -330,8 +329,7 @@ func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
 // Data is the data for rendering a template.
 type Data struct {
 	Machine inventory.Machine
-	// Image is .image, and the image of image actions without an IMG_URL; nil if the machine has
-	// none.
+	// Image is .image, and the image for actions that write an image and have no IMG_URL; nil if the machine has no image.
 	Image *inventory.Image
 	// ImageURL is the URL from which the agent fetches Image.
 	ImageURL string
@@ -339,10 +337,10 @@ type Data struct {
 	ImagesURL string
 	// Images are the images of this server, by the URL from which the agent fetches them.
 	Images map[string]inventory.Image
-	// RequireDigest refuses images whose digest was not declared (security S18).
+	// RequireDigest: an image whose digest no one declared is a problem (security S18).
 	RequireDigest bool
 	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
 	UploadHosts []string
-	// HardwareMap is added to the data by its keys, as in Tinkerbell.
+	// HardwareMap are further values for the top of the data, by name, as in Tinkerbell.
 	HardwareMap map[string]string
 }

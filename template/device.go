@@ -8,7 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// findDiskAlias returns the disk that the template names, or else the first disk that the machine declares.
+// findDiskAlias returns the path for the run's disk: the disk that the template names, or else the first disk that the machine declares,
+// the first disk of its storage, or DefaultDisk.
 func (p *planner) findDiskAlias() string {
 	alias, path := p.check.findDisk()
 	switch m := p.data.Machine; {
@@ -24,7 +25,8 @@ func (p *planner) findDiskAlias() string {
 	return alias
 }
 
-// findDisk returns the disk that the template names first, and where; "" for none.
+// findDisk returns the disk that the template names first, and the path of the variable that names it; both are "" if there is none. It
+// adds a problem for each further disk.
 func (c *checker) findDisk() (alias, where string) {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
@@ -54,8 +56,9 @@ func (c *checker) findDisk() (alias, where string) {
 	return alias, where
 }
 
-// declares reports whether the storage of an action, in one of its environments, declares an array or a logical volume at
-// device, or a partition of another disk than its first. Without data, it reports whether a machine's storage may do so.
+// declares reports whether device is an array, a logical volume, or a partition of a disk other than the first one in the storage for an
+// action. The storage is the value of STORAGE in step or task, or else the machine's. If the machine is not known, declares reports
+// whether some machine's storage could declare device.
 func (c *checker) declares(task, step map[string]string, device string) bool {
 	text := cmp.Or(step[action.StorageVariable], task[action.StorageVariable])
 	if text == "" && c.data == nil {
@@ -63,14 +66,14 @@ func (c *checker) declares(task, step map[string]string, device string) bool {
 	}
 	storage, err := action.ParseStorage(cmp.Or(text, c.machineStorage()))
 	if err != nil {
-		return false // reported where it is read
+		return false // the check of STORAGE reports it
 	}
 	disk, _ := storage.Disk(device)
 	return disk != 0 && storage.Declares(device)
 }
 
-// checkDevice checks the device that an action names. It gives the action the machine's storage if that declares the device. disk
-// is the run's.
+// checkDevice checks the device that the environment of an action names. If the machine's storage declares the device, it also sets
+// STORAGE. disk is the path of the run's disk.
 func (p *planner) checkDevice(path, native string, env environment, disk string) {
 	variable := action.DiskVariable(native, env.values)
 	device := env.values[variable]
@@ -90,12 +93,13 @@ func (p *planner) checkDevice(path, native string, env environment, disk string)
 	}
 }
 
-// deviceVariables are the variables that action.CheckDevice reads, besides those that name a disk.
+// deviceVariables are the variables that action.CheckDevice reads, besides action.DiskVariables.
 var deviceVariables = []string{
 	action.PartitionVariable, action.AllDisksVariable, action.StorageVariable, action.FileSystemVariable, action.GrubDisksVariable,
 }
 
-// checkLiteralDevice checks the device that an action names as far as the template alone shows it.
+// checkLiteralDevice checks the device that an action names. It does nothing if the device, or a variable that action.CheckDevice reads,
+// may depend on data.
 func (l *linter) checkLiteralDevice(at place, native string, env environment) {
 	read := slices.Concat(deviceVariables, action.DiskVariables())
 	for _, v := range action.Describe(native).Variables {

@@ -15,58 +15,58 @@ const (
 	maxActions = 256
 )
 
-// document is a document of format 0.1.
+// document is a template of format 0.1.
 type document struct {
-	Version string `json:"version"`        // of the format: "0.1"
-	Name    string `json:"name,omitempty"` // under which the template is stored
+	Version string `json:"version"`        // version of the format: "0.1"
+	Name    string `json:"name,omitempty"` // name under which the template is stored
 	ID      string `json:"id,omitempty"`   // not read
-	// GlobalTimeout is the time of the whole run in seconds; default 7200, and the time of the installer.
+	// GlobalTimeout is the time limit of the whole run in seconds; default: 7200, plus the timeout of the installer.
 	GlobalTimeout action.Seconds `json:"global_timeout,omitempty"`
 	Tasks         []task         `json:"tasks,omitempty"` // carried out one after the other; at least one, or an installer
 
-	// Documents and Installer are extensions of Ingot: see installer.go.
+	// Documents and Installer are extensions of Ingot; see installer.go.
 
 	// Documents are what an installer or the installed system reads.
 	Documents []servedDocument `json:"documents,omitempty"`
-	// Installer is another installer, which the machine boots after the actions.
+	// Installer is an installer other than the agent, which the machine boots after the actions.
 	Installer *installer `json:"installer,omitempty"`
 }
 
 type task struct {
 	Name string `json:"name"` // unique in the template
-	// Worker is the machine: its name or the MAC of one of its interfaces; usually {{ .device_1 }}. The same in all tasks.
+	// Worker is the name of the machine or the MAC of one of its interfaces, usually {{ .device_1 }}. It is the same in all tasks.
 	Worker      string            `json:"worker,omitempty"`
-	Volumes     []string          `json:"volumes,omitempty"`     // of all its actions; kept and not used
-	Environment map[string]string `json:"environment,omitempty"` // variables of all its actions
+	Volumes     []string          `json:"volumes,omitempty"`     // for all actions of the task; kept and not used
+	Environment map[string]string `json:"environment,omitempty"` // variables for all actions of the task
 	Actions     []step            `json:"actions"`               // carried out one after the other
 }
 
 type step struct {
 	Name      string         `json:"name"`                 // unique in the task
-	Image     string         `json:"image"`                // the action: its name, or a reference of its container image
+	Image     string         `json:"image"`                // name of the action, or reference of its container image
 	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; 0 or none means the default, 3600
-	Command   []string       `json:"command,omitempty"`    // what rootio does; kept and not used by others
-	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the time is up: as on-failure
+	Command   []string       `json:"command,omitempty"`    // what rootio does; other actions do not use it
+	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the action times out; as in on-failure
 	// OnFailure is what the agent carries out when the action fails: the name of an action and its variables as NAME=VALUE,
 	// or echo and a text. The run still fails.
 	OnFailure   []string          `json:"on-failure,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // kept and not used
-	Environment map[string]string `json:"environment,omitempty"` // variables of the action; they win over those of the task
+	Environment map[string]string `json:"environment,omitempty"` // variables of the action; they override variables of the task
 	PID         string            `json:"pid,omitempty"`         // kept and not used
 	Namespaces  namespaces        `json:"namespaces,omitzero"`
 }
 
-// namespaces are of a container: they have no effect on the actions of the agent. Tinkerbell's templates contain them.
+// namespaces are the namespaces of a container. Templates of Tinkerbell may contain them; the agent's actions do not use them.
 type namespaces struct {
 	Network string `json:"network,omitempty"` // kept and not used
 	PID     string `json:"pid,omitempty"`     // kept and not used
 }
 
-// part is a part of a document that data must not change.
+// part is a part of a rendered template that data must not change.
 type part struct{ path, what string }
 
-// shape lists the structure of a document: its tasks, their actions and images, the names of the
-// variables that are set, and the number of other elements.
+// shape returns the structure of d, which data must not change: its tasks, their actions and images, the names of the variables that are
+// set, and the numbers of other elements.
 func (d document) shape() []part {
 	s := []part{
 		{"version", d.Version},
@@ -97,25 +97,25 @@ func (d document) shape() []part {
 	return append(s, d.installerShape()...)
 }
 
-// handlers are the lists of a step that the agent carries out when the step does not succeed, by their keys.
+// handlers returns on-timeout and on-failure of a step, by these keys.
 func (s step) handlers() map[string][]string {
 	return map[string][]string{"on-timeout": s.OnTimeout, "on-failure": s.OnFailure}
 }
 
-// handlerShape returns what data must not change in a handler: the action and the names of its variables.
+// handlerShape returns the part of a handler that data must not change: the name of the action and the names of its variables.
 func handlerShape(words []string) string {
 	names := slices.Clone(words[:min(1, len(words))])
 	for _, word := range words[len(names):] {
 		name, _, _ := strings.Cut(word, "=")
 		if words[0] == action.Echo {
-			name = "" // text
+			name = "" // data may change the text of echo
 		}
 		names = append(names, name)
 	}
 	return strings.Join(names, "\x00")
 }
 
-// Why all tasks have one worker, and what to do with tasks of another machine.
+// Texts for problems: why all tasks must have the same worker, and what to do with the tasks of another machine.
 const (
 	oneWorker = "a run writes to one machine, because its lease, its boots and its disk are that machine's"
 

@@ -13,12 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkEnvironments checks the actions' environments as far as possible without a machine. It returns
-// notes about variables that no action reads. It checks only values that are literal in src, the
-// unrendered template.
+// checkEnvironments checks the actions as far as possible without a machine: only values that src, the unrendered template, contains
+// literally. It returns the notes of noteUnread and noteMirrors.
 func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inventory.Problems) {
 	docs, err := strictyaml.Documents(l.check.out.file, []byte(src))
-	if err != nil || len(docs) != 1 { // an expression without quotes, or one on a line of its own
+	if err != nil || len(docs) != 1 { // src contains expressions without quotes, or on lines of their own
 		docs, err = strictyaml.Documents(l.check.out.file, []byte(withoutExpressions(src)))
 	}
 	if err != nil || len(docs) != 1 {
@@ -35,7 +34,7 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
 			if !ok {
-				continue // already reported, or unknown without data
+				continue // checkStep has reported it, or the image is not known without data
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			env := environmentOf(t, s)
@@ -52,8 +51,8 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 
 var expression = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
 
-// withoutExpressions replaces the expressions of a template: by nothing where a line has nothing else, such as a condition, and
-// otherwise by a text that no rendering gives. Lines keep their numbers.
+// withoutExpressions returns src with each expression replaced by a text that no value of data contains. A line that consists only of
+// expressions, such as a condition, becomes empty. Lines keep their numbers.
 func withoutExpressions(src string) string {
 	text := expression.ReplaceAllStringFunc(src, func(x string) string {
 		return "\x00" + strings.Repeat("\n", strings.Count(x, "\n"))
@@ -67,9 +66,9 @@ func withoutExpressions(src string) string {
 	return strings.ReplaceAll(strings.Join(lines, "\n"), "\x00", "DATA-OF-THE-MACHINE")
 }
 
-// checkVariables checks the variables of one action.
+// checkVariables checks the variables of one action whose values do not depend on data.
 func (l *linter) checkVariables(at place, native string, env environment) {
-	if digest := action.Describe(native).Digest; digest != "" { // the server knows the digests of its own images
+	if digest := action.Describe(native).Digest; digest != "" { // the server sets the digest of its own images
 		env = environment{maps.Clone(env.values), maps.Clone(env.from)}
 		env.setDefault(digest, strings.Repeat("0", 64), "")
 	}
@@ -113,7 +112,7 @@ func (l *linter) noteUnread(path, native string, env map[string]string) (notes i
 	return notes
 }
 
-// noteMirrors returns notes about the images of an action that count as native actions because a registry is taken for a mirror.
+// noteMirrors returns a note for each image of an action that is a native action only because its registry counts as a mirror.
 func (l *linter) noteMirrors(path string, s step) (notes inventory.Problems) {
 	images := map[string]string{"image": s.Image}
 	if outer := l.wrapped[path]; outer != "" {

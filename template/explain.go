@@ -10,18 +10,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Rendering is what the API shows of a template rendered for a machine.
+// A Rendering is a template rendered for a machine, as the API shows it.
 type Rendering struct {
 	Actions       []action.Action `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	DiskAlias     string          `json:"diskAlias,omitempty"`
 	Warnings      []string        `json:"warnings,omitempty"`
-	// Explanation is there if the request asks for it.
+	// Explanation is set if the request asks for it.
 	Explanation *Explanation `json:"explanation,omitempty"`
 }
 
-// An Explanation describes the origin of every part of a rendered template. It contains no values
-// of the environment.
+// An Explanation describes where each part of a rendered template comes from. It contains no values of environments.
 type Explanation struct {
 	DiskAlias     string              `json:"diskAlias"`
 	GlobalTimeout string              `json:"globalTimeout"`
@@ -34,14 +33,12 @@ type Explanation struct {
 type ActionExplanation struct {
 	Native string `json:"native"`
 	Rule   string `json:"rule"` // why the image selects this action
-	// Appended is the reason for an action that Ingot adds to the template's; "" for the template's
-	// actions.
+	// Appended is why Ingot added the action; "" for an action of the template.
 	Appended string `json:"appended,omitempty"`
 	Timeout  string `json:"timeout"`
-	Writes   bool   `json:"writes,omitempty"` // it needs the bound disk
+	Writes   bool   `json:"writes,omitempty"` // the action needs the bound disk
 	Leaves   bool   `json:"leaves,omitempty"`
-	// Environment has the origin of each variable's value. It includes variables that are not set
-	// but have a default.
+	// Environment is where the value of each variable comes from. It includes variables that are not set but have a default.
 	Environment map[string]string `json:"environment,omitempty"`
 	Adds        string            `json:"adds,omitempty"` // what Ingot adds later
 }
@@ -49,7 +46,7 @@ type ActionExplanation struct {
 // environment is the environment of an action with the origin of each variable.
 type environment struct{ values, from map[string]string }
 
-// environmentOf merges the environment of a step into the environment of its task; the step has priority.
+// environmentOf returns the environment of a step: its own variables, and those of its task that it does not set.
 func environmentOf(t task, s step) environment {
 	e := environment{map[string]string{}, map[string]string{}}
 	for k, v := range t.Environment {
@@ -70,14 +67,15 @@ func (e environment) setDefault(key, value, from string) {
 	}
 }
 
-// secretTexts describes the value of each secret reference.
+// secretTexts are the names of the data of templates that are rendered as references.
 var secretTexts = map[string]string{
 	inventory.RefPhoneHomeURL: ".phone_home_url", inventory.RefMetadataURL: ".metadata_url", inventory.RefNonce: ".nonce",
 	inventory.RefUserData: ".user_data", inventory.RefVendorData: ".vendor_data", inventory.RefDocumentsURL: ".documents_url",
 	inventory.RefWebhookURL: ".webhook_url", inventory.RefBootURL: ".boot_url",
 }
 
-// explain describes the origin of the parts of a rendered action.
+// explain describes where the parts of the rendered action a come from. given is the timeout in the template; 0 = none. It adds further
+// texts to e.from.
 func (e environment) explain(a action.Action, given action.Seconds) ActionExplanation {
 	native, _ := action.Native(a.Image)
 	row := action.Describe(native)
@@ -110,7 +108,7 @@ func (e environment) explain(a action.Action, given action.Seconds) ActionExplan
 	return out
 }
 
-// explain describes the system that the machine boots after the actions; "" for none.
+// explain describes the installer, which the machine boots after the actions; "" if i is nil.
 func (i *installer) explain() string {
 	if i == nil {
 		return ""

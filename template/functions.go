@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// denied are functions of sprig's hermetic set that templates cannot use.
+// denied are functions of sprig.HermeticTxtFuncMap that templates cannot use.
 var denied = []string{
 	// create large values from small ones
 	"until", "untilStep", "seq", "repeat",
@@ -29,17 +29,15 @@ var denied = []string{
 	"unixEpoch",
 }
 
-// functionNames returns the names of all functions, those of text/template among them.
+// functionNames returns the names of all functions that templates can call, including those of text/template.
 func functionNames() []string {
 	builtin := []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "index", "len"}
 	return slices.AppendSeq(builtin, maps.Keys(functions(newGuard(context.Background()))))
 }
 
-// functions returns the functions that templates can call: sprig's hermetic functions except
-// denied, and Tinkerbell's, all bounded by g.
+// functions returns the functions that templates can call: sprig's hermetic functions except denied, and Tinkerbell's, all limited by g.
 //
-// contains, hasPrefix and hasSuffix take the part before the whole, like sprig's ({{ .x | contains
-// "y" }}).
+// contains, hasPrefix and hasSuffix are sprig's: their first argument is the text to find ({{ .x | contains "y" }}).
 func functions(g *guard) template.FuncMap {
 	all := sprig.HermeticTxtFuncMap()
 	for _, name := range denied {
@@ -51,7 +49,7 @@ func functions(g *guard) template.FuncMap {
 		"netmaskToCIDR":         netmaskToPrefixLength,
 		"toYaml":                toYAML,
 		"fromYaml":              fromYAML,
-		// Functions of the standard library, to bound them like the others.
+		// Functions of the standard library, so that g limits them, too.
 		"printf":   fmt.Sprintf,
 		"print":    fmt.Sprint,
 		"println":  fmt.Sprintln,
@@ -66,8 +64,8 @@ func functions(g *guard) template.FuncMap {
 	return all
 }
 
-// A check refuses arguments for which a function would return a value that is too large, or would
-// take too long. The result's size can be checked only after the call.
+// A check returns an error for arguments with which a function would take too long or return a value that is too large. It is needed
+// because the size of the result can be measured only after the call.
 type check func(args []reflect.Value) error
 
 // checksOf returns the checks of the function with that name.
@@ -85,8 +83,8 @@ func checksOf(name string) (out []check) {
 	return out
 }
 
-// sizes are functions that return the largest possible size of a function's result, by the name in
-// lower case and without "must".
+// sizes are functions that compute the largest possible size of a template function's result from its arguments. The key is the name of
+// the template function in lower case and without "must".
 var sizes = map[string]func(args []reflect.Value) int{
 	"indent":  sizeIndented,
 	"nindent": sizeIndented,
@@ -105,11 +103,11 @@ func sizeIndented(a []reflect.Value) int {
 	return (strings.Count(a[1].String(), "\n")+1)*min(int(a[0].Int()), maxWeight+1) + a[1].Len()
 }
 
-// sizeReplaced assumes one match per character of the text, each replaced with a text that may
-// itself contain the whole match. It allows four times the usual size.
+// sizeReplaced assumes one match for each character of the text, and a replacement that may contain the whole match. Because this is
+// the worst case, it divides the size by four.
 func sizeReplaced(a []reflect.Value) int { return (a[1].Len() + 1) * (a[2].Len() + 1) / 4 }
 
-// sized returns a check that the result has an allowed size.
+// sized returns a check that fails if the result could be larger than maxWeight.
 func sized(size func(args []reflect.Value) int) check {
 	return func(args []reflect.Value) error {
 		if size(args) > maxWeight {
@@ -119,8 +117,7 @@ func sized(size func(args []reflect.Value) int) check {
 	}
 }
 
-// checkRegex bounds the product of the lengths of an expression and its text: RE2's time is linear
-// in both.
+// checkRegex limits the lengths of a regular expression and of the text that it searches: the time of RE2 is linear in both.
 func checkRegex(args []reflect.Value) error {
 	const maxRegex, maxText = 256, 16 << 10
 	if args[0].Len() > maxRegex || args[1].Len() > maxText {
@@ -132,7 +129,7 @@ func checkRegex(args []reflect.Value) error {
 
 var widths = regexp.MustCompile(`%[^a-zA-Z%]*`)
 
-// checkFormat refuses verbs of printf that repeat arguments or add megabytes of blanks.
+// checkFormat returns an error for a format of printf that could repeat arguments or add megabytes of blanks.
 func checkFormat(args []reflect.Value) error {
 	format := args[0].String()
 	if len(format) > 64<<10 {
@@ -152,7 +149,7 @@ func checkFormat(args []reflect.Value) error {
 	return nil
 }
 
-// formatPartition returns the path of a partition of a disk.
+// formatPartition returns the path of the partition with this number on a disk.
 func formatPartition(disk string, number int) string {
 	switch {
 	case strings.HasPrefix(disk, "/dev/disk/"):

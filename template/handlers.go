@@ -9,12 +9,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkHandlers checks what the action at path has for failures and time-outs.
+// checkHandlers checks on-timeout and on-failure of the action at path.
 func (c *checker) checkHandlers(path string, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		words := s.handlers()[key]
 		if slices.ContainsFunc(words, c.open) {
-			continue // its values are not known without data
+			continue // the words are not known without data
 		}
 		h, err := action.ParseHandler(words)
 		if err != nil {
@@ -27,8 +27,8 @@ func (c *checker) checkHandlers(path string, s step) {
 	}
 }
 
-// checkHandlerShells refuses data in a handler whose commands a shell reads (security S42). With data whose form is not known, any
-// word may be the interpreter.
+// checkHandlerShells adds a problem if a handler contains data and may pass it to a shell as commands (security S42). A word may set the
+// interpreter, and thereby a shell, if its name is not known without data.
 func (l *linter) checkHandlerShells(at place, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		words, shell, fromData := s.handlers()[key], false, false
@@ -57,7 +57,7 @@ func (p *planner) checkHandlerDisks(path string, s step, disk string) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		h, err := action.ParseHandler(s.handlers()[key])
 		if err != nil {
-			continue // reported
+			continue // checkHandlers reports it
 		}
 		second := false
 		for _, name := range action.DiskVariables() {

@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// setImage sets what an action fetches: the URL in its environment, or else the machine's image; and the digest of an image of
-// this server. What is written must be known before: it refuses a URL of another server without a digest, and an image of
-// this server that has another digest or is for another use.
+// setImage sets the URL and the digest of the file that an action fetches. If the URL is not set, it is the URL of the machine's image. For
+// an image of this server, setImage sets the digest, and adds a problem if another digest is set or the image is for another use. For
+// a URL of another server, it adds a problem if no digest is set: what is written must be known in advance.
 func (p *planner) setImage(path, native string, env environment) {
 	d, row := p.data, action.Describe(native)
 	if env.values[row.URL] == "" {
@@ -36,7 +36,7 @@ func (p *planner) setImage(path, native string, env environment) {
 		p.checkOwnImage(path, native, env, img)
 		return
 	}
-	// The agent refuses every qcow2 image before it writes; a name shows it before power.
+	// The agent refuses a qcow2 image before it writes. The suffix .qcow2 shows it already in the plan.
 	if shown := action.PublicURL(given); action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2") {
 		p.check.add(path+row.URL, "let the server convert it (ingot image add NAME URL), and name that image",
 			"%s is a qcow2 image of another server, which the agent does not read", shown)
@@ -49,7 +49,7 @@ func digestRemedy(variable string) string {
 	return "set " + variable + ", or add the file with: ingot image add NAME URL"
 }
 
-// imageAt returns the image of this server that agents fetch from address.
+// imageAt returns the image that agents fetch from address. ours is false if address is not of this server's images.
 func (d *Data) imageAt(address string) (img inventory.Image, ours bool) {
 	if img, ours = d.Images[address]; !ours && d.Image != nil && address == d.ImageURL {
 		return *d.Image, true
@@ -57,7 +57,7 @@ func (d *Data) imageAt(address string) (img inventory.Image, ours bool) {
 	return img, ours
 }
 
-// checkOwnImage checks that an image of this server is what an action can use, and sets its digest.
+// checkOwnImage checks that an action can use an image of this server, and sets the digest of the image.
 func (p *planner) checkOwnImage(path, native string, env environment, img inventory.Image) {
 	row := action.Describe(native)
 	p.checkDeclared(path+row.URL, img)
@@ -71,7 +71,7 @@ func (p *planner) checkOwnImage(path, native string, env environment, img invent
 
 	want, err := action.SHA256(env.values, row.Digest)
 	if err != nil {
-		return // reported with the other variables
+		return // the check of the variable reports it
 	}
 	if want != "" && !img.HasDigest(want) {
 		p.check.add(path+row.Digest, "correct it, or store that image again: ingot image add "+img.Name+" FILE",
@@ -82,7 +82,7 @@ func (p *planner) checkOwnImage(path, native string, env environment, img invent
 	}
 }
 
-// checkDeclared refuses, or warns of, an image whose digest was computed only by this server (security S18).
+// checkDeclared adds a warning for an image whose digest no one declared, or a problem if RequireDigest is set (security S18).
 func (p *planner) checkDeclared(path string, img inventory.Image) {
 	if !img.FirstSeen {
 		return
@@ -97,7 +97,7 @@ func (p *planner) checkDeclared(path string, img inventory.Image) {
 	}
 }
 
-// checkUpload refuses an action that sends the content of a disk to a host that the configuration does not list (security S59).
+// checkUpload adds a problem if an action sends the content of a disk to a host that is not in UploadHosts (security S59).
 func (p *planner) checkUpload(path, native string, env environment) {
 	variable := action.Describe(native).Upload
 	if variable == "" {
@@ -110,8 +110,8 @@ func (p *planner) checkUpload(path, native string, env environment) {
 	}
 }
 
-// checkForeignURL returns a problem if an action fetches a file of another server without a digest: no server knows it then. The
-// template alone shows it for an address that this server never has.
+// checkForeignURL adds to l.unplannable if an action fetches a file of another server without a digest. It checks only URLs that do not
+// depend on data and cannot be of this server.
 func (l *linter) checkForeignURL(at place, native string, env environment) {
 	row := action.Describe(native)
 	given, digest := env.values[row.URL], env.values[row.Digest]

@@ -21,20 +21,20 @@ const (
 
 // servedDocument is an entry of documents:, an extension of Tinkerbell's format.
 type servedDocument struct {
-	Name     string `json:"name"`               // last element of its URL
-	Kind     string `json:"kind,omitempty"`     // how it is checked; default: text
+	Name     string `json:"name"`               // last element of the document's URL
+	Kind     string `json:"kind,omitempty"`     // kind by which the document is checked; default: text
 	Contents string `json:"contents,omitempty"` // default: the machine's user-data
 }
 
 // installer is the value of installer:, an extension of Tinkerbell's format.
 type installer struct {
-	Kernel string   `json:"kernel"` // image of the inventory
-	Initrd []string `json:"initrd"` // images of the inventory, in the order in which they are loaded
-	// Payload is the image that the installer fetches last: its delivery spends the boot. Default: the last initrd.
+	Kernel string   `json:"kernel"` // name of an image
+	Initrd []string `json:"initrd"` // names of images, in the order in which they are loaded
+	// Payload is the image that is fetched last: its complete delivery spends the boot. Default: the last initrd.
 	Payload    string         `json:"payload,omitempty"`
-	Parameters []string       `json:"parameters,omitempty"` // of the kernel
+	Parameters []string       `json:"parameters,omitempty"` // parameters of the kernel
 	Complete   string         `json:"complete"`             // what shows that the installer has ended
-	Timeout    action.Seconds `json:"timeout,omitempty"`    // seconds after its last payload; default 5400
+	Timeout    action.Seconds `json:"timeout,omitempty"`    // seconds that the installer may take after the delivery of payload; default 5400
 }
 
 func (i *installer) timeout() action.Seconds {
@@ -60,8 +60,7 @@ func (i *installer) plan() *inventory.Installer {
 	return out
 }
 
-// documents returns the documents of the plan. A document without contents is the machine's
-// user-data.
+// documents returns the documents for the plan. A document without contents gets a reference to the machine's user-data.
 func (d document) documents() []inventory.Document {
 	var out []inventory.Document
 	for _, x := range d.Documents {
@@ -77,7 +76,7 @@ func (d document) documents() []inventory.Document {
 	return out
 }
 
-// installerShape lists the documents and the installer for shape.
+// installerShape returns the parts of shape that are about the documents and the installer.
 func (d document) installerShape() []part {
 	s := []part{{"documents", fmt.Sprint(len(d.Documents))}}
 	for n, x := range d.Documents {

@@ -30,7 +30,7 @@ const (
 	maxArgs   = 1_000     // arguments of one call
 )
 
-// errLimit means that a template exceeds a limit of its time or size.
+// errLimit means that a template exceeds a limit of time or size.
 var errLimit = errors.New("limit of templates")
 
 type limitError string
@@ -40,13 +40,13 @@ func (e limitError) Is(target error) bool { return target == errLimit }
 
 const errLarge = limitError("makes a value that is too large")
 
-// limitProblems are Problems that match errLimit.
+// limitProblems are Problems that also match errLimit.
 type limitProblems struct{ inventory.Problems }
 
 func (p limitProblems) Is(target error) bool { return target == errLimit }
 func (p limitProblems) Unwrap() error        { return p.Problems }
 
-// guard counts the work of one rendering. It must not be shared.
+// guard counts and limits the work of one rendering. Each rendering needs its own guard.
 type guard struct {
 	ctx    context.Context
 	steps  int
@@ -58,13 +58,14 @@ type guard struct {
 	err    error
 }
 
-// mark means that the output from line out onward comes from line src of the source.
+// mark means that line out of the output, and the lines after it up to the next mark, come from line src of the source and the lines after
+// it.
 type mark struct{ out, src int }
 
 func newGuard(ctx context.Context) *guard { return &guard{ctx: ctx} }
 
-// stop ends the rendering and returns its first reason. The reason is kept because text/template
-// wraps it in text that means nothing to the template's author.
+// stop makes the rendering end, and returns the reason. Only the first reason is stored, in g.err, because text/template wraps it in a text
+// that the author of the template would not understand.
 func (g *guard) stop(format string, args ...any) error {
 	if g.err == nil {
 		g.err = limitError(fmt.Sprintf(format, args...))
@@ -96,8 +97,8 @@ func (g *guard) Write(p []byte) (int, error) {
 
 // Names of the functions that are inserted between the parts of the template.
 const (
-	hookAt   = "ingotAt"   // a piece of text or an action of a source line starts
-	hookCall = "ingotCall" // a named template starts
+	hookAt   = "ingotAt"   // called before each piece of text and each action, with its line in the source
+	hookCall = "ingotCall" // called at the start of each named template
 )
 
 func (g *guard) hooks() template.FuncMap {
@@ -140,8 +141,7 @@ func treesOf(t *template.Template) (trees []*parse.Tree) {
 	return trees
 }
 
-// execute renders src. Its error is an inventory.Problems, which also matches errLimit if a limit
-// was exceeded.
+// execute renders src with data. Its error is an inventory.Problems, which also matches errLimit if a limit was exceeded.
 func execute(ctx context.Context, file, src string, data map[string]any) (output, error) {
 	g := newGuard(ctx)
 	t, err := prepare(file, src, g)
@@ -181,7 +181,7 @@ var (
 	notDefined    = regexp.MustCompile(`function "([^"]*)" not defined`)
 )
 
-// templateProblem converts an error of text/template.
+// templateProblem converts an error of text/template to a Problem.
 func templateProblem(file string, err error) inventory.Problem {
 	p := inventory.Problem{File: file, What: err.Error()}
 	m := templateError.FindStringSubmatch(err.Error())
@@ -205,7 +205,7 @@ func templateProblem(file string, err error) inventory.Problem {
 	return p
 }
 
-// missing returns the names that exist in place of a missing key.
+// missing returns the remedy for a missing key of data: what is an error message of text/template.
 func missing(what string, data map[string]any) string {
 	m := noEntry.FindStringSubmatch(what)
 	if m == nil {
@@ -229,8 +229,8 @@ func missing(what string, data map[string]any) string {
 	return "known: " + strings.Join(keys, " ") + "; more come by the hardware map"
 }
 
-// lines finds the line of a position in a source.
-type lines []int // where each line starts
+// lines are the positions in a source at which its lines start.
+type lines []int
 
 func newLines(src string) lines {
 	l := lines{0}
@@ -242,7 +242,7 @@ func newLines(src string) lines {
 	return l
 }
 
-// of returns the line of n, starting at 1.
+// of returns the number of the line that contains n, starting at 1.
 func (l lines) of(n parse.Node) int {
 	i, found := slices.BinarySearch(l, int(n.Position()))
 	if found {
@@ -251,8 +251,8 @@ func (l lines) of(n parse.Node) int {
 	return i
 }
 
-// instrument inserts hooks into a template: at its start, at the start of each branch and of each
-// loop pass, and before everything that prints.
+// instrument inserts calls of the hooks into a template: at its start, at the start of each branch and of each loop pass, and before each
+// node.
 func instrument(t *parse.Tree, at lines) {
 	marked := func(n parse.Node) parse.Node {
 		return hook(hookAt, &parse.NumberNode{NodeType: parse.NodeNumber, IsInt: true, Int64: int64(at.of(n))})
@@ -280,7 +280,7 @@ func instrument(t *parse.Tree, at lines) {
 	t.Root.Nodes = slices.Insert(t.Root.Nodes, 0, hook(hookCall))
 }
 
-// hook returns a node that calls a hook.
+// hook returns a node that calls the hook called name.
 func hook(name string, args ...parse.Node) parse.Node {
 	call := &parse.CommandNode{NodeType: parse.NodeCommand, Args: append([]parse.Node{parse.NewIdentifier(name)}, args...)}
 	return &parse.ActionNode{
@@ -302,7 +302,7 @@ func branchOf(n parse.Node) *parse.BranchNode {
 	return nil
 }
 
-// walkNodes calls f for every node under n.
+// walkNodes calls f for n and for every node below it.
 func walkNodes(n parse.Node, f func(parse.Node)) {
 	if n == nil || reflect.ValueOf(n).IsNil() {
 		return
@@ -337,7 +337,7 @@ func walkNodes(n parse.Node, f func(parse.Node)) {
 	}
 }
 
-// weigh returns an error for a value that is too large, or that contains itself.
+// weigh returns an error if v is too large, nested too deeply, or contains itself.
 func weigh(v reflect.Value) error {
 	if !v.IsValid() {
 		return nil
@@ -346,7 +346,7 @@ func weigh(v reflect.Value) error {
 	return weighPart(v, 0, &left)
 }
 
-// weighPart subtracts the weight of v from left.
+// weighPart subtracts the weight of v, at this depth of a value, from left. It returns an error if v exceeds a limit or left is negative.
 func weighPart(v reflect.Value, depth int, left *int) error {
 	*left--
 	if depth > maxNested {
@@ -394,8 +394,8 @@ func weighPart(v reflect.Value, depth int, left *int) error {
 
 var errorType = reflect.TypeFor[error]()
 
-// bounded wraps a function of a template: each call is a step, its arguments have to pass the
-// checks, and the size of the arguments and of the result is limited.
+// bounded returns f with limits, as a function for templates: each call is a step, its arguments have to pass the checks, and the sizes of
+// the arguments and of the result are limited.
 func (g *guard) bounded(f any, checks []check) any {
 	fn := reflect.ValueOf(f)
 	t := fn.Type()
@@ -417,7 +417,7 @@ func (g *guard) bounded(f any, checks []check) any {
 	}).Interface()
 }
 
-// call calls a function with the limits on its arguments and its result.
+// call calls fn with the limits of bounded.
 func (g *guard) call(fn reflect.Value, args []reflect.Value, checks []check) (result reflect.Value, err error) {
 	if err := g.step(); err != nil {
 		return result, err

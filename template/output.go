@@ -7,7 +7,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// output is a rendered text with its relation to the source.
+// output is a rendered text, with marks that say which line of the source each line comes from.
 type output struct {
 	file  string
 	text  string
@@ -26,7 +26,7 @@ func (o output) sourceLine(n int) int {
 	return src
 }
 
-// document parses the rendered text.
+// document parses the rendered text. Its problems have lines of the source.
 func (o output) document() (document, error) {
 	var doc document
 	err := strictyaml.Decode(o.file, []byte(o.text), &doc)

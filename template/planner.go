@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// makeActions creates the actions of the run and checks what depends on the machine.
+// makeActions returns the rendered template with the actions of the run, and checks what depends on the machine.
 func (p *planner) makeActions() Rendered {
 	r := Rendered{Name: p.check.doc.Name, GlobalTimeout: p.check.doc.GlobalTimeout}
 	p.why.GlobalTimeout = "the template"
@@ -41,7 +41,7 @@ func (p *planner) makeActions() Rendered {
 	return r
 }
 
-// appendReboot adds a reboot unless the last action leaves the agent.
+// appendReboot adds a reboot at the end, unless the agent ends with the last action anyway.
 func (p *planner) appendReboot(r *Rendered) {
 	last := r.Actions[len(r.Actions)-1]
 	if native, _ := action.Native(last.Image); action.Leaves(native) {
@@ -64,7 +64,7 @@ func taken(actions []action.Action, task, name string) bool {
 	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
 }
 
-// checkWorker checks that a task is for this machine.
+// checkWorker adds a problem if the worker of a task is not this machine.
 func (p *planner) checkWorker(path string, t task) {
 	worker, m := t.Worker, p.data.Machine
 	if worker == "" || worker == m.Name {
@@ -131,15 +131,15 @@ type Rendered struct {
 	Name          string
 	Actions       []action.Action
 	GlobalTimeout action.Seconds
-	// DiskAlias is the path that the actions use for the disk of the run. It does not identify the
-	// disk: the agent replaces the path and its partitions with the bound disk.
+	// DiskAlias is the path that the actions use for the run's disk. It does not identify the disk: the agent replaces this path,
+	// and the paths of its partitions, by those of the bound disk.
 	DiskAlias string
-	// Installer is the system that the machine boots after the actions, nil for none. Documents are
-	// what it or the installed system fetches.
+	// Installer is the installer that the machine boots after the actions; nil for none. Documents are what the installer or the
+	// installed system fetches.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
-	// Warnings are about what is allowed and yet may surprise.
+	// Warnings are texts about settings that are allowed but may be unintended.
 	Warnings []string `json:",omitempty"`
-	// Explanation describes the origin of all of this.
+	// Explanation describes where the other fields come from.
 	Explanation Explanation `json:"-"`
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Schema returns the JSON Schema of an unrendered template, which is YAML with data in quoted
-// texts.
+// Schema returns the JSON Schema of a template before it is rendered. It accepts expressions of text/template within quoted texts.
 func Schema() strictyaml.Schema {
 	variables := strictyaml.Schema{}
 	for _, name := range action.Natives() {
@@ -34,10 +33,10 @@ func Schema() strictyaml.Schema {
 	})
 }
 
-// madeOfData is the rule for a text that contains data.
+// madeOfData is the rule for a text that contains an expression, whose value depends on data.
 var madeOfData = strictyaml.Schema{"pattern": `\{\{`}
 
-// orData is the rule for a text that is one of words or contains data.
+// orData returns the rule for a text that is one of words or contains an expression.
 func orData(words ...string) strictyaml.Schema {
 	return strictyaml.Schema{"anyOf": []any{strictyaml.OneOf(words...), madeOfData}}
 }

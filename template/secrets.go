@@ -10,17 +10,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// refs are the secret references. A template's .nonce and the like are rendered to these markers.
-// The markers stay in the plan; Resolve replaces them when the action is assigned to the agent. To
-// YAML, they are plain words everywhere.
+// refs are the references to secrets. Rendering a template replaces .nonce and the like by these references. The plan contains them;
+// Resolve replaces them when the action is assigned to the agent. Anywhere in YAML, a reference is plain text.
 var refs = []string{
 	inventory.RefPhoneHomeURL, inventory.RefMetadataURL, inventory.RefNonce, inventory.RefUserData,
 	inventory.RefVendorData, inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefBootURL,
 }
 
-// Resolve returns a copy of a in which lookup has replaced every secret reference in the
-// environment, the command and the handlers. It calls lookup once per reference with the whole marker, one of the
-// Ref constants. An error of lookup is wrapped with the reference, never with its value.
+// Resolve returns a copy of a in which every reference to a secret is replaced by the result of lookup: in the environment, the command
+// and the handlers. It calls lookup once for each reference, which is one of the Ref constants of package inventory. An error of
+// lookup is wrapped with the reference, never with a value.
 func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.Action, error) {
 	known := map[string]string{}
 	var failed error
@@ -61,7 +60,7 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 	return a, nil
 }
 
-// Refers reports whether a contains the secret reference ref.
+// Refers reports whether a contains the reference ref.
 func Refers(a action.Action, ref string) bool {
 	found := false
 	_, err := Resolve(a, func(r string) (string, error) {

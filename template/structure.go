@@ -107,8 +107,8 @@ func (c *checker) checkStep(path string, a step, names map[string]bool, last boo
 
 func knownActions() string { return strings.Join(action.Names(), ", ") }
 
-// checkWorkers checks that all tasks name the same worker. Whether that is the run's machine is known
-// only with data.
+// checkWorkers checks that all tasks have the same worker. checkWorker then checks that it is the run's machine, which is known only with
+// data.
 func (c *checker) checkWorkers() {
 	first := -1
 	for i, t := range c.doc.Tasks {
@@ -204,7 +204,7 @@ func (c *checker) checkInstaller() {
 	c.checkLastAction()
 }
 
-// checkCompletion checks how the end of the installer is detected.
+// checkCompletion checks complete, which says how the end of the installer is detected.
 func (c *checker) checkCompletion(complete string) {
 	known := inventory.Completions()
 	if !c.open(complete) && !slices.Contains(known, complete) {
@@ -224,7 +224,7 @@ func (c *checker) checkCompletion(complete string) {
 	}
 }
 
-// checkLastAction checks that the last action lets the machine boot the installer.
+// checkLastAction adds a problem if an action with which the agent ends is not a reboot: the machine could not boot the installer then.
 func (c *checker) checkLastAction() {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
@@ -243,8 +243,7 @@ func (c *checker) checkImageName(path, name string) {
 	}
 }
 
-// secretElsewhere are references that may not appear on a kernel command line, because every
-// process can read it (security S44).
+// secretElsewhere are references that must not be on a kernel command line, which every process can read (security S44).
 var secretElsewhere = []string{inventory.RefNonce, inventory.RefPhoneHomeURL, inventory.RefUserData, inventory.RefVendorData}
 
 func (c *checker) checkParameter(path, a string) {

@@ -1,12 +1,10 @@
 // Package template renders a Tinkerbell template (format 0.1) for a machine into the actions of a
 // run.
 //
-// A template is YAML with Go's text/template in it. Rendering is strict: a missing key is an error.
-// The functions are a fixed set that cannot access anything outside and cannot take long. The
-// rendered document is checked again, because data could contain YAML. A rendering cannot be killed
-// from outside the process, so it limits itself: every loop pass, every call of a named template
-// and every function call is a step that checks the deadline, and no value may become so large that
-// a single step takes long. See limits.go.
+// A template is YAML that contains expressions of Go's text/template. A missing key is an error. Templates can call only a fixed set of
+// functions, which access nothing outside and cannot take long. After rendering, the document is checked again, because data could
+// contain YAML. A rendering cannot be stopped from outside, so it limits itself: every loop pass, every call of a named template and
+// every function call is a step that checks the deadline, and no value may become so large that one step takes long. See limits.go.
 package template
 
 import (
@@ -22,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Time-outs of templates that have none or 0: every action has a time-out greater than zero.
+// Time-outs that are used if the template gives none or 0. Every action thus has a time-out greater than zero.
 const (
 	DefaultActionTimeout action.Seconds = 3600
 	DefaultGlobalTimeout action.Seconds = 7200
@@ -34,17 +32,17 @@ const DefaultDisk = "/dev/sda"
 // renderTime is the time limit of a rendering if the caller's deadline is later.
 const renderTime = 5 * time.Second
 
-// A Template has been parsed and can be rendered.
+// A Template is a parsed template.
 type Template struct {
 	File   string // file name given to Parse, for messages
 	Name   string // name in the document; "" if it depends on data
 	Source string
 	// Keys are the top-level names of data that the template uses (device_1, Hardware …), sorted.
 	Keys []string
-	// Notes are about variables that are set but never read.
+	// Notes are remarks about variables that no action reads, and about images from registries that count as mirrors.
 	Notes inventory.Problems
-	// Unplannable are problems that end each run in its plan. The template may be stored with them: adding something to the
-	// server, such as an image, solves them.
+	// Unplannable are problems with which every run would fail in the phase plan. A template with such problems may be stored,
+	// because adding something to the server, such as an image, can solve them.
 	Unplannable inventory.Problems
 }
 
@@ -80,7 +78,7 @@ func Parse(file string, src []byte) (*Template, error) {
 			problems = append(problems, p...)
 		}
 
-		// Other errors may be caused by missing data: {{ index .list 3 }}.
+		// Errors that are not limits are ignored, because missing data may be the cause: {{ index .list 3 }}.
 		t.Name = literalName(t.Source)
 		return t, problems.Err()
 	}
@@ -109,8 +107,7 @@ func Parse(file string, src []byte) (*Template, error) {
 
 var nameLine = regexp.MustCompile(`(?m)^name:[ \t]*["']?([A-Za-z0-9._-]+)["']?[ \t]*(#.*)?\r?$`)
 
-// literalName returns the name in src, which cannot be rendered without data; "" if src has none or
-// the name depends on data.
+// literalName returns the name of the template src without rendering it; "" if src has no name or the name depends on data.
 func literalName(src string) string {
 	if m := nameLine.FindStringSubmatch(src); m != nil {
 		return m[1]
@@ -118,9 +115,8 @@ func literalName(src string) string {
 	return ""
 }
 
-// Render renders the template src with d. name is the template's name; messages contain it in place
-// of a file. Problems of the template, or of the data for this template, are an inventory.Problems
-// with lines of src.
+// Render renders the template src with the data d. name is the template's name, which messages contain in place of a file name. Problems
+// of the template, or of the data for it, are an inventory.Problems with lines of src.
 func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	ctx, cancel := context.WithTimeout(ctx, renderTime)
 	defer cancel()
@@ -155,8 +151,8 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	return r, nil
 }
 
-// sameShape renders the template again with data in which everything that YAML could interpret is
-// replaced. If a value has added tasks, actions or keys to the document, the two documents differ.
+// sameShape returns an error if a value of the data has changed the structure of doc, for example by adding a task. To find out, it renders
+// the template again with data in which harmless has replaced everything that YAML could interpret, and compares the structures.
 func sameShape(ctx context.Context, src string, d Data, out output, doc document) error {
 	values, err := d.values()
 	if err != nil {
@@ -196,8 +192,7 @@ func sameShape(ctx context.Context, src string, d Data, out output, doc document
 	}}
 }
 
-// usedKeys returns the top-level names of data that the template uses, with the line of the first
-// use.
+// usedKeys returns the top-level names of data that the template uses. The values are the lines of the first uses.
 func usedKeys(src string, trees []*parse.Tree) map[string]int {
 	keys, at := map[string]int{}, newLines(src)
 	note := func(n parse.Node, names []string) {

@@ -8,9 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// unwrap puts in place of each waitdaemon the action that it starts, or that does what the command of
-// its container does. One whose environment is wrong, or not known without data, stays: its check
-// reports it. It returns the images of the waitdaemons by the paths of the actions.
+// unwrap replaces each waitdaemon by the action that it starts, or by the action that does the same as the command of its container. A
+// waitdaemon stays if its environment is wrong, which its check reports, or not known without data. unwrap returns the images of the
+// replaced waitdaemons, by the path of the action.
 func (c *checker) unwrap() map[string]string {
 	wrapped := map[string]string{}
 	for i, t := range c.doc.Tasks {
@@ -42,7 +42,7 @@ func (c *checker) unwrap() map[string]string {
 	return wrapped
 }
 
-// explainWrapped says that the action at path takes the place of a waitdaemon.
+// explainWrapped adds to why.Rule that the action at path replaces a waitdaemon, if it does.
 func (p *planner) explainWrapped(path string, why *ActionExplanation) {
 	if outer := p.wrapped[path]; outer != "" {
 		why.Rule = strings.Join([]string{outer + " starts it", why.Rule}, "; ")

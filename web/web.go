@@ -1,7 +1,7 @@
-// Package web is the page of Ingot: what every machine is doing now, live.
+// Package web serves the web page of Ingot, which shows live what every machine is doing.
 //
-// The page is built from src by vite into dist, which is embedded. Without
-// node, dist holds nothing but .gitkeep, and a text takes the page's place.
+// vite builds the page from src into dist, which is embedded into the binary. In a build without node, dist contains
+// only .gitkeep, and a text is served instead of the page.
 package web
 
 import (
@@ -20,9 +20,8 @@ import (
 //go:embed all:dist
 var dist embed.FS
 
-// Policy is the Content-Security-Policy under which the page is served and
-// works. Trusted types make the browser refuse every way of turning text into
-// markup or script, so that what a machine supplies stays text.
+// Policy is the Content-Security-Policy of the page. Because of trusted types, the browser refuses to turn strings into
+// markup or script, so text that a machine has sent always stays text.
 const Policy = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -30,8 +29,8 @@ const placeholder = "Ingot runs, but this binary was built without its page.\n" 
 	"Build it with: make web build\n" +
 	"Until then, use the command line: ingot status\n"
 
-// Handler serves the page at / and its assets, by GET and HEAD. It needs no
-// log-in: the page holds no data and asks the API, which does.
+// Handler serves the page at / and its assets, for GET and HEAD. It does not authenticate: the page contains no data
+// and reads it from the API, which requires a login.
 func Handler() http.Handler {
 	sub, err := fs.Sub(dist, "dist")
 	if err != nil {
@@ -48,7 +47,7 @@ type file struct {
 
 func handler(fsys fs.FS) http.Handler {
 	files := map[string]file{}
-	// An embedded file system cannot fail to be read.
+	// Reading an embedded file system does not fail.
 	_ = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasPrefix(path.Base(name), ".") {
 			return err
@@ -85,7 +84,7 @@ func handler(fsys fs.FS) http.Handler {
 		h.Set("Content-Type", f.kind)
 		h.Set("ETag", f.etag)
 		if strings.HasPrefix(r.URL.Path, "/assets/") {
-			// The names hold a digest of the content.
+			// The file names contain a digest of the content.
 			h.Set("Cache-Control", "public, max-age=31536000, immutable")
 		} else {
 			h.Set("Cache-Control", "no-cache")
@@ -99,8 +98,8 @@ func newFile(body []byte, kind string) file {
 	return file{body: body, kind: kind, etag: `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
-// contentTypes replace the host's MIME table, which differs from host to host and
-// sometimes calls JavaScript text/plain.
+// contentTypes are used in place of the MIME table of the host, which differs between hosts and sometimes maps
+// JavaScript to text/plain.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".js":   "text/javascript; charset=utf-8",

@@ -1,10 +1,8 @@
-// Package agent runs on the machine that is being provisioned. It redeems the claim of its boot,
-// asks for one action after another, carries each out and reports the result, until an action takes
-// the machine away or the run has ended.
+// Package agent runs on the machine that is being provisioned. It redeems the claim of its boot. Then it requests actions from the
+// server, one at a time, runs each and reports its result, until an action leaves the agent (such as reboot) or the run has ended.
 //
-// All access to the machine goes through the small interfaces Finder, Disks, Filesystems and Host.
-// The same agent therefore runs as PID 1 of the in-memory system (cmd/worker-agent) and, with files
-// instead of disks, as an ordinary process.
+// All access to the machine goes through the small interfaces Finder, Disks, Filesystems and Host. The agent can therefore run as
+// PID 1 of the in-memory system (cmd/worker-agent) and, with files instead of disks, as an ordinary process.
 package agent
 
 import (
@@ -32,34 +30,32 @@ type Host interface {
 	PowerOff() error
 }
 
-// Config names the server and the parts of the machine that the agent may use.
+// Config holds the server's address, the boot's parameters, and the parts of the machine that the agent may use.
 type Config struct {
 	Server  string // base URL, https://192.0.2.1:7443
-	Pin     string // sha256:<hex> of the server certificate's SubjectPublicKeyInfo
+	Pin     string // "sha256:" and the hex digest of the SubjectPublicKeyInfo in the server's certificate
 	Machine string // the machine's name in the inventory
 	Claim   string // hex, from the boot script
-	PlanKey string // ed25519:<base64url>, the key that signs orders; without it every action is refused
-	MAC     string // of the interface that booted
-	Rescue  bool   // true: an operator's boot; the agent reports to the server and carries nothing out
-	// Discover: the machine is unknown. The agent needs no Machine and no Claim; it reports the
-	// hardware and does nothing else.
+	PlanKey string // ed25519:<base64url>, the key that verifies orders; without it, every action is refused
+	MAC     string // MAC address of the interface from which the machine has booted
+	Rescue  bool   // true: an operator's boot; the agent connects to the server and runs no action
+	// Discover means that the machine is not in the inventory. The agent needs no Machine and no Claim; it only reports the hardware.
 	Discover bool
 
-	Finder facts.Finder        // nil: no facts are reported
-	Disks  disk.Disks          // nil: no disks; every action that writes fails
-	Files  filesys.Filesystems // nil: writefile and inject fail
-	EFI    efi.Variables       // nil: the machine was booted by BIOS
-	Host   Host                // nil: Run returns instead of rebooting
-	Logger *slog.Logger        // nil: silent
+	Finder facts.Finder        // nil = no facts are reported
+	Disks  disk.Disks          // nil = no disks: every action that writes fails
+	Files  filesys.Filesystems // nil = writefile and inject fail
+	EFI    efi.Variables       // nil = the machine was booted by BIOS
+	Host   Host                // nil = Run returns instead of rebooting
+	Logger *slog.Logger        // nil = no log
 
-	// Backoff is the longest pause between two tries; 0 means 5 s.
+	// Backoff is the longest pause between two attempts; 0 = 5 s.
 	Backoff time.Duration
-	// Linger is how long the reason stays on the screen before the machine leaves after the end of
-	// its run.
+	// Linger is how long the reason stays on the screen before the machine leaves because its run has ended.
 	Linger time.Duration
 }
 
-// Agent serves one boot of one machine.
+// Agent is the agent of one boot of one machine.
 type Agent struct {
 	cfg   Config
 	log   *slog.Logger
@@ -72,18 +68,17 @@ type Agent struct {
 	plan     string // digest of the run's plan, from the first order
 	running  *attempt
 	finished map[action.Key]action.Result
-	outbox   []action.Result // not yet acknowledged, oldest first
+	outbox   []action.Result // results that are not acknowledged yet, oldest first
 	wrote    bool
 	hold     bool
 	loaded   bool // a kernel is loaded for kexec
 
 	delivered chan struct{} // closed and replaced when outbox becomes empty
-	posted    chan struct{} // has an element after a result was added to outbox
-	beat      chan struct{} // asks for a heartbeat now
+	posted    chan struct{} // holds an element after a result was added to outbox
+	beat      chan struct{} // an element requests a heartbeat now
 }
 
-// New returns an agent for one boot. It generates the agent's nonce: two agents never redeem the
-// same claim with the same nonce.
+// New returns an agent for one boot, with a new random nonce: no two agents redeem the same claim with the same nonce.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -126,28 +121,27 @@ func New(cfg Config) (*Agent, error) {
 	}, nil
 }
 
-// errStopped cancels the running action.
+// errStopped is the cause with which the running action is cancelled by an order to stop.
 var errStopped = errors.New("stopped on the server's order")
 
-// endedError means that the agent's run has ended: the server answered 410 or refused the claim.
+// endedError means that the run has ended: the server has responded with 410 or has refused the claim.
 type endedError struct{ reason string }
 
 func (e *endedError) Error() string { return "the run has ended: " + e.reason }
 
-// leaveError means that an action that leaves the agent was acknowledged.
+// leaveError means that the server has acknowledged an action that leaves the agent.
 type leaveError struct{ native string }
 
 func (e *leaveError) Error() string { return "leaving: " + e.native }
 
-// process is the Host of an ordinary process: the agent must not change its clock or reboot its
-// machine.
+// process is the Host of an ordinary process, which must not set its host's clock or reboot its host.
 type process struct{}
 
 func (process) SetClock(time.Time) error { return nil }
 func (process) Reboot() error            { return nil }
 func (process) PowerOff() error          { return nil }
 
-// markWrote records that this boot has written to a disk. It is called before the first byte.
+// markWrote records that this boot has written to a disk. Actions call it before the first byte.
 func (a *Agent) markWrote() {
 	a.mu.Lock()
 	a.wrote = true

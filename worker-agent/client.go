@@ -24,13 +24,13 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// pollWait is how long the server may delay its answer to a poll, in seconds.
+// pollWait is how long the server may delay its response to a poll, in seconds.
 const pollWait = 30
 
-// maxAnswer is how much of one answer the agent reads, in bytes.
+// maxAnswer is the size limit for a response, in bytes; the rest is not read.
 const maxAnswer = 16 << 20
 
-// client speaks the agent's protocol with one server, whose key is pinned.
+// client sends the agent's requests to one server, whose key is pinned.
 type client struct {
 	base *url.URL
 	http *http.Client
@@ -39,7 +39,7 @@ type client struct {
 	token string
 }
 
-// newClient checks server and pin. It does not connect.
+// newClient returns a client. It checks the form of server and pin, and does not connect.
 func newClient(server, pin string) (*client, error) {
 	base, err := url.Parse(strings.TrimSuffix(server, "/"))
 	if err != nil {
@@ -53,7 +53,7 @@ func newClient(server, pin string) (*client, error) {
 	if raw, err := hex.DecodeString(digest); !ok || err != nil || len(raw) != sha256.Size {
 		return nil, fmt.Errorf("invalid pin %q; must be sha256: and 64 hex digits", pin)
 	}
-	// The boot script pins the server's key. The dates of its certificate add nothing, and this machine's clock may be wrong.
+	// The boot script pins the server's key. Names and dates of the certificate do not matter; this machine's clock may be wrong.
 	pinned := keypin.ClientTLS(pin, func(other string) error {
 		return fmt.Errorf("verifying the server: its key is %s, not the one that the boot script names", other)
 	})
@@ -116,8 +116,8 @@ func (c *client) heartbeat(ctx context.Context, h action.Heartbeat, o *action.Or
 	return c.do(ctx, "/agent/v1/heartbeat", h, o, 15*time.Second)
 }
 
-// do posts in or, if in is nil, gets path. It decodes the answer into out, which stays unchanged on
-// 204. 410 is an *endedError, other refusals are a *fetch.StatusError.
+// do posts in as JSON; if in is nil, it gets path. It decodes the response into out, which stays unchanged on 204. A response with 410
+// is an *endedError, and any other refusal is a *fetch.StatusError.
 func (c *client) do(ctx context.Context, path string, in, out any, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -143,7 +143,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // the part that matters was read
+	defer func() { _ = resp.Body.Close() }() // only read
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	switch {
 	case resp.StatusCode == http.StatusGone:
@@ -169,14 +169,13 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 	return nil
 }
 
-// firstLine returns the part of an error's body for the log: one short line without control
-// characters.
+// firstLine returns the first line of an error's body for the log, shortened and without control characters.
 func firstLine(b []byte) string {
 	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
 	return plaintext.Line(s, 300)
 }
 
-// newID returns a random, unique name.
+// newID returns a random, unique id.
 func newID() string {
 	var b [16]byte
 	// crypto/rand.Read never fails: it crashes the program instead.

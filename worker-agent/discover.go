@@ -12,12 +12,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// discoverEvery is the pause between two reports if the server names none.
+// discoverEvery is the pause between two reports, unless the server's response names another one.
 const discoverEvery = time.Minute
 
-// discover reports this unknown machine's hardware again and again until the server knows the
-// machine, or wants no reports: then the error is an *endedError, and the machine reboots. It
-// writes nothing and carries nothing out.
+// discover reports the hardware of this unknown machine repeatedly. It returns an *endedError, after which the machine reboots, once
+// the server knows the machine or does not discover it. It runs no action and writes to no disk.
 func (a *Agent) discover(ctx context.Context) error {
 	for {
 		found := a.readFacts(ctx)
@@ -53,7 +52,7 @@ func (a *Agent) discover(ctx context.Context) error {
 	}
 }
 
-// readFacts returns the facts of the machine; those that cannot be read are missing.
+// readFacts returns the facts of the machine, without those that cannot be read.
 func (a *Agent) readFacts(ctx context.Context) action.Facts {
 	if a.cfg.Finder == nil {
 		return action.Facts{}

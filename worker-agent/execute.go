@@ -7,19 +7,18 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/actions"
 )
 
-// execute carries out as and returns the result. When it returns, no part of the action is running
-// any more.
+// execute runs the action in as and returns the result. When it returns, no part of the action is running any more.
 func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	order, refusal := a.order(as)
-	as = order.Assignment // unsigned fields are not used; a refused order is empty
+	as = order.Assignment // use only signed fields; a refused order is empty
 	t := &attempt{Report: actions.NewReport(as.Key, a.log), key: as.Key, cancel: cancel}
 
 	a.mu.Lock()
 	if res, stopped := a.finished[as.Key]; stopped {
 		a.mu.Unlock()
-		return res // an order to stop arrived after accept
+		return res // the server has sent an order to stop since accept
 	}
 	a.running = t
 	a.mu.Unlock()
@@ -28,17 +27,17 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	res := actions.NewTask(a.machine(), t.Report, as).Run(ctx, refusal)
 	res.ID = newID()
 
-	// Store the result in the same critical section: an order to stop that arrives now must find
-	// this result, not an attempt that never started.
+	// Store the result in the same critical section: an order to stop that arrives now must find the result. Otherwise obey would take
+	// the attempt for one that has not started.
 	a.mu.Lock()
 	a.running, a.finished[as.Key] = nil, res
 	a.mu.Unlock()
 	return res
 }
 
-// machine returns what actions may use of the machine.
+// machine returns the part of the machine that actions may use.
 func (a *Agent) machine() actions.Machine {
-	kernel, _ := a.cfg.Host.(actions.Kexecer) // nil: this machine starts no kernel by kexec
+	kernel, _ := a.cfg.Host.(actions.Kexecer) // nil = this machine cannot start a kernel by kexec
 	return actions.Machine{
 		Name:    a.cfg.Machine,
 		Finder:  a.cfg.Finder,

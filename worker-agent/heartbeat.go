@@ -10,8 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// heartbeats calls the server at the interval that the server sets, even without work, and obeys
-// the answers.
+// heartbeats sends a heartbeat at the interval that the server's welcome sets, even without work, and obeys the orders in the responses.
 func (a *Agent) heartbeats(ctx context.Context) error {
 	a.mu.Lock()
 	pace := a.welcome.Heartbeat.Duration()
@@ -62,7 +61,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 	}
 }
 
-// obey carries out the orders in a heartbeat's answer.
+// obey carries out the orders in the response to a heartbeat.
 func (a *Agent) obey(o action.Orders) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,8 +76,7 @@ func (a *Agent) obey(o action.Orders) {
 		}
 		res, ok := a.finished[key]
 		if !ok {
-			// The order to stop arrived before the assignment: the assignment must not start when
-			// it arrives.
+			// The order to stop has arrived before the assignment. Store a result, so that the assignment does not start when it arrives.
 			now := time.Now()
 			res = action.Result{
 				Key: key, ID: newID(), State: action.Stopped, Message: "stopped before it began", Started: now,
@@ -91,10 +89,9 @@ func (a *Agent) obey(o action.Orders) {
 	}
 }
 
-// refused stops the running attempt if the server's error says that the token is unknown (401: the
-// server may have lost its data) or revoked (403: two agents claimed one boot, or a later boot was
-// welcomed). No write may continue then. The agent stays and keeps asking: only 410 means that its
-// run has ended.
+// refused stops the running attempt if err means that the token is unknown (401: the server may have lost its data) or
+// revoked (403: two agents have claimed one boot, or a later boot was welcomed), because no write may continue then. The agent
+// keeps sending requests: only 410 means that its run has ended.
 func (a *Agent) refused(err error) {
 	var status *fetch.StatusError
 	if !errors.As(err, &status) || status.Code != http.StatusUnauthorized && status.Code != http.StatusForbidden {

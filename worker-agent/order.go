@@ -9,10 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// order verifies as and returns its signed order. It returns an error if as was not signed with the
-// key in the boot script, if the signed order is for another machine, run, boot, attempt or plan,
-// or if it differs from the unsigned fields (security S8). The agent then carries out nothing of
-// as.
+// order verifies as and returns its signed order. It returns an error if the order is not signed with the key in the boot script, is for
+// another machine, run, boot, attempt or plan, or differs from the unsigned fields of as (security S8). The agent then runs no
+// part of as.
 func (a *Agent) order(as action.Assignment) (action.Order, error) {
 	o, err := a.checkOrder(as)
 	if err != nil {
@@ -51,7 +50,7 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 		return o, fmt.Errorf("it is signed for the plan %s, this run began with %s", o.Plan, a.plan)
 	}
 
-	// The unsigned fields are shown in logs: they must be those that are carried out.
+	// Logs show the unsigned fields: they must equal the signed ones, which are used.
 	as.Signed = nil
 	if !bytes.Equal(jsonOf(as), jsonOf(o.Assignment)) {
 		return o, errors.New("the signed order differs from the assignment that came with it")
@@ -61,8 +60,7 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 	return o, nil
 }
 
-// jsonOf returns v as JSON. It returns nil if v cannot be encoded, which does not happen for the
-// types of package action.
+// jsonOf returns v as JSON, or nil if v cannot be encoded, which does not happen for the types of package action.
 func jsonOf(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// post adds res to the outbox and stores it as the result of its key.
+// post adds res to the outbox, and stores it as the result of its attempt.
 func (a *Agent) post(res action.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,9 +53,8 @@ func (a *Agent) awaitDelivery(ctx context.Context) error {
 	}
 }
 
-// deliver sends each result until it is acknowledged, however long the server is away or unable to
-// store it. If the server understands a result and refuses it, deliver sends it again in a shorter
-// form, up to twice.
+// deliver sends each result until the server acknowledges it, for however long the server is away or cannot store it. If the server
+// refuses a result permanently, deliver sends a shorter form of it, up to twice, and then drops it.
 func (a *Agent) deliver(ctx context.Context) error {
 	try, cuts := clock.Backoff{Max: a.cfg.Backoff}, 0
 	for {
@@ -83,8 +82,7 @@ func (a *Agent) deliver(ctx context.Context) error {
 				break
 			}
 
-			// If the server still needs this result, it offers the attempt again and gets the
-			// complete result.
+			// If the server still needs this result, it offers the attempt again, and accept posts the complete result.
 			a.log.Error("the server also refuses the shortened report: dropping it", "key", res.Key.String())
 			err = nil
 
@@ -126,9 +124,8 @@ func (a *Agent) dropResult() {
 	}
 }
 
-// final reports whether the server understood a request and will never accept it. Errors that may
-// pass, or that an operator or a newer server may correct (an unknown token, a full disk), are not
-// final.
+// final reports whether err means that the server will never accept the request. It returns false for errors that may pass, or that an
+// operator or a newer server may correct (an unknown token, a full disk).
 func final(err error) bool {
 	var status *fetch.StatusError
 	if !errors.As(err, &status) || status.Code < 400 || status.Code > 499 {
@@ -143,9 +140,8 @@ func final(err error) bool {
 	return true
 }
 
-// shortened returns res in the form that is sent after the server has refused it n times: first
-// without its log, then with the necessary fields only. The last form is not a success, because the
-// output is lost.
+// shortened returns the form of res that is sent after n refusals: first without its log, then with the necessary fields only. The last
+// form of a success is a failure, because its output is lost.
 func shortened(res action.Result, n int, refusal error) action.Result {
 	if n == 1 && res.Log != "" {
 		res.Log = ""
@@ -164,8 +160,8 @@ func shortened(res action.Result, n int, refusal error) action.Result {
 	return short
 }
 
-// replaceResult replaces the first result in the outbox with res, a shorter form for the same
-// attempt. The map finished keeps the complete result.
+// replaceResult replaces the first result in the outbox by res, a shorter form for the same attempt. a.finished keeps the complete
+// result.
 func (a *Agent) replaceResult(res action.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/actions"
 )
 
-// Run serves until the run has ended or an action takes the machine away; then it calls Host and
-// returns nil. If ctx ends first, Run returns ctx's error. When it returns, no goroutine runs any
-// more and every descriptor is closed.
+// Run serves until the run has ended or an action leaves the agent; then it reboots the machine, powers it off or starts the loaded
+// kernel, and returns nil. If ctx ends first, Run returns ctx's cause. When it returns, no goroutine of the agent runs any more, except for
+// a write that hangs in the kernel.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -58,10 +58,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.mu.Unlock()
 		a.log.Warn("the server ended this boot", "reason", ended.reason, "wrote", wrote)
 
-		// The machine leaves even if ctx has ended: only the pause may be cut short.
+		// ctx has ended, with this cause: wait without it.
 		_ = clock.Sleep(context.WithoutCancel(ctx), a.cfg.Linger)
 		if wrote {
-			// This boot may have written half an image: an operator has to look first.
+			// This boot may have written half an image: an operator has to look at the machine first.
 			return a.cfg.Host.PowerOff()
 		}
 		return a.cfg.Host.Reboot()
@@ -70,7 +70,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return cause
 }
 
-// leave reboots the machine, powers it off or starts the loaded kernel.
+// leave powers the machine off, starts the loaded kernel, or reboots.
 func (a *Agent) leave(native string) error {
 	a.mu.Lock()
 	loaded := a.loaded
@@ -84,7 +84,7 @@ func (a *Agent) leave(native string) error {
 		if err == nil {
 			return nil
 		}
-		// The server has already acknowledged that this machine leaves.
+		// Do not return: the server has already acknowledged that this machine leaves.
 		a.log.Error("starting the loaded kernel: rebooting instead", "error", err)
 	}
 

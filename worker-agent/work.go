@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/facts"
 )
 
-// claim says hello to the server until it welcomes this boot.
+// claim redeems the claim of this boot. It retries until the server welcomes the boot or ends it.
 func (a *Agent) claim(ctx context.Context) error {
 	hello := action.Hello{
 		Protocol: action.Protocol, Machine: a.cfg.Machine, Claim: a.cfg.Claim, Nonce: a.nonce,
@@ -26,7 +26,7 @@ func (a *Agent) claim(ctx context.Context) error {
 		var w action.Welcome
 		err := a.api.claim(ctx, hello, &w)
 		if err == nil && w.Protocol != action.Protocol {
-			// The token stays unused: the claim can be redeemed again.
+			// Do not use the token: the claim can be redeemed again.
 			err = fmt.Errorf("the server answers in protocol %d, this agent speaks %d: boot the agent OS that belongs to the server",
 				w.Protocol, action.Protocol)
 		}
@@ -48,7 +48,7 @@ func (a *Agent) claim(ctx context.Context) error {
 	}
 }
 
-// enter stores the contents of the server's welcome.
+// enter stores the server's welcome, and sets the clock.
 func (a *Agent) enter(w action.Welcome) {
 	a.api.setToken(w.Token)
 	a.mu.Lock()
@@ -64,11 +64,11 @@ func (a *Agent) enter(w action.Welcome) {
 	a.log.Info("welcome", "run", w.Run, "epoch", w.Epoch, "boot", w.Boot)
 }
 
-// work asks for actions and carries them out, one at a time.
+// work requests actions and runs them, one at a time. It returns a *leaveError after an action that leaves the agent.
 func (a *Agent) work(ctx context.Context) error {
 	try := clock.Backoff{Max: a.cfg.Backoff}
 	for {
-		// Deliver the results before asking for the next action.
+		// Deliver all results before requesting the next action.
 		if err := a.awaitDelivery(ctx); err != nil {
 			return err
 		}
@@ -102,8 +102,7 @@ func (a *Agent) work(ctx context.Context) error {
 		}
 
 		if !a.accept(as) {
-			// The server still offers an assignment that the agent does not accept: wait before
-			// asking again.
+			// The server still offers an assignment that the agent does not accept: wait before the next request.
 			if err := clock.Sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
 				return err
 			}
@@ -126,8 +125,8 @@ func (a *Agent) work(ctx context.Context) error {
 	}
 }
 
-// accept reports whether to carry out as: it must belong to this run and must be new. If its key
-// has a result already, accept sends that result again.
+// accept reports whether to run as: it must belong to this run, and must have no result yet. If it has one, accept sends that
+// result again.
 func (a *Agent) accept(as *action.Assignment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

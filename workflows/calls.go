@@ -10,13 +10,13 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 )
 
-// execute carries out an activity and decodes its result; a nil result is discarded.
+// execute carries out an activity and decodes its result into result, unless result is nil.
 func execute(ctx workflow.Context, o workflow.ActivityOptions, result, activity any, args ...any) error {
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), activity, args...).Get(ctx, result)
 }
 
-// executeLocal is execute for a local activity, which leaves one history event instead of
-// six. If the workflow task is lost, Temporal runs its local activities again.
+// executeLocal is execute for a local activity, which adds one event to the history instead of six. If the
+// workflow task is lost, Temporal runs its local activities again.
 func executeLocal(ctx workflow.Context, result, activity any, args ...any) error {
 	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), activity, args...).Get(ctx, result)
 }
@@ -36,7 +36,7 @@ const (
 	typeTimeout       = "Timeout"
 	typeActionFailed  = "ActionFailed"
 	typeInstallFailed = "InstallFailed"
-	typeQuarantined   = "Quarantined" // of a Decommission that could not verify every step
+	typeQuarantined   = "Quarantined" // a Decommission could not verify every step
 	typeBusy          = "Busy"        // another run owns the machine
 )
 
@@ -58,12 +58,13 @@ func lostMachine(err error) bool {
 	return hasType(err, activities.TypeFenced) || hasType(err, activities.TypeHeld)
 }
 
-// operatorCanHelp reports whether the operator can fix err, the error of a power operation:
-// a missing key, an address that is not allowed, a database that was not writable for
-// minutes. Other errors end the run.
+// operatorCanHelp reports whether the operator may be able to fix err, the error of a power operation: a missing
+// key, an address that is not allowed, a database that was not writable for minutes. It is false if the run has
+// lost its machine or was canceled.
 func operatorCanHelp(err error) bool { return !lostMachine(err) && !temporal.IsCanceledError(err) }
 
-// messageOf returns the innermost message of an error, for the operator.
+// messageOf returns the message of the application error in err, without the texts that Temporal adds, or all of
+// err if there is none.
 func messageOf(err error) string {
 	var a *temporal.ApplicationError
 	if errors.As(err, &a) {

@@ -1,5 +1,5 @@
-// Package workflows holds the durable processes: what happens to machines, in which order,
-// and what follows when a step fails.
+// Package workflows holds the Temporal workflows: what happens to machines, in which order, and what follows when
+// a step fails.
 package workflows
 
 import (
@@ -13,14 +13,14 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// TaskQueue is the queue that provisioning workers serve.
+// TaskQueue is the task queue of the workflows and of all activities that are not in WaitQueue.
 const TaskQueue = "ingot"
 
-// WaitQueue is the queue of activities that only wait for another workflow's record. There
-// may be as many as machines, so they must not use the slots of other activities.
+// WaitQueue is the task queue of activities that only wait for the record of another workflow. There may be one
+// for each machine, so they must not take the slots of other activities.
 const WaitQueue = "ingot-wait"
 
-// A Registry registers workflows: a worker or a history replayer.
+// A Registry is where workflows are registered: a worker or a history replayer.
 type Registry interface {
 	RegisterWorkflowWithOptions(w any, o workflow.RegisterOptions)
 }
@@ -38,14 +38,13 @@ func Register(r Registry) {
 
 // Names of signals, queries and updates.
 const (
-	// SignalEvent carries an Event: something observed on the network or reported by the
-	// agent.
+	// SignalEvent carries an Event: something observed on the network or reported by the agent.
 	SignalEvent = "event"
 	// SignalActionCompleted carries an ActionCompleted.
 	SignalActionCompleted = "action-completed"
-	// SignalPoweredOn says that the operator has switched the machine on (no payload).
+	// SignalPoweredOn reports that the operator has switched the machine on (no payload).
 	SignalPoweredOn = "powered-on"
-	// SignalDecide carries a Decision; UpdateDecide is the same, validated.
+	// SignalDecide carries a Decision. UpdateDecide carries one too and fails if the decision is refused.
 	SignalDecide = "decide"
 	UpdateDecide = "decide"
 	QueryStatus  = "status"
@@ -59,16 +58,16 @@ const (
 	AttrCluster  = "IngotCluster"
 )
 
-// MemoKeyedRequest is the memo with the id of the request with an Idempotency-Key that started a run.
+// MemoKeyedRequest is the memo key of the id of the API request that started a run with an Idempotency-Key.
 const MemoKeyedRequest = "ingot-keyed-request"
 
-// MachineID is the id of every workflow that owns a machine.
+// MachineID returns the workflow id of a run that owns the machine.
 func MachineID(machine string) string { return "machine/" + machine }
 
-// BMCJobID is the id of the operator's BMC job.
+// BMCJobID returns the workflow id of a BMC job of the operator.
 func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
 
-// JobOf returns the job of a BMC job's id, or "" for another id.
+// JobOf returns the name of the job in the workflow id of a BMC job, or "" for the id of another workflow.
 func JobOf(id string) string {
 	if rest, ok := strings.CutPrefix(id, "bmc/"); ok {
 		_, job, _ := strings.Cut(rest, "/")
@@ -77,10 +76,10 @@ func JobOf(id string) string {
 	return ""
 }
 
-// GenesisID is the id of a bootstrap.
+// GenesisID returns the workflow id of a Genesis.
 func GenesisID(name string) string { return "genesis/" + name }
 
-// What clients of the API share with the workflows is declared in package contract.
+// Retries and the other types that clients of the API share with the workflows are declared in package contract.
 type (
 	Retries           = contract.Retries
 	ProvisionInput    = contract.ProvisionInput
@@ -94,7 +93,7 @@ type (
 	Decision          = contract.Decision
 )
 
-// Policies of a Provision and choices of a Decision, as contract has them.
+// Policies of a ProvisionInput and choices of a Decision, from package contract.
 const (
 	Fail  = contract.Fail
 	Pause = contract.Pause
@@ -107,10 +106,9 @@ const (
 	Undo     = contract.Undo
 )
 
-// Recovered is the result of a Recover. The workflow completes with it even if machines
-// failed.
+// Recovered is the result of Recover. The workflow completes with it even if machines have failed.
 type Recovered struct {
-	State    string             `json:"state"` // SUCCESS: all are installed
+	State    string             `json:"state"` // SUCCESS if all machines are installed
 	Message  string             `json:"message"`
 	Machines []RecoveredMachine `json:"machines"`
 }
@@ -119,10 +117,9 @@ type Recovered struct {
 const (
 	OutcomeInstalled = "installed"
 	OutcomeFailed    = "failed"
-	// OutcomeWaiting: the run of the machine is still open and waits for the operator or for
-	// the power button.
+	// OutcomeWaiting: the run of the machine is still open and waits for the operator or for the power button.
 	OutcomeWaiting = "waiting-for-operator"
-	// OutcomeNotBegun: the recovery was aborted before its turn.
+	// OutcomeNotBegun: the recovery started no run for the machine before it ended.
 	OutcomeNotBegun = "not-begun"
 )
 
@@ -140,8 +137,8 @@ type GenesisInput struct {
 	Name string `json:"name"`
 	// Resume skips steps that earlier runs of this name finished and that still work.
 	Resume bool `json:"resume,omitempty"`
-	// Again repeats every step. Without Again and Resume, a Genesis with machines that are
-	// already installed is refused.
+	// Again repeats every step. Without Again and Resume, Genesis is refused if an earlier run has already installed
+	// a machine.
 	Again bool `json:"again,omitempty"`
 }
 
@@ -151,9 +148,9 @@ type Event struct {
 	Kind  string `json:"kind"` // inventory.Event…
 	Epoch int64  `json:"epoch"`
 	Boot  int    `json:"boot"`
-	// Key is the attempt that an agent-idle or agent-lost event is about.
+	// Key identifies the attempt that an agent-idle or agent-lost event is about.
 	Key *action.Key `json:"key,omitempty"`
-	// Message is what an installer reports at its end.
+	// Message is the text with which an installer reports its end.
 	Message string `json:"message,omitempty"`
 }
 
@@ -166,7 +163,7 @@ type ActionCompleted struct {
 	Message  string       `json:"message,omitempty"` // at most 2 KiB
 }
 
-// Status answers QueryStatus.
+// Status is the result of QueryStatus for the run of a machine.
 type Status struct {
 	Machine  string                   `json:"machine"`
 	Run      string                   `json:"run"`
@@ -176,12 +173,12 @@ type Status struct {
 	Phase    string                   `json:"phase"`
 	Action   string                   `json:"action,omitempty"`
 	Message  string                   `json:"message,omitempty"`
-	Deadline time.Time                `json:"deadline,omitzero"` // of the current wait
+	Deadline time.Time                `json:"deadline,omitzero"` // end of the current wait
 	Question *inventory.Question      `json:"question,omitempty"`
 	Actions  []inventory.ActionRecord `json:"actions"`
 }
 
-// Outcome is the result of a run.
+// Outcome is the result of a run, and of Genesis.
 type Outcome struct {
 	State   string `json:"state"`
 	Message string `json:"message,omitempty"`

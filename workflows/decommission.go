@@ -16,7 +16,7 @@ import (
 type decommissioning struct {
 	*provisioning
 	in DecommissionInput
-	// doubts lists what could not be verified. One entry quarantines the machine.
+	// doubts lists what could not be verified. If there is one entry, the machine is quarantined.
 	doubts []string
 	// notes are messages for the operator that do not cause a quarantine.
 	notes []string
@@ -29,8 +29,8 @@ type decommissioning struct {
 // its addresses until the operator or another decommissioning ends the quarantine. The
 // workflow id is machine/<machine>.
 //
-// The operator may skip each question, for a machine that is dead or gone. The remaining
-// steps still run, and the machine is quarantined.
+// To each question that offers Retry, the operator may also answer Skip, for a machine that is dead or gone. The
+// remaining steps still run, and the machine is quarantined.
 func Decommission(ctx workflow.Context, in DecommissionInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, inventory.TypeDecommission, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
@@ -82,7 +82,7 @@ func (d *decommissioning) planWipe(ctx workflow.Context) error {
 	return nil
 }
 
-// wipeMachine carries out the actions. A failed action adds a doubt or a note.
+// wipeMachine carries out the actions. A wipe that fails adds a doubt, any other action that fails adds a note.
 func (d *decommissioning) wipeMachine(ctx workflow.Context) error {
 	d.record.State = inventory.StateRunning
 	for i, a := range d.plan.Actions {
@@ -136,8 +136,8 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 	}
 }
 
-// switchOffByAgent has the agent switch off a machine without a BMC. No BMC can confirm it:
-// without the agent's report the operator must confirm that the machine is off.
+// switchOffByAgent has the agent switch off a machine without a BMC. If the agent does not report success, the
+// operator must confirm that the machine is off.
 func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	i := len(d.plan.Actions) - 1
 	k := d.record.beginAttempt(ctx, i)
@@ -165,8 +165,8 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	return err
 }
 
-// retire purges the machine's secrets and records whether it is now available or
-// quarantined.
+// retire purges the machine's secrets and records whether the machine is now available or quarantined, which is an
+// error.
 func (d *decommissioning) retire(ctx workflow.Context) error {
 	if d.grant.armed {
 		if err := d.grant.closeNetboot(ctx); err != nil {

@@ -20,15 +20,14 @@ type bootstrap struct {
 	*operation
 	in     GenesisInput
 	table  activities.LabTable
-	since  time.Time            // installations before this time do not count; zero for a Genesis that resumes
-	undone map[string]time.Time // machine to the time of its undo: earlier installations do not count
+	since  time.Time            // installations before this time do not count; zero with Resume
+	undone map[string]time.Time // when the step of a machine was undone: its earlier installations do not count
 }
 
-// Genesis builds a running lab from one lab file: it carries out the table of package
-// genesis, step by step. Each step checks the state first, so it may run again at any point,
-// and ends when its probe succeeds. When a step fails, the operator is asked and may have it
-// undone. The workflow id is genesis/<name>; the lab file is stored in the inventory under
-// that name.
+// Genesis builds a running lab from one lab file: it carries out the steps that package genesis lists. Each step
+// checks the state first, so it may run again at any point, and ends when its probe succeeds. When a step fails,
+// the operator is asked and may have it undone. The workflow id is genesis/<name>; the lab file is stored in the
+// inventory under that name.
 //
 // A cancellation undoes the step under way and keeps the finished steps.
 func Genesis(ctx workflow.Context, in GenesisInput) (Outcome, error) {
@@ -67,7 +66,7 @@ func (g *bootstrap) bootstrap(ctx workflow.Context) error {
 	return err
 }
 
-// steps turns the table of the lab file into executable steps.
+// steps returns the steps of the lab file, and the names of the steps that an earlier Genesis has finished.
 func (g *bootstrap) steps() ([]step, map[string]bool) {
 	var steps []step
 	finished := map[string]bool{}
@@ -83,7 +82,7 @@ func (g *bootstrap) steps() ([]step, map[string]bool) {
 	return steps, finished
 }
 
-// addEffects sets what the row's kind of step does, its probe and its undo.
+// addEffects sets do, ready and undo of the step r by the kind of the lab file's step s.
 func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	q := activities.LabRequest{Name: g.in.Name, Run: g.record.Run, Machine: s.Machine}
 	ready := func(activity any) func(workflow.Context, time.Duration) error {
@@ -98,7 +97,7 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	switch s.Kind {
 	case genesis.StepPreflight:
 		q.Installed, q.Ours, q.Resume = g.table.Installed, g.table.Ours, g.in.Resume
-		r.must = true // this step stores the machines
+		r.must = true // this step stores the machines that later steps install
 		r.do = func(ctx workflow.Context, _ *inventory.OperationStep) error {
 			return execute(ctx, operationBMC, nil, do.Preflight, q)
 		}
@@ -136,9 +135,8 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	}
 }
 
-// install starts a separate run that installs the step's machine. Unless the step was undone
-// since, it skips a machine that this Genesis has already installed, and follows a run that
-// is already open.
+// install starts a run that installs the step's machine and waits for its end. It starts no run if this Genesis
+// has already installed the machine, unless the step was undone since, or if a run of this Genesis is still open.
 func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	since, undone := g.undone[s.Machine]
 	if !undone {
@@ -152,8 +150,8 @@ func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, 
 	return g.followStep(ctx, row, followMachine(s.Machine, run))
 }
 
-// migrate gives the lab's platform a standby and moves this server to it. The migration and
-// this Genesis continue on the target.
+// migrate deploys a standby server on the lab's platform and starts the migration that makes it the active server.
+// The migration and this Genesis continue there.
 func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	q := activities.LabRequest{Name: g.in.Name, Machine: s.Machine, Since: g.since}
 	if err := execute(ctx, operationBMC, nil, do.DeployTarget, q); err != nil {
@@ -169,7 +167,7 @@ func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, 
 	})
 }
 
-// startOrFindMigration is startOrFindRun for the migration of this server.
+// startOrFindMigration is startOrFindRun for the migration to the lab's platform.
 func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q activities.LabRequest) (string, error) {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	var moved activities.OwnRun
@@ -181,15 +179,14 @@ func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q acti
 	var begun workflow.Execution
 	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), inventory.TypeMigrate, in).GetChildWorkflowExecution().Get(ctx, &begun)
 	var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
-	if errors.As(err, &busy) { // started earlier by this Genesis or by the operator: either way the same server moves
+	if errors.As(err, &busy) { // started earlier by this Genesis or by the operator; both move this server
 		err = execute(ctx, quick, &begun.RunID, do.OpenOperation, id)
 	}
 	return begun.RunID, err
 }
 
-// switchOff undoes an installation as far as possible: it cancels the run, which closes its
-// windows, and switches the power off and verifies it, where that needs no operator. The
-// previous contents of the disk are lost.
+// switchOff undoes an installation as far as possible: it cancels the run, which closes its windows, and switches
+// the machine off, if that needs no operator. The previous contents of the disk are lost.
 func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error {
 	g.undone[s.Machine] = workflow.Now(ctx)
 	var open activities.OwnRun
@@ -212,8 +209,8 @@ func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error 
 	return workflow.ExecuteChildWorkflow(childContext(ctx, BMCJobID(s.Machine, in.Job)), inventory.TypeBMCJob, in).Get(ctx, nil)
 }
 
-// undoCancelledStep undoes the step that was under way at a cancellation, and names the
-// steps that stay done.
+// undoCancelledStep undoes the step that was under way when Genesis was canceled, and sets kept to the names of
+// the steps that stay done.
 func (g *bootstrap) undoCancelledStep(ctx workflow.Context, steps []step) {
 	ctx, done := workflow.NewDisconnectedContext(ctx)
 	defer done()

@@ -17,10 +17,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// strict returns the workflow w for registration: with one input, decoded strictly. An
-// unknown key ends the run before its first activity; otherwise a misspelled key would
-// silently give the machine a default. Signals and recorded results are not decoded
-// strictly, so that releases may differ in their keys.
+// strict wraps the workflow w for registration. The wrapper takes one input and ends the run before its first
+// activity if the input has an unknown key; otherwise a misspelled key would silently leave the default in force.
+// Signals and recorded results may have unknown keys, so that releases may differ in them.
 func strict[In, Out any](w func(workflow.Context, In) (Out, error)) any {
 	return func(ctx workflow.Context, raw, extra converter.RawValue) (out Out, err error) {
 		var in In
@@ -31,7 +30,7 @@ func strict[In, Out any](w func(workflow.Context, In) (Out, error)) any {
 	}
 }
 
-// strictWithoutResult is strict for a workflow that has no result.
+// strictWithoutResult is strict for a workflow without a result.
 func strictWithoutResult[In any](w func(workflow.Context, In) error) any {
 	return func(ctx workflow.Context, raw, extra converter.RawValue) error {
 		var in In
@@ -42,7 +41,8 @@ func strictWithoutResult[In any](w func(workflow.Context, In) error) any {
 	}
 }
 
-// readInput decodes raw into in, a pointer to a struct. Each error is non-retryable.
+// readInput decodes raw into in, a pointer to a struct. It returns an error, which is not retried, for an unknown
+// key or a second input.
 func readInput(raw, extra converter.RawValue, in any) error {
 	refuse := func(format string, args ...any) error {
 		return temporal.NewNonRetryableApplicationError("reading the input: "+fmt.Sprintf(format, args...),
@@ -55,7 +55,7 @@ func readInput(raw, extra converter.RawValue, in any) error {
 		}
 		if key := unknownKey(p.GetData(), in); key != "" {
 			others := slices.DeleteFunc(keysOf(reflect.TypeOf(in), nil),
-				func(k string) bool { return k == key }) // known in another struct of the input
+				func(k string) bool { return k == key }) // the key may exist in another struct of the input
 			return refuse("unknown key %q: %s", key, strictyaml.Suggest(key, others))
 		}
 	}
@@ -66,9 +66,8 @@ func readInput(raw, extra converter.RawValue, in any) error {
 	return nil
 }
 
-// unknownKey returns the first key of a JSON document that the type of v, a
-// pointer, does not have; "" when all are known. Decoding the same bytes gives the
-// same answer; the linter sees only that reflection may start the collector.
+// unknownKey returns the first key of a JSON document for which the struct that v points to has no field, or "" if
+// there is none. The linter objects to the reflection in it, but the result depends only on the arguments.
 //
 //workflowcheck:ignore
 func unknownKey(doc []byte, v any) string {
@@ -80,12 +79,12 @@ func unknownKey(doc []byte, v any) string {
 	}
 	key, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
 	if !unknown {
-		return "" // another encoding, already decoded
+		return "" // not JSON, and already decoded by the data converter
 	}
 	return strings.Trim(key, `"`)
 }
 
-// keysOf adds to keys the JSON keys of a struct and of the structs in it.
+// keysOf appends to keys the JSON keys of the struct type t and of the structs in it.
 func keysOf(t reflect.Type, keys []string) []string {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice:
@@ -101,7 +100,7 @@ func keysOf(t reflect.Type, keys []string) []string {
 	return keys
 }
 
-// invalid is the error of a run whose request has problems; nil for none.
+// invalid returns the problems of a request as an error that is not retried, or nil if there are none.
 func invalid(ps inventory.Problems) error {
 	if err := ps.Err(); err != nil {
 		return newError(activities.TypeInvalid, "%s", err)

@@ -9,9 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Inspect boots the machine into the agent, which reports disks, interfaces and memory in
-// its hello, and switches it off again. It writes nothing to the machine. The workflow id is
-// machine/<machine>.
+// Inspect boots the machine into the agent, whose hello reports disks, interfaces and memory, and switches it off
+// again. It writes nothing to the machine. The workflow id is machine/<machine>.
 func Inspect(ctx workflow.Context, in InspectInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, inventory.TypeInspect, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
@@ -53,8 +52,8 @@ func (r *machineRun) inspect(ctx workflow.Context) error {
 		return err
 	}
 
-	// An agent without a run switches its machine off or boots the next device. With a BMC,
-	// this run makes sure that the machine is off.
+	// Once the run has ended, the agent switches the machine off or boots the next device. With a BMC, the run makes
+	// sure that the machine is off.
 	if !r.manual {
 		if err := execute(ctx, bmc, nil, do.PowerOff, r.grant.owner); err != nil {
 			return err

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// installByInstaller is installOnce for a plan with an installer: the agent carries out the
-// plan's actions, then the machine boots the installer.
+// installByInstaller is installOnce for a plan with an installer: the agent carries out the plan's actions, then
+// the machine boots the installer.
 func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	p.boot.installer = false
 	if err := p.runActionsBeforeInstaller(ctx); err != nil {
@@ -21,7 +21,7 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	}
 
 	p.boot.installer = true
-	// The installer restarts the machine soon after its report.
+	// Close netboot without delay: the installer restarts the machine soon after its report.
 	if err := inOrder(ctx, p.startMachine, p.waitForInstaller, p.closeForInstalled); err != nil {
 		return err
 	}
@@ -65,8 +65,8 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 		return p.record.writeRecord(ctx)
 	}
 
-	// The agent restarts the machine as soon as its report is stored. Storing the report
-	// also allows the installer's boot, at any time from now on.
+	// The agent restarts the machine as soon as the server has stored its report. With the report, the server also
+	// opens the netboot window for the installer, so that may happen at any time from now on.
 	p.grant.armed = true
 	if err := p.assign(ctx, k, reminder+windowMargin); err != nil {
 		return err
@@ -95,18 +95,17 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	return p.record.writeRecord(ctx)
 }
 
-// waitForInstaller waits until the installer or the installed system has reported. At the
-// deadline it asks the operator, because an installer cannot be queried and must not be
-// interrupted.
+// waitForInstaller waits until the installer or the installed system has reported. At the deadline it asks the
+// operator, because an installer cannot be queried and must not be interrupted.
 func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	s := &p.signals
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
 	if i.Loaded && !s.received[inventory.EventPayload] && s.received.hasAny(inventory.EventKernel, inventory.EventInitrd) {
-		// The installer runs, so all its files were delivered, but this server was killed
-		// before it recorded that. Close netboot, or the next network boot would start the
-		// installer again. If no file of this boot was fetched, the installer belongs to an
-		// earlier boot that a reset is about to end.
+		// The installer runs, so all its files were delivered, but this server was killed before it recorded that. Close
+		// netboot, or the next network boot would start the installer again. If neither kernel nor initrd of this boot
+		// was fetched, the installer that runs belongs to an earlier boot, and a restart of the machine is about to end
+		// it.
 		if err := p.grant.closeNetboot(ctx); err != nil {
 			return err
 		}
@@ -114,7 +113,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 
 	asking, stop := workflow.WithCancel(workflow.WithActivityOptions(ctx, outside))
 	defer stop()
-	var proof workflow.Future // of the installed system
+	var proof workflow.Future // ready when Talos is seen installed; nil for other installers
 	if inventory.ProvenByDocument(i.Complete) {
 		proof = workflow.ExecuteActivity(asking, do.TalosInstalled, p.grant.owner)
 	}
@@ -124,7 +123,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 			proof != nil && proof.IsReady()
 	}
 
-	// The installer reads its files below the secret path until it ends.
+	// The installer reads files under the secret path until it ends.
 	open := func(d time.Duration) error { return p.grant.openSecrets(ctx, d) }
 	limit := i.Timeout.Duration()
 	for n := 0; ; n++ {
@@ -161,7 +160,8 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	}
 }
 
-// recordEvidence records how the run knows that the installer has finished.
+// recordEvidence records by which evidence the run knows that the installer has finished. If proof is ready, its
+// error is returned.
 func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Future) error {
 	if proof != nil && proof.IsReady() {
 		return proof.Get(ctx, nil)
@@ -171,14 +171,14 @@ func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Futur
 	case received[inventory.EventInstallFailed]:
 	case received[inventory.EventPhoneHome]:
 		p.provenBy = activities.EvidencePhoneHome
-	case p.provenBy != activities.EvidencePhoneHome: // the phone-home is still to come
+	case p.provenBy != activities.EvidencePhoneHome: // otherwise the phone-home is still to come
 		p.provenBy = activities.EvidenceWebhook
 	}
 	return nil
 }
 
-// decideAboutFailedInstaller ends the run with the installer's message, unless the
-// policy asks the operator, who may restart it.
+// decideAboutFailedInstaller returns an error with the installer's message, which ends the run. If the policy is
+// Pause, it asks the operator first, and returns errRestart if the operator restarts the run.
 func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	text := "the installer reported that it failed: " + p.signals.installerMessage
 	if p.signals.installerMessage == "" {
@@ -193,14 +193,14 @@ func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	_, err := p.ask(ctx, p.questionID("install", p.boot.number, "failed"), text, Restart, Abort)
 	switch {
 	case errors.Is(err, errAborted):
-		return failed // more detailed than the deadline
+		return failed // more detailed than errAborted
 	case err != nil:
 		return err
 	}
 	return errRestart
 }
 
-// describeOverdueInstaller returns what was and was not observed of the installer.
+// describeOverdueInstaller returns, as text for the operator, what was seen of an installer that is overdue.
 func (p *provisioning) describeOverdueInstaller(limit time.Duration) string {
 	text := fmt.Sprintf("the installer has not reported its end within %s", limit)
 	switch {

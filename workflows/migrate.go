@@ -30,14 +30,14 @@ type migration struct {
 	*operation
 	in       MigrateInput
 	attempts int
-	moved    bool // past the commit point
-	force    bool // the operator moves the site although runs are open
+	moved    bool // the target has become the active server
+	force    bool // the operator has decided to move although runs are open
 }
 
-// Migrate moves the site to a standby peer and continues there. Until the target has
-// activated the site, which is atomic, every step can be undone; after that only a migration
-// back helps. The server process itself does the hand-over, because Temporal cannot run the
-// activity that stops it. The workflow id is migrate/<name>.
+// Migrate makes a standby peer the active server and continues there. Until the target has activated what it
+// received, which is atomic, every step can be undone; after that only a migration back helps. The server process
+// itself does the hand-over, because that stops Temporal and with it every activity. The workflow id is
+// migrate/<name>.
 func Migrate(ctx workflow.Context, in MigrateInput) error {
 	o, err := newOperation(ctx, inventory.TypeMigrate, contract.MigrateID(in.Name), in.Name, in)
 	if err != nil {
@@ -64,7 +64,7 @@ func (m *migration) request() activities.MigrateRequest {
 	return activities.MigrateRequest{Target: m.in.Target, ID: m.record.ID}
 }
 
-// precheck fails at once, without a question, if the target cannot take over.
+// precheck returns an error if the target cannot take over; it does not ask the operator.
 func (m *migration) precheck(ctx workflow.Context) error {
 	if err := invalid(m.in.Validate()); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (m *migration) steps() []step {
 	}
 }
 
-// switchRelay sets the servers of the router's DHCP relay, if the lab has a router.
+// switchRelay sets the servers in the DHCP relay of the lab's router. Without a router it only notes that in row.
 func (m *migration) switchRelay(
 	ctx workflow.Context, row *inventory.OperationStep, q activities.RelaySwitchRequest,
 ) error {
@@ -171,8 +171,8 @@ func (m *migration) switchRelay(
 	return err
 }
 
-// awaitDrained waits until no machine has an open run. The operator may decide to move the
-// site with open runs, which then continue at the target.
+// awaitDrained waits until no machine has an open run. The operator may decide not to wait; open runs then
+// continue at the target.
 func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) error {
 	open, err := m.openRuns(ctx)
 	if err != nil || len(open) == 0 {
@@ -213,18 +213,19 @@ func (m *migration) openRuns(ctx workflow.Context) (open []string, err error) {
 	return open, err
 }
 
-// moveSite requests the hand-over from the server and waits for its result. The wait may
-// begin on this server and end at the target.
+// moveSite requests the hand-over from the server process and waits for its result. The wait may begin on this
+// server and end at the target.
 func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep) error {
 	m.attempts++
-	// A reset changes the run id. The first run id keeps the site from being moved twice.
+	// A reset changes the run id, so the id of the hand-over holds the first one: a repeated request is then
+	// recognized.
 	run := cmp.Or(workflow.GetInfo(ctx).FirstRunID, m.record.Run)
 	h := inventory.HandOver{ID: fmt.Sprintf("%s-%d", run, m.attempts), Target: m.in.Target, Force: m.force}
 	for _, r := range m.record.Steps {
 		h.Force = h.Force || r.Name == stepDrain && r.State == inventory.StepSkipped
 	}
 
-	// The operator may have undone the drain since.
+	// The operator may have opened the intake again by undoing the drain.
 	if err := execute(ctx, quick, nil, do.CloseIntake, m.request()); err != nil {
 		return err
 	}
@@ -238,7 +239,7 @@ func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep)
 	cancelled := temporal.IsCanceledError(err)
 	switch {
 	case cancelled:
-		// The site may have moved despite the cancellation. The server knows.
+		// The hand-over may have succeeded despite the cancellation: ask the server.
 		rest, done := workflow.NewDisconnectedContext(ctx)
 		defer done()
 		if err := execute(rest, quick, nil, do.WithdrawHandOver, h.ID); err != nil {

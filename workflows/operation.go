@@ -14,30 +14,26 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A step is one row of an operation's table. The table, from top to bottom, is what the
-// operation does.
+// A step is one step of an operation. The list of its steps, from top to bottom, is what the operation does.
 type step struct {
 	name, machine string
-	// does, waits and undoes describe the row for the operator. undoes begins with "none:"
-	// and a reason if there is no undo.
+	// does, waits and undoes tell the operator what do, ready and undo do. If undo is nil, undoes is "none: " and the
+	// reason.
 	does, waits, undoes string
 	// budget is how long the step may take before the operator is asked.
 	budget time.Duration
-	// do carries out the step. It may run again after it had its effect, so it checks the
-	// state first.
+	// do carries out the step. It may run more than once, so it checks the state first.
 	do func(ctx workflow.Context, s *inventory.OperationStep) error
-	// ready waits, within the given time, until the result of do works. If nil, the success
-	// of do is sufficient.
+	// ready waits, at most for within, until the result of do works. If nil, the success of do is sufficient.
 	ready func(ctx workflow.Context, within time.Duration) error
-	// undo reverts do, whether do finished or not. If nil, undoes says why.
+	// undo reverts do, whether do finished or not. If nil, the step cannot be undone.
 	undo func(ctx workflow.Context) error
 	// must: the step cannot be skipped, because later steps would do harm without it.
 	must bool
 }
 
-// lastLook returns the time for one more probe after the budget has passed: a constant, or
-// the budget if shorter. After an outage timers fire late and all at once, so a passed
-// deadline alone proves nothing.
+// lastLook returns the time for one more probe after the budget has passed: one minute, or the budget if that is
+// shorter. After an outage all timers fire late and at once, so a passed deadline alone proves nothing.
 func lastLook(budget time.Duration) time.Duration {
 	if budget <= 0 {
 		return time.Minute
@@ -45,19 +41,18 @@ func lastLook(budget time.Duration) time.Duration {
 	return min(time.Minute, budget)
 }
 
-// An operation holds what every workflow about more than one machine needs: its record, its
-// steps and its questions.
+// An operation holds what every workflow for several machines needs: its record and its questions to the operator.
 type operation struct {
 	*questions
 	log    log.Logger
 	input  any
 	record inventory.Operation
 	asked  int
-	kept   string // what a cancellation does not undo, for its message
+	kept   string // text that a cancellation adds to its message: which steps stay done
 }
 
-// newOperation creates the record. It returns an error if the workflow id is not the one
-// that the type and the input require.
+// newOperation returns an operation with a new record, which is not stored yet. It returns an error if the
+// workflow does not have the id that its type and name require.
 func newOperation(ctx workflow.Context, typ, id, name string, input any) (*operation, error) {
 	info := workflow.GetInfo(ctx)
 	if info.WorkflowExecution.ID != id || name == "" {
@@ -86,20 +81,19 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 	return o, err
 }
 
-// writeRecord records the operation.
+// writeRecord stores the record.
 func (o *operation) writeRecord(ctx workflow.Context) error {
 	return executeLocal(ctx, nil, do.RecordOperation, o.nextRecord(ctx), o.input)
 }
 
-// commitRecord is writeRecord as a regular activity. It is for decisions that a repeated
-// workflow task could make differently: the operator's answer, see prompt, and the end,
-// because a final record never changes.
+// commitRecord is writeRecord by a regular activity. It is for decisions that a repeated workflow task could make
+// differently: the operator's answer, see prompt.hide, and the end, because a final record never changes.
 func (o *operation) commitRecord(ctx workflow.Context) error {
 	return execute(ctx, quick, nil, do.RecordOperation, o.nextRecord(ctx), o.input)
 }
 
-// nextRecord increments the record's sequence number and returns a copy, because other
-// coroutines may change the record during the write.
+// nextRecord increments the record's sequence number and returns a copy of the record, because other coroutines
+// may change it during the write.
 func (o *operation) nextRecord(ctx workflow.Context) inventory.Operation {
 	o.record.Updated = workflow.Now(ctx)
 	o.record.Seq++
@@ -109,7 +103,7 @@ func (o *operation) nextRecord(ctx workflow.Context) inventory.Operation {
 	return rec
 }
 
-// showStep sets the step and message that are shown, and writes the record.
+// showStep sets the name and message of the step that is shown, and writes the record.
 func (o *operation) showStep(ctx workflow.Context, name, format string, args ...any) error {
 	if err := o.setStep(ctx, name, format, args...); err != nil {
 		return err
@@ -127,8 +121,7 @@ func (o *operation) setStep(ctx workflow.Context, name, format string, args ...a
 	return workflow.UpsertTypedSearchAttributes(ctx, attrPhase.ValueSet(name))
 }
 
-// recordTable enters the steps into the record. The steps in finished were done by an
-// earlier operation of this name.
+// recordTable adds the steps to the record. The steps in finished were done by an earlier operation of this name.
 func (o *operation) recordTable(steps []step, finished map[string]bool) {
 	for _, s := range steps {
 		row := inventory.OperationStep{
@@ -185,7 +178,8 @@ func (o *operation) runStep(ctx workflow.Context, s step, row *inventory.Operati
 	}
 }
 
-// tryStep carries out one step and waits until its probe succeeds.
+// tryStep carries out one step and waits until its probe succeeds. If an earlier operation finished the step,
+// tryStep probes first and does nothing more if that succeeds.
 func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.OperationStep, finished bool) error {
 	last := lastLook(s.budget)
 	if finished && s.ready != nil {
@@ -216,16 +210,15 @@ func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.Operati
 		return err
 	}
 
-	// Timers may have fired late after an outage: probe once more, now that everything is
-	// up.
+	// Timers may have fired late after an outage: probe once more, now that everything is up.
 	if again := s.ready(ctx, last); again == nil || temporal.IsCanceledError(again) {
 		return again
 	}
 	return err
 }
 
-// decideAboutStep asks the operator about a failed step. Nil means: try again, or continue
-// if the step was skipped.
+// decideAboutStep asks the operator about a failed step. After nil, the caller tries the step again, or continues
+// with the next one if row.State is StepSkipped.
 func (o *operation) decideAboutStep(ctx workflow.Context, s step, row *inventory.OperationStep) error {
 	for undone := false; ; {
 		choices := []string{Retry}
@@ -259,7 +252,7 @@ func (o *operation) decideAboutStep(ctx workflow.Context, s step, row *inventory
 	}
 }
 
-// askAboutStep asks the operator and waits for the decision.
+// askAboutStep asks the operator and returns the choice.
 func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationStep, text string, choices []string) (string, error) {
 	name, message, state := o.record.Step, o.record.Message, row.State
 	p := o.newPrompt(ctx, row.Name, text, choices)
@@ -286,8 +279,7 @@ func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationS
 	return d.Choice, nil
 }
 
-// newPrompt returns a question of the operation. Asking it does not change the step that is
-// shown.
+// newPrompt returns a question of the operation. Unlike askAboutStep, it leaves the step that is shown unchanged.
 func (o *operation) newPrompt(ctx workflow.Context, step, text string, choices []string) prompt {
 	o.asked++
 	id := fmt.Sprintf("%s.%d", step, o.asked)
@@ -308,8 +300,8 @@ func (o *operation) newPrompt(ctx workflow.Context, step, text string, choices [
 	}
 }
 
-// rollBack undoes the finished steps, last step first, even if ctx is canceled. If an undo
-// fails, the step's row says so.
+// rollBack undoes all steps that were begun, the last one first, even if ctx is canceled. An undo that fails is
+// noted in its step, and the next one follows.
 func (o *operation) rollBack(ctx workflow.Context, steps []step) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -332,7 +324,7 @@ func (o *operation) rollBack(ctx workflow.Context, steps []step) error {
 	return errors.Join(errs...)
 }
 
-// end writes the final state and returns what the workflow ends with.
+// end writes the final record. err is the error of the steps. The result is the error that the workflow ends with.
 func (o *operation) end(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -353,8 +345,8 @@ func (o *operation) recordEnd(ctx workflow.Context, state, phase, message, next 
 	return o.commitRecord(ctx)
 }
 
-// probe runs an activity that waits for something to work, within the given time. The time
-// limit includes retries after a worker died. probe serves as ready of a step.
+// probe runs an activity that waits until something works, at most for within. That time includes retries after a
+// worker died. probe is what ready of most steps calls.
 func probe(ctx workflow.Context, within time.Duration, activity any, arg any) error {
 	return execute(ctx, workflow.ActivityOptions{
 		ScheduleToCloseTimeout: within, HeartbeatTimeout: workerLost, RetryPolicy: retryForever,

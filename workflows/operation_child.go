@@ -12,13 +12,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// followedRun is a workflow that an operation follows by its record. The record survives a
-// reset of the operation and a move of the server.
+// followedRun is a workflow whose record an operation reads until it is final. The record survives a reset of the
+// operation and a move to another server.
 type followedRun struct {
 	id, run string
-	look    string // the command that shows it
-	await   any    // the activity that waits for its record
-	now     any    // the activity that reads its record
+	look    string // the command that shows the workflow
+	await   any    // the activity that waits for the record to change
+	now     any    // the activity that reads the record once
 }
 
 func followMachine(machine, run string) followedRun {
@@ -36,13 +36,12 @@ func childContext(ctx workflow.Context, id string) workflow.Context {
 	})
 }
 
-// startOrFindRun starts the workflow of a machine, or finds the one that this operation
-// started after since, and returns its run id. After a reset the operation does not remember
-// that run and would install the machine again. The check is a local activity in the same
-// workflow task as the start, so a reset to that task repeats the check.
+// startOrFindRun starts the workflow of a machine, unless this operation has started one after since, and returns
+// the run id. After a reset the operation does not remember its runs and would install the machine again. The
+// check is a local activity in the same workflow task as the start, so a reset to that task repeats the check.
 func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, since time.Time, input any) (string, error) {
-	// A child that is started under ctx is canceled with it, even one that waits for the
-	// operator and must continue. Therefore use a context that is never canceled.
+	// A child that is started under ctx is canceled with it. But a child that waits for the operator must continue,
+	// so use a context that is never canceled.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	var own activities.OwnRun
 	q := activities.InstalledRequest{Machine: machine, Parent: o.record.ID, Since: since}
@@ -62,8 +61,7 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 		if err := execute(ctx, quick, &own, do.OpenRun, q); err != nil {
 			return "", err
 		}
-		// The record shows no open run: the run has just ended and Temporal has not closed
-		// it yet.
+		// If the inventory has no open run, the run has just ended, and Temporal has not closed it yet.
 		if own.Run != "" || n == busyRetries {
 			break
 		}
@@ -95,8 +93,8 @@ func (o *operation) runMachine(ctx workflow.Context, row *inventory.OperationSte
 	return o.awaitRun(ctx, machine, run)
 }
 
-// awaitRun waits until the record of a machine's run is final or the run waits for the
-// operator. A cancellation is forwarded to the run, and awaitRun waits for the run to end.
+// awaitRun waits until the record of a machine's run is final or shows that the run waits for the operator. A
+// cancellation is forwarded to the run, and awaitRun waits until the run has ended.
 func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activities.Outcome, error) {
 	var out activities.Outcome
 	err := execute(ctx, awaiting, &out, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: true})
@@ -114,7 +112,7 @@ func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activit
 func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activities.Outcome, err error) {
 	ctx, done := workflow.NewDisconnectedContext(ctx)
 	defer done()
-	// The workflow may have ended already. That is not an error; its record says so.
+	// The workflow may have ended already. That is not an error: its record shows how.
 	if err := workflow.RequestCancelExternalWorkflow(ctx, f.id, f.run).Get(ctx, nil); err != nil {
 		o.log.Info("passing on the cancellation", "child", f.id, "child_run", f.run, "error", err)
 	}
@@ -122,10 +120,9 @@ func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activiti
 	return out, err
 }
 
-// followStep waits until the record of the step's workflow is final. Time in which that
-// workflow waits for the operator is shown and does not count against the step's budget.
-// After the budget, the record is read once more before the operator is asked. A
-// cancellation is forwarded, and followStep waits for the end.
+// followStep waits until the record of the step's workflow is final. The time in which that workflow waits for the
+// operator is shown and does not count against the step's budget. After the budget, the record is read once more
+// before the operator is asked. A cancellation is forwarded, and followStep waits until the workflow has ended.
 func (o *operation) followStep(ctx workflow.Context, row *inventory.OperationStep, f followedRun) error {
 	row.Run = f.run
 	err := o.writeRecord(ctx)

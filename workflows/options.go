@@ -9,10 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 )
 
-var do activities.Activities // zero: only names activities, never called
+var do activities.Activities // used to name activities; never called
 
-// Retry policies. Activities that use only our own database, and those that wait, retry
-// until they succeed.
+// Retry policies. Activities that use only our own database, and activities that wait, retry until they succeed.
 var (
 	retryForever = &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second}
 	retryBMC     = &temporal.RetryPolicy{
@@ -23,17 +22,17 @@ var (
 
 const (
 	year = 365 * 24 * time.Hour
-	// workerLost is the heartbeat timeout of an operation's waiting activity. After it the
-	// worker counts as dead and the activity starts again; it checks the state first.
+	// workerLost is the heartbeat timeout of an operation's activities. After it, Temporal considers the worker dead
+	// and starts the activity again, which checks the state first.
 	workerLost = 20 * time.Second
 )
 
-// Activity options by the kind of work.
+// Options of activities, by what the activities do.
 var (
-	// quick uses only our own database.
+	// quick is for activities that use only our own database.
 	quick = workflow.ActivityOptions{StartToCloseTimeout: time.Minute, RetryPolicy: retryForever}
-	// planning is quick with limited retries: a run that cannot be planned has changed
-	// nothing and may end.
+	// planning is quick with a limited number of attempts: a run that cannot be planned has changed nothing and may
+	// end.
 	planning = workflow.ActivityOptions{
 		StartToCloseTimeout: time.Minute,
 		RetryPolicy: &temporal.RetryPolicy{
@@ -41,91 +40,89 @@ var (
 			MaximumAttempts: 10,
 		},
 	}
-	// bmc talks to a management controller. The attempts are limited, and missing heartbeats
-	// reveal a dead worker.
+	// bmc is for activities that use a management controller. The number of attempts is limited, and missing
+	// heartbeats reveal a dead worker.
 	bmc = workflow.ActivityOptions{
 		StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retryBMC,
 	}
-	// operationBMC is bmc for BMC calls of an operation itself.
+	// operationBMC is bmc for the activities of an operation.
 	operationBMC = workflow.ActivityOptions{
 		StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: workerLost,
 		RetryPolicy: retryBMC,
 	}
-	// patient waits in the activity until its answer is certain.
+	// patient is for an activity that may take minutes until its result is certain.
 	patient = workflow.ActivityOptions{
 		StartToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retryForever,
 	}
-	// outside waits for something outside this server until the workflow cancels it, or
+	// outside is for an activity that waits for something outside this server until the workflow cancels it, or that
 	// takes hours and resumes after an interruption.
 	outside = workflow.ActivityOptions{
 		StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retryForever,
 	}
-	// awaiting waits for another workflow's record, without a limit.
+	// awaiting is for an activity that waits for the record of another workflow, for any length of time.
 	awaiting = workflow.ActivityOptions{
 		TaskQueue: WaitQueue, StartToCloseTimeout: year, HeartbeatTimeout: workerLost, RetryPolicy: retryForever,
 	}
-	// following is outside for connections that break when the site moves: it retries soon.
+	// following is outside for an activity whose connection breaks when another server becomes the active one: it
+	// retries within seconds.
 	following = workflow.ActivityOptions{
 		StartToCloseTimeout: year, HeartbeatTimeout: 10 * time.Second,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 5 * time.Second},
 	}
-	// switching is for the DHCP relay. If the router does not answer, the operator is asked
-	// in the end.
+	// switching is for changes of the router's DHCP relay. If the router does not answer within 10 minutes, the step
+	// fails and the operator is asked.
 	switching = workflow.ActivityOptions{
 		ScheduleToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second, RetryPolicy: retryForever,
 	}
-	// local reads or writes a row within the workflow task and retries until it succeeds, as
-	// quick does. Without the longer schedule-to-close timeout, all attempts together would
-	// get the time of one.
+	// local is for local activities, which read or write one row within the workflow task and retry until they
+	// succeed. Without ScheduleToCloseTimeout, all attempts together would have to end within StartToCloseTimeout.
 	local = workflow.LocalActivityOptions{
 		StartToCloseTimeout:    20 * time.Second,
 		ScheduleToCloseTimeout: year,
-		// A retry after a longer pause adds six history events. With this policy the history
-		// lasts for weeks.
+		// A retry after a longer pause adds six history events. With this policy it takes weeks to fill the history.
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Minute},
 	}
 )
 
-// How long a run waits in each phase before it checks the evidence. Servers take minutes
-// before they first use their network card.
+// How long a run waits in each phase before it checks what is known about the machine. Servers take minutes before
+// they first use their network card.
 const (
 	untilDHCP   = 12 * time.Minute
 	untilScript = 5 * time.Minute
 	untilAgent  = 8 * time.Minute
 	untilReady  = 20 * time.Minute
-	// untilPayload is for an installer's files, which may be gigabytes.
+	// untilPayload is how long an installer may take to fetch its files, which may be gigabytes.
 	untilPayload = 20 * time.Minute
-	// untilStopped is the time an agent gets to close its descriptors before the power is
-	// cut.
+	// untilStopped is the time that an agent has to stop an action before the machine's power is cut.
 	untilStopped = time.Minute
-	// untilRestarted is how long after a start an agent of an earlier boot may still report,
-	// although the machine was restarted: its last message may arrive late. It is longer than
-	// activities.Evidence counts an agent as alive.
+	// untilRestarted is how long after a restart of the machine a run ignores messages of the agent of an earlier
+	// boot, because they may arrive late. It is longer than activities.Evidence counts a silent agent as alive.
 	untilRestarted = 2 * time.Minute
-	// windowMargin is how much longer than its wait a window stays open.
+	// windowMargin is added to the length of a wait to get how long the netboot or secrets window for it stays open.
 	windowMargin = 5 * time.Minute
-	// grace is added to the agent's own deadline of an action.
+	// grace is how long a run waits for the report of an action after the agent's own deadline for the action.
 	grace = 30 * time.Second
-	// reminder is how often a run that waits for the power button renews its window.
+	// reminder is how often a run renews the netboot window while it waits for the operator to switch the machine on.
 	reminder = 30 * time.Minute
 )
 
-// maxProlongations is how often a wait is prolonged because the clock was set.
+// maxProlongations limits how often a wait is prolonged by time that did not really pass, because the clock was
+// set or the server was down.
 const maxProlongations = 2
 
-// Pauses before a failed action is tried again.
+// Pauses before the retries of a failed action. The first is firstPause; each further one is twice as long, up to
+// lastPause.
 const (
 	firstPause = 10 * time.Second
 	lastPause  = 5 * time.Minute
 )
 
-// lossesUntilAsked is how often an action's agent may be lost to a server or power failure
-// before the operator is asked.
+// lossesUntilAsked is how often the agent may be lost during one action before the operator is asked.
 const lossesUntilAsked = 2
 
-// busyRetries is how often an operation waits for a run that is about to end: 30 seconds in
-// total.
+// busyRetries is how often an operation tries again to start a run of a machine whose earlier run is about to end.
+// The pauses add up to 30 seconds.
 const busyRetries = 5

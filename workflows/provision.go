@@ -14,13 +14,13 @@ import (
 type provisioning struct {
 	*machineRun
 	in       ProvisionInput
-	wipe     bool // wipe the bound disk first
+	wipe     bool // wipe the disk before the installation
 	plan     activities.Planned
 	disk     *action.Disk
-	assigned *action.Key // attempt not known to have ended
-	provenBy string      // evidence of the installed system: what the plan waits for, or what was found
-	retries  int         // used of Retries.Count
-	binds    int         // disk choices so far; numbers the questions
+	assigned *action.Key // attempt that may still be under way; nil if none
+	provenBy string      // evidence for the installed system: first what the plan expects, in the end what was found
+	retries  int         // retries used so far, at most in.Retries.Count
+	binds    int         // calls of Bind so far; numbers the questions
 }
 
 // Provision installs the machine's template on it. The workflow id is machine/<machine>; any
@@ -29,10 +29,8 @@ func Provision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
 	return provision(ctx, inventory.TypeProvision, in, false)
 }
 
-// Reprovision wipes the machine's disk and installs its template in the same boot, so that
-// no old data is left when the new system is written. Otherwise it is Provision, and it also
-// asks before it writes a disk that Ingot has not written. The workflow id is
-// machine/<machine>.
+// Reprovision is Provision with a wipe of what identifies the content of the disk (partition tables and file
+// system signatures), before the installation and in the same boot. The workflow id is machine/<machine>.
 func Reprovision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
 	return provision(ctx, inventory.TypeReprovision, in, true)
 }
@@ -46,8 +44,8 @@ func provision(ctx workflow.Context, typ string, in ProvisionInput, wipe bool) (
 	return r.carryOut(ctx, p.install, p.stopAssigned)
 }
 
-// install plans the run, takes the grant and installs the machine. On Restart it installs
-// again from the start, under a new epoch.
+// install plans the run, takes the grant and installs the machine. If the operator chooses Restart, it installs
+// the machine again from the start, under a new epoch.
 func (p *provisioning) install(ctx workflow.Context) error {
 	if err := inOrder(ctx, p.makePlan, p.arm); err != nil {
 		return err
@@ -68,7 +66,7 @@ func (p *provisioning) install(ctx workflow.Context) error {
 	}
 }
 
-// installOnce does everything that happens under one grant.
+// installOnce installs the machine under the present grant.
 func (p *provisioning) installOnce(ctx workflow.Context) error {
 	if p.plan.Installer != nil {
 		return p.installByInstaller(ctx)
@@ -106,7 +104,7 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 	return nil
 }
 
-// recordPlan puts the planned actions into the record.
+// recordPlan adds the planned actions to the record.
 func (p *provisioning) recordPlan() {
 	p.manual, p.plannedAs = p.plan.Manual, p.plan.Run
 	p.record.Digest = p.plan.Digest
@@ -117,7 +115,8 @@ func (p *provisioning) recordPlan() {
 	}
 }
 
-// bindDisk chooses the disk that is written. The agent stays up while the operator is asked.
+// bindDisk chooses the disk that the actions write, unless no action writes. The agent stays up while the operator
+// is asked.
 func (p *provisioning) bindDisk(ctx workflow.Context) error {
 	writes := false
 	for _, a := range p.plan.Actions[p.plan.From:] {

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// runActions carries out every action except one that ends the agent.
+// runActions carries out all actions before the one that ends the agent.
 func (p *provisioning) runActions(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	for i := p.plan.From; i < len(p.plan.Actions); i++ {
@@ -23,7 +23,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 			}
 		}
 		if p.record.Actions[i].State == action.Success {
-			continue // only actions that wrote the instance id run again
+			continue // only actions that markSeedsUndone has reset run again
 		}
 
 		choice := Continue
@@ -32,7 +32,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 				return err
 			}
 		}
-		// A success may be reported while the power is being cut.
+		// The agent may report success while its power is being cut, so the machine may be off in any case.
 		if choice == Restart || p.boot.poweredOff {
 			if err := p.restartAgent(ctx); err != nil {
 				return err
@@ -42,8 +42,8 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 		case Retry:
 			i--
 		case Restart:
-			// Include the actions of an earlier run: the image is written again, and a run
-			// that is interrupted now must not resume after them.
+			// Repeat also the actions that an earlier run has done: the image is written again, so a run that resumes this
+			// one must not skip them.
 			p.plan.From = 0
 			p.record.resetActions(0)
 			i = -1
@@ -52,8 +52,8 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 	return nil
 }
 
-// decideAboutFailure returns what follows a failed action: Retry, Skip, Restart, or an error
-// that ends the run. The policy applies once the retries are used up.
+// decideAboutFailure returns what follows after action i has failed: Retry, Skip, Restart, or an error that ends
+// the run. The policy applies once the retries are used up.
 func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause error) (string, error) {
 	a := &p.record.Actions[i]
 	failed := hasType(cause, typeActionFailed)
@@ -83,7 +83,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 
 	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
 	if errors.Is(err, errAborted) {
-		return "", cause // more detailed
+		return "", cause // more detailed than errAborted
 	}
 
 	if err == nil && d.Choice == Skip {
@@ -97,11 +97,11 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 	return d.Choice, err
 }
 
-// askAboutImage asks the operator, whatever the policy, if the action failed because a file that it needs is
-// not what was planned. Without such a file the choice is "".
+// askAboutImage asks the operator, under any policy, if a file that the failed action i needs is not the file that
+// was planned. If there is no such file, choice is "".
 func (p *provisioning) askAboutImage(ctx workflow.Context, i int, cause error) (choice string, err error) {
 	if workflow.GetVersion(ctx, "ask-about-changed-images", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
-		return "", nil // runs that were started before
+		return "", nil // the run is older than this question
 	}
 	why, q := "", activities.ImagesRequest{Run: p.plan.Run, Machine: p.grant.owner.Machine, Action: i}
 	if err := execute(ctx, quick, &why, do.ChangedImage, q); err != nil || why == "" {
@@ -109,12 +109,12 @@ func (p *provisioning) askAboutImage(ctx workflow.Context, i int, cause error) (
 	}
 	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause)+": "+why, Retry, Abort)
 	if errors.Is(err, errAborted) {
-		return "", cause // more detailed
+		return "", cause // more detailed than errAborted
 	}
 	return d.Choice, err
 }
 
-// restartAgent starts the machine again and binds the disk again, between two actions.
+// restartAgent starts the machine and binds the disk again, between two actions.
 func (p *provisioning) restartAgent(ctx workflow.Context) error {
 	p.record.State = inventory.StatePreparing
 	if err := p.startMachine(ctx); err != nil {
@@ -128,7 +128,7 @@ func (p *provisioning) restartAgent(ctx workflow.Context) error {
 	return nil
 }
 
-// runAction carries out one action and repeats it if its agent was lost.
+// runAction carries out one action, and repeats it if the agent was lost during it.
 func (p *provisioning) runAction(ctx workflow.Context, i int) error {
 	for losses := 1; ; losses++ {
 		agentLost, err := p.runAttempt(ctx, i)
@@ -145,12 +145,12 @@ func (p *provisioning) runAction(ctx workflow.Context, i int) error {
 		if err := p.restartAgent(ctx); err != nil {
 			return err
 		}
-		p.assigned = nil // the agent of a newer boot runs
+		p.assigned = nil // an agent of a newer boot runs, so the old attempt has ended
 	}
 }
 
-// runAttempt assigns the action to the agent and waits for its end. agentLost means that the
-// agent is gone and writes nothing any more.
+// runAttempt assigns the action to the agent and waits until the attempt has ended. agentLost means that the agent
+// is gone and cannot write any more.
 func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, err error) {
 	k := p.record.beginAttempt(ctx, i)
 	p.assigned = &k // the agent may see the assignment from now on
@@ -187,11 +187,11 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 			}
 			return false, errTimeout
 		case s.conflict:
-			// The agent's token is revoked, but the agent may still write. A restart cuts
-			// its power first, or the operator has done so.
+			// The agent's token is revoked, but the agent may still write. If the operator chooses Restart, its power is
+			// cut first, by this run or (without a BMC) by the operator.
 			return true, p.resolveClaimConflict(ctx)
 		case (s.idle[k] || s.idle[action.Key{}]) && !over:
-			// The agent polls and finds no assignment: write it again.
+			// The agent polls and finds no assignment: store it again.
 			delete(s.idle, k)
 			delete(s.idle, action.Key{})
 			if err := p.assign(ctx, k, 0); err != nil {
@@ -229,8 +229,8 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 	}
 }
 
-// replaceSilentAgent stops an attempt whose agent is silent. A silent agent may still write,
-// so its power is cut before another agent writes.
+// replaceSilentAgent stops an attempt whose agent is silent. A silent agent may still write, so its power is cut
+// before another agent writes. agentLost is false if the agent has reported the end of its attempt after all.
 func (p *provisioning) replaceSilentAgent(ctx workflow.Context, k action.Key) (agentLost bool, err error) {
 	a := &p.record.Actions[k.Action]
 	a.State, a.Message = action.Failed, "the agent was lost"
@@ -239,12 +239,12 @@ func (p *provisioning) replaceSilentAgent(ctx workflow.Context, k action.Key) (a
 	}
 	p.assigned = nil
 	if d, ok := p.signals.results[k]; ok && d.State != action.Stopped {
-		return false, p.finishAttempt(ctx, k) // the agent came back with its report
+		return false, p.finishAttempt(ctx, k) // the agent has reported after all
 	}
 	return true, nil
 }
 
-// timeOutAttempt stops an attempt that timed out.
+// timeOutAttempt stops an attempt that has timed out, and returns the error of the action.
 func (p *provisioning) timeOutAttempt(ctx workflow.Context, k action.Key) error {
 	a := &p.record.Actions[k.Action]
 	a.State = action.Timeout
@@ -256,23 +256,22 @@ func (p *provisioning) timeOutAttempt(ctx workflow.Context, k action.Key) error 
 	return newError(typeTimeout, "action %q %s", a.Name, a.Message)
 }
 
-// assign writes the assignment that the agent polls. If next is not zero, the agent's report
-// opens the netboot window for the next boot for that long.
+// assign stores the assignment that the agent polls for. If next is not zero, the agent's report opens the netboot
+// window for the next boot, for the time next.
 func (p *provisioning) assign(ctx workflow.Context, k action.Key, next time.Duration) error {
 	return executeLocal(ctx, nil, do.Assign, activities.AssignRequest{
 		Owner: p.grant.owner, Boot: p.boot.number, Key: k, Disk: p.disk, Next: next,
 	})
 }
 
-// finishAttempt records the report of an attempt. It returns an error if the action did not
-// succeed.
+// finishAttempt records the report of an attempt. It returns an error if the action has not succeeded.
 func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 	p.assigned = nil
 	d := p.signals.results[k]
 	a := &p.record.Actions[k.Action]
 	a.State, a.Message, a.Seconds = d.State, d.Message, workflow.Now(ctx).Sub(a.StartedAt).Seconds()
 	if d.State == action.Success {
-		return nil // the next phase writes the record
+		return nil // the change to the next phase writes the record
 	}
 
 	if err := p.record.writeRecord(ctx); err != nil {
@@ -286,8 +285,9 @@ func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 	return newError(typ, "action %q: %s", a.Name, d.Message)
 }
 
-// stopAttempt returns when the attempt cannot write any more: the agent reports closed
-// descriptors, a later boot has begun, the power is off, or the operator confirms it.
+// stopAttempt stops an attempt and returns nil once it cannot write any more: the agent has reported that it
+// stopped, the agent of a later boot has sent its hello, the power is off, or the operator has confirmed that it
+// is off.
 func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 	if err := p.record.showPhase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
 		return err
@@ -297,7 +297,7 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 		return err
 	}
 
-	// The agent gets the stop order with an answer of this server.
+	// The agent receives the stop order in an answer of this server, hence served.
 	w := wait{limit: untilStopped, attempt: k, served: true, unlimited: true}
 	stopped := func() bool { return p.signals.completed(k) || p.signals.helloBoot > p.boot.number }
 	if ok, _, err := p.waitFor(ctx, w, stopped); ok || err != nil {
@@ -318,7 +318,7 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 	return err
 }
 
-// stopAssigned stops the assigned attempt of a run that ends badly. A fenced run has nothing
+// stopAssigned stops the attempt under way in a run that ends badly. A run that has lost its machine has nothing
 // to stop.
 func (p *provisioning) stopAssigned(ctx workflow.Context) {
 	if p.assigned == nil {

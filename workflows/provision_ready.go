@@ -37,7 +37,7 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 
 	phonesHome := p.plan.Evidence == activities.EvidencePhoneHome
 	if phonesHome {
-		// The installed system reports when it has read its secrets.
+		// The installed system phones home after it has read its secrets.
 		if err := p.grant.openSecrets(ctx, untilReady); err != nil {
 			return err
 		}
@@ -69,7 +69,8 @@ func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	return nil
 }
 
-// recordInstalled says what the run has reached, and on which evidence. An open or failed run claims nothing.
+// recordInstalled records what a successful run has reached, and by which evidence. The record of an open or
+// failed run has no evidence.
 func (p *provisioning) recordInstalled() {
 	w := &p.record
 	w.Evidence = p.provenBy
@@ -88,8 +89,8 @@ func (p *provisioning) recordInstalled() {
 	}
 }
 
-// waitUntilAgentLeft waits for the report of the attempt that ends the agent. Silence is not
-// a failure: the machine may have restarted before the report arrived.
+// waitUntilAgentLeft waits for the report of the action that ends the agent. Silence is not a failure: the machine
+// may have restarted before the report arrived.
 func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, phonesHome bool) error {
 	s := &p.signals
 	w := wait{limit: p.record.Actions[k.Action].Timeout.Duration() + grace, attempt: k}
@@ -102,7 +103,7 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 	case err != nil:
 		return err
 	case !ok && known.Kind == activities.Alive && !phonesHome:
-		// No other evidence follows, so the agent's report is required.
+		// The run expects no phone-home, so it requires the agent's report.
 		return newError(typeTimeout, "action %q did not end within its timeout", p.record.Actions[k.Action].Name)
 	case s.conflict:
 		return p.resolveClaimConflict(ctx)
@@ -112,13 +113,14 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 	return nil
 }
 
-// waitUntilReady waits for the nonce that the run wrote to the disk. At the first deadline
-// the machine is power-cycled, at the second the operator is asked.
+// waitUntilReady waits until the installed system phones home with the nonce that the run wrote to the disk. At
+// the first deadline a machine with a BMC is power-cycled, unless an installer was booted; after that the operator
+// is asked.
 func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 	s := &p.signals
 	done := func() bool { return s.received[inventory.EventPhoneHome] || s.conflict }
 	limit := untilReady
-	if p.boot.installer { // the first boot of the installed system may take as long
+	if p.boot.installer { // the first boot may take as long as the installation
 		limit = max(limit, p.plan.Installer.Timeout.Duration())
 	}
 

@@ -16,7 +16,7 @@ import (
 // questions asks the operator one question at a time, for a run or an operation.
 type questions struct {
 	asker  string            // "run" or "operation", for error messages
-	log    func() log.Logger // of the asker
+	log    func() log.Logger // returns the asker's logger
 	open   *inventory.Question
 	answer *Decision
 }
@@ -45,7 +45,7 @@ func newQuestions(ctx workflow.Context, asker string, log func() log.Logger) (*q
 	return q, nil
 }
 
-// validate refuses a decision that does not answer the open question.
+// validate returns an error if the decision does not answer the open question.
 func (q *questions) validate(d Decision) error {
 	switch {
 	case q.open == nil:
@@ -60,9 +60,9 @@ func (q *questions) validate(d Decision) error {
 	return nil
 }
 
-// validateUpdate is validate for an update. It also refuses a selector that names none of the question's disks. A replay does
-// not validate updates again. A signal with such a selector is accepted, because recorded histories contain them: the run
-// asks again.
+// validateUpdate is validate for an update, and also refuses a disk selector that selects no disk of the question.
+// Temporal does not validate updates again in a replay. A signal with such a selector is accepted, because
+// recorded histories contain such signals; the run then asks again.
 func (q *questions) validateUpdate(d Decision) error {
 	if err := q.validate(d); err != nil || d.DiskSelector == nil {
 		return err
@@ -80,7 +80,7 @@ func (q *questions) validateUpdate(d Decision) error {
 	return nil
 }
 
-// nameDisks names disks by what selects them.
+// nameDisks lists disks as text, each with the serial number or WWN that selects it.
 func nameDisks(disks []action.Disk) string {
 	names := make([]string, len(disks))
 	for i, d := range disks {
@@ -102,13 +102,13 @@ func nameDisks(disks []action.Disk) string {
 // A prompt is a question with the functions that show it in the record.
 type prompt struct {
 	inventory.Question
-	// show records the question.
+	// show writes the open question to the record.
 	show func() error
-	// hide records that the question is closed. After an answer it must be a regular
-	// activity: an update is durable only once its workflow task completes, so until then
-	// the question must stay open in the record.
+	// hide writes to the record that the question is closed. If it was answered, hide must use a regular activity: an
+	// update is durable only once its workflow task completes, so until then the question must stay open in the
+	// record.
 	hide func(answered bool) error
-	// withdrawn reports whether the question is no longer needed. Nil means never.
+	// withdrawn reports whether the question is no longer needed. If withdrawn is nil, it always is.
 	withdrawn func() bool
 }
 

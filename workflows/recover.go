@@ -14,26 +14,25 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// recovery is a run of Recover: an operation whose rows are machines. Several machines are
-// installed at the same time.
+// recovery is a run of Recover: an operation with one step for each machine. Several steps run at the same time.
 type recovery struct {
 	*operation
 	in     RecoverInput
-	groups []int // sizes, in the order of the rows
+	groups []int // sizes of the groups; record.Steps lists one group after another
 	limit  int
-	// busy counts the machines that are being installed, up to limit. A machine that
-	// continues after it waited for the operator counts even if that exceeds limit.
+	// busy counts the machines that are being installed, at most limit. Only machines that continue after they waited
+	// for the operator may raise it above limit.
 	busy int
-	open int // coroutines
+	open int // coroutines that have not ended; each installs one machine
 }
 
-// Recover wipes many machines and installs each by its own template: group after group, a
-// few at a time. It starts no more machines once too many have failed. Each machine has its
-// own Reprovision, which outlives this workflow.
+// Recover wipes many machines and installs each by its own template: group after group, a few at a time. Once too
+// many have failed, it starts no more machines. Each machine has its own run of Reprovision, which outlives this
+// workflow.
 //
-// A machine that waits for the operator frees its slot for the next one. The recovery waits
-// until each machine is installed or has failed. When its history is full, it continues as
-// new under the same record. The workflow id is recover/<name>.
+// A machine that waits for the operator frees its slot for the next one. The recovery waits until each machine is
+// installed or has failed. When its history is full, it continues as new under the same record. The workflow id is
+// recover/<name>.
 func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	before := in.Continued
 	in.Continued = nil
@@ -70,7 +69,7 @@ func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
 	return out, r.recoverMachines(ctx)
 }
 
-// planMachines finds the machines and creates a row for each.
+// planMachines finds the machines and adds a step for each to the record.
 func (r *recovery) planMachines(ctx workflow.Context) error {
 	if err := r.showStep(ctx, inventory.PhasePlan, "finding the machines"); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (r *recovery) planMachines(ctx workflow.Context) error {
 	return r.showProgress(ctx)
 }
 
-// recoverRow returns the row of a machine that was not started yet.
+// recoverRow returns the step of a machine, in the state StepPending.
 func recoverRow(machine string) inventory.OperationStep {
 	return inventory.OperationStep{
 		Name: machine, Machine: machine, Does: "wipe the machine and install it", Waits: "until the installed system has " +
@@ -108,8 +107,7 @@ func recoverRow(machine string) inventory.OperationStep {
 func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	r.groups = s.Groups
 	r.record.Started, r.record.Step = s.Started, inventory.PhaseAction
-	// An execution that was reset gets its own record, because the record of the first
-	// execution may be final.
+	// An execution that was reset gets a record of its own, because the record of the first execution may be final.
 	if info := workflow.GetInfo(ctx); info.OriginalRunID == "" || info.OriginalRunID == info.WorkflowExecution.RunID {
 		r.record.Run, r.record.Seq, r.record.Execution = s.Run, s.Seq, info.WorkflowExecution.RunID
 	}
@@ -123,17 +121,18 @@ func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
 	return r.showProgress(ctx)
 }
 
-// historyFull reports whether the history is nearly full.
+// historyFull reports whether the recovery should continue as new because its history is nearly full. It is false
+// after a cancellation.
 func (r *recovery) historyFull(ctx workflow.Context) bool {
 	return ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }
 
-// maxCarried limits the bytes of a machine's message that go to the next execution, because
-// Temporal limits the input to 2 MiB. A waiting machine reports its whole message again.
+// maxCarried limits how many bytes of a machine's message go to the next execution, because Temporal limits the
+// input to 2 MiB. A machine that waits reports its whole message again.
 const maxCarried = 200
 
-// continueAsNew ends this execution and starts the next one with its state. The machines'
-// runs outlive both executions and are found by their rows.
+// continueAsNew ends this execution; the next one starts with its state. The runs of the machines go on, and the
+// state holds their ids.
 func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	begun := func() bool {
 		return !slices.ContainsFunc(r.record.Steps,
@@ -193,7 +192,7 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 	}
 
 	if r.open > 0 {
-		r.noteProgress(ctx) // from here on, every open machine may wait for the operator
+		r.noteProgress(ctx) // from now on, all open machines may be waiting for the operator
 	}
 
 	if err := workflow.Await(ctx, func() bool { return r.open == 0 || r.historyFull(ctx) }); err != nil {
@@ -204,14 +203,14 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 		return r.continueAsNew(ctx)
 	}
 
-	// A cancellation during the write of the record has already ended the last waits.
+	// If ctx was canceled during the write of the record, the waits for the operator have ended without an outcome.
 	if err := ctx.Err(); err != nil && r.counts()[inventory.StepWaiting] > 0 {
 		return err
 	}
 	return nil
 }
 
-// awaitAll waits until every machine that was started has ended.
+// awaitAll waits until every machine that was started has ended, and returns err.
 func (r *recovery) awaitAll(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -243,7 +242,7 @@ func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationSt
 		case s.State == inventory.StepWaiting:
 			found, err = r.awaitAnswer(ctx, s)
 			if temporal.IsCanceledError(err) {
-				return // its run continues and still waits for the operator
+				return // the machine's run continues and still waits for the operator
 			}
 			r.busy++
 		case s.Run != "":
@@ -275,7 +274,7 @@ func (r *recovery) awaitAnswer(ctx workflow.Context, s *inventory.OperationStep)
 	return found, err
 }
 
-// recordOutcome records the outcome of a machine.
+// recordOutcome sets the state of a machine's step from the outcome or the error, and writes the record.
 func (r *recovery) recordOutcome(ctx workflow.Context, s *inventory.OperationStep, found activities.Outcome, err error) {
 	now := workflow.Now(ctx)
 	s.Message, s.Ended = found.Message, now
@@ -302,8 +301,8 @@ func (r *recovery) recordOutcome(ctx workflow.Context, s *inventory.OperationSte
 	r.noteProgress(ctx)
 }
 
-// noteProgress is showProgress without an error result, for callers that cannot handle one.
-// The next record shows the same.
+// noteProgress is showProgress for callers that cannot handle an error: it only logs it. The next write of the
+// record makes up for the lost one.
 func (r *recovery) noteProgress(ctx workflow.Context) {
 	if err := r.showProgress(ctx); err != nil {
 		r.log.Error("recording a recovery", "error", err)
@@ -319,7 +318,7 @@ func (r *recovery) counts() map[string]int {
 	return n
 }
 
-// bad counts the machines that failed or wait for the operator.
+// bad returns how many machines have failed or wait for the operator.
 func (r *recovery) bad() int {
 	n := r.counts()
 	return n[inventory.StepFailed] + n[inventory.StepWaiting]
@@ -343,8 +342,8 @@ func (r *recovery) summary() string {
 	return text
 }
 
-// showProgress records the progress. If all open machines wait for the operator, the record
-// shows that the recovery waits too.
+// showProgress writes the progress to the record. If all open machines wait for the operator, the record shows
+// that the recovery waits too.
 func (r *recovery) showProgress(ctx workflow.Context) error {
 	step, next := inventory.PhaseAction, ""
 	if n := r.counts(); n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
@@ -368,7 +367,7 @@ func (r *recovery) finish(ctx workflow.Context) error {
 	return workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) })
 }
 
-// result is what the workflow completes with.
+// result returns the result of the workflow.
 func (r *recovery) result() Recovered {
 	out := Recovered{State: r.record.State, Message: r.record.Message, Machines: []RecoveredMachine{}}
 	for _, s := range r.record.Steps {

@@ -13,13 +13,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// How a run ends without success. The text becomes the record's message.
+// Errors that end a run or change its course. The text of an error that ends the run becomes the message of the
+// record.
 var (
 	errTimeout = errors.New("global timeout")
 	errAborted = errors.New("aborted by the operator")
 	// errRestart: the operator restarts the whole run under a new epoch.
 	errRestart = errors.New("restarted by the operator")
-	// errSkipped: the operator skips what the run asked about.
+	// errSkipped: the operator lets the run continue without the machine, see machineRun.skippable.
 	errSkipped = errors.New("skipped by the operator")
 	errFenced  = newError(activities.TypeFenced, "the run does not own the machine any more: a forced job has taken "+
 		"it, or an operator has disarmed it")
@@ -29,11 +30,11 @@ var (
 
 // machineRun holds what every workflow that owns a machine needs.
 type machineRun struct {
-	log    log.Logger // without the keys of the run, see logger
+	log    log.Logger // logger adds the keys of the run
 	grant  grant
-	manual bool // the operator presses the power button
-	// plannedAs is the run under which the plan is stored; empty if unknown. After a reset
-	// it differs from owner.Run.
+	manual bool // the machine has no BMC: the operator switches it on and off
+	// plannedAs is the id of the run under which the plan is stored; empty without a plan. After a reset it differs
+	// from owner.Run.
 	plannedAs string
 	// skippable: the operator may let the run continue without the machine.
 	skippable bool
@@ -45,8 +46,8 @@ type machineRun struct {
 	budget    budget
 }
 
-// newMachineRun creates the record. It returns an error, before anything is changed, if the
-// workflow id is not the one that the type and the input require.
+// newMachineRun returns a run with a new record, which is not stored yet, and starts to receive its signals. It
+// returns an error if the workflow does not have the id that its type and input require.
 func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*machineRun, error) {
 	execution := workflow.GetInfo(ctx).WorkflowExecution
 	if execution.ID != id {
@@ -80,7 +81,8 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 	return r, nil
 }
 
-// logger returns a logger with the keys of the run as it is now. Temporal's SDK adds the run's id.
+// logger returns a logger with the run's machine, epoch, boot and phase as they are now. Temporal's SDK adds the
+// run id.
 func (r *machineRun) logger() log.Logger {
 	o := r.grant.owner
 	o.Run = ""
@@ -101,9 +103,8 @@ func (r *machineRun) status() (Status, error) {
 	return s, nil
 }
 
-// carryOut runs the steps, see runToEnd. If they fail, it calls stop, if not nil, to stop
-// what is under way. A run that lost its machine waits until the operator has acknowledged
-// it.
+// carryOut is runToEnd for a run that needs the machine. If a step fails, it calls stop, unless that is nil, to
+// stop the action under way. If the run has lost its machine, it first waits until the operator aborts the run.
 func (r *machineRun) carryOut(ctx workflow.Context, steps func(workflow.Context) error, stop func(workflow.Context)) (Outcome, error) {
 	return r.runToEnd(ctx, func(ctx workflow.Context) error {
 		err := steps(ctx)
@@ -117,14 +118,15 @@ func (r *machineRun) carryOut(ctx workflow.Context, steps func(workflow.Context)
 	})
 }
 
-// runToEnd runs the steps and closes whatever they opened, on success, failure and
+// runToEnd runs steps, then releases the grant and writes the final record, also after a failure or a
 // cancellation.
 func (r *machineRun) runToEnd(ctx workflow.Context, steps func(workflow.Context) error) (Outcome, error) {
 	err := r.end(ctx, steps(ctx))
 	return Outcome{State: r.record.State, Message: r.record.Message}, err
 }
 
-// reportLostMachine waits until the operator aborts the run.
+// reportLostMachine asks the operator to abort a run that has lost its machine, and returns errAborted when that
+// is done.
 func (r *machineRun) reportLostMachine(ctx workflow.Context, err error) error {
 	kind := "fenced"
 	if hasType(err, activities.TypeHeld) {
@@ -134,7 +136,8 @@ func (r *machineRun) reportLostMachine(ctx workflow.Context, err error) error {
 	return err
 }
 
-// end closes what the run has opened and writes its final record.
+// end releases the grant, which closes the run's windows, and writes the final record. err is the error of the
+// steps. The result is the error that the workflow ends with.
 func (r *machineRun) end(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -161,8 +164,8 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 	return endExecution(ctx, state, message, err, recorded, released)
 }
 
-// endOf returns the last state, phase and message of a workflow whose steps ended with err.
-// If err is nil, the message stays.
+// endOf returns the last state, phase and message of a workflow whose steps ended with err. If err is nil, last is
+// message.
 func endOf(err error, message string) (state, phase, last string) {
 	switch {
 	case err == nil:
@@ -173,7 +176,8 @@ func endOf(err error, message string) (state, phase, last string) {
 	return inventory.StateFailed, inventory.PhaseFailed, messageOf(err)
 }
 
-// endExecution returns the error that the workflow ends with: the first non-nil error.
+// endExecution waits until all update handlers have finished and returns the error that the workflow ends with:
+// nil if errs are all nil, a cancellation unchanged, otherwise an error of the type state with message.
 func endExecution(ctx workflow.Context, state, message string, errs ...error) error {
 	errs = append(errs, workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) }))
 	for _, err := range errs {
@@ -187,7 +191,7 @@ func endExecution(ctx workflow.Context, state, message string, errs ...error) er
 	return nil
 }
 
-// retryCommand returns the command that repeats a run that failed.
+// retryCommand returns the command with which the operator repeats a failed run.
 func (r *machineRun) retryCommand() string {
 	planned := r.plannedAs == "" || r.plannedAs == r.grant.owner.Run
 	for _, a := range r.record.Actions {

@@ -11,41 +11,41 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// boot is the network boot that is under way.
+// boot holds the state of the network boot that is under way.
 type boot struct {
-	number     int       // from 1, within the grant
+	number     int       // counted from 1 in each grant
 	left       int       // boots left before the operator is asked
 	silent     int       // boots in a row without an agent
-	shim       bool      // a loader of the machine is shim
+	shim       bool      // an interface of the machine boots by shim
 	how        string    // how the present boot was started, if not in the usual way
-	installer  bool      // the plan's installer is booted, not the agent
-	path       int       // boot paths that were tried without an answer
-	lost       bool      // the machine booted its disk instead
-	began      time.Time // when the wait for it began
-	poweredOff bool      // the agent's power was cut
+	installer  bool      // the boot is for the plan's installer, not for the agent
+	path       int       // number of boot paths that were tried without an answer
+	lost       bool      // the previous boot was lost, see bootLost
+	began      time.Time // when the wait for this boot began
+	poweredOff bool      // the machine was switched off to stop its agent
 }
 
-// ladder lists the ways to start a machine that stays silent, one per boot. After the last
-// rung the operator is asked, and the ladder starts again. A step that the machine or its
-// BMC does not support is skipped, and the record says so.
+// ladder lists the ways to start a machine. Each boot in which the machine stays silent moves to the next rung.
+// After the run's last boot the operator is asked, and the ladder starts again. A step that the machine or its BMC
+// does not support is skipped, and the record says so.
 var ladder = []struct {
 	does                      string
 	warm, resetBMC, otherPath bool
 }{
 	{does: "off, network boot once, on"},
-	// For a BMC that forgot the boot device, or a boot loader that hung.
+	// For a BMC that has lost the boot device, or a boot loader that hangs.
 	{does: "network boot once again, reset", warm: true},
-	// For a BMC that reports success without acting, or a firmware that ignores the boot
-	// flag of this path. The path stays if the machine ever booted by it.
+	// For a BMC that reports success without acting, or a firmware that ignores the boot flag of this path. The boot
+	// path of a machine that has ever booted by it is not changed.
 	{does: "BMC reset, off, network boot once, on", resetBMC: true, otherPath: true},
 }
 
-// rung returns the index in ladder of the present boot.
+// rung returns the index in ladder for the present boot.
 func (b *boot) rung() int { return min(b.silent, len(ladder)-1) }
 
-// startMachine boots the machine over the network until its agent has said hello or its
-// installer has all files: power, dhcp, loader, agent. A silent machine is started again on
-// the next rung of ladder. The operator is asked when the run's boots are used up.
+// startMachine boots the machine over the network and returns nil once its agent has sent its hello or its
+// installer has fetched all files. It goes through the phases power, dhcp, loader and agent. A silent machine is
+// started again on the next rung of ladder. The operator is asked when the run's boots are used up.
 func (r *machineRun) startMachine(ctx workflow.Context) error {
 	b := &r.boot
 	b.silent, b.poweredOff, b.lost = 0, false, false
@@ -78,8 +78,8 @@ func (r *machineRun) startMachine(ctx workflow.Context) error {
 	}
 }
 
-// askForMoreBoots asks the operator whether to continue. started means that the installer of
-// the last boot has reported in the meantime.
+// askForMoreBoots asks the operator whether the run may use more boots. If started is true, the installer of the
+// last boot has reported, and no answer is needed.
 func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err error) {
 	b := &r.boot
 	last := ""
@@ -105,8 +105,8 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 	return false, nil
 }
 
-// secureBootHint names the file that was delivered last in the present boot, if shim is the
-// machine's loader: the program that it was delivered to may have refused the next step.
+// secureBootHint returns a text for the operator if the machine boots by shim, otherwise "". It names the file
+// that was delivered last in the present boot: the program that received it may have refused the next file.
 func (b *boot) secureBootHint(received kinds) string {
 	if !b.shim {
 		return ""
@@ -131,14 +131,15 @@ func (b *boot) secureBootHint(received kinds) string {
 	return "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: " + last
 }
 
-// bootLost reports whether the present boot was lost: the system on the disk has reported
-// under it (the server was killed while it delivered the loader, say), or the machine has
-// been silent since the server was started. The machine did not fail, so it stays on its
-// rung; the next start still uses one of the run's boots. Without a BMC the system on the
-// disk may have run all the time, so the run waits for the operator.
+// bootLost reports whether the present boot was lost without a failure of the machine: the system on its disk has
+// reported (for example, the server was killed while it delivered the loader), or the machine has been silent
+// since the server was started. The next boot then uses the same rung, but counts as one of the run's boots.
+// Without a BMC bootLost is always false: the system on the disk may have run all the time, so the run waits for
+// the operator.
 func (r *machineRun) bootLost() bool { return !r.manual && r.signals.received[inventory.EventBootLost] }
 
-// powerOn starts the present boot. If that fails, it asks the operator until it succeeds.
+// powerOn starts the present boot. If that fails, it asks the operator and tries again. It also returns nil if the
+// boot before turns out to have reached its agent or installer.
 func (r *machineRun) powerOn(ctx workflow.Context) error {
 	b, s := &r.boot, &r.signals
 	q := activities.PowerRequest{Owner: r.grant.owner, Boot: b.number, For: untilDHCP + windowMargin, Installer: b.installer}
@@ -150,7 +151,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		rung := ladder[b.rung()]
 		q.Warm, q.ResetBMC, q.OtherPath = rung.warm, rung.resetBMC, rung.otherPath && !s.pxe
 		q.Unclaimed = b.silent > 0 || b.lost
-		if !s.pxe { // the path stays if the machine ever booted by it
+		if !s.pxe { // keep the path of a machine that ever booted by it
 			b.path = b.silent
 		}
 		q.Path = b.path
@@ -191,8 +192,8 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 	}
 }
 
-// returnToPreviousBoot resumes the boot that was given up, because its agent or installer
-// has reported.
+// returnToPreviousBoot makes the boot before the present one the present boot again, because its agent or
+// installer has reported after all.
 func (r *machineRun) returnToPreviousBoot() {
 	b, s := &r.boot, &r.signals
 	b.number--
@@ -204,7 +205,7 @@ func (r *machineRun) returnToPreviousBoot() {
 	}
 }
 
-// bootStage is a step of a machine's boot and the events that prove it.
+// bootStage is a stage of a machine's boot. done reports whether an event has proven it.
 type bootStage struct {
 	phase, message string
 	limit          time.Duration
@@ -216,7 +217,7 @@ var installerKinds = []string{
 	inventory.EventPayload, inventory.EventDocument, inventory.EventInstalled, inventory.EventInstallFailed, inventory.EventPhoneHome,
 }
 
-// bootStages returns the stages of the present boot. A later stage implies the earlier ones.
+// bootStages returns the stages of the present boot. An event of a later stage also proves the earlier ones.
 func (r *machineRun) bootStages() []bootStage {
 	s := &r.signals
 	last := bootStage{inventory.PhaseAgent, "waiting for the agent", untilAgent, func() bool {
@@ -240,13 +241,13 @@ func (r *machineRun) bootStages() []bootStage {
 	}
 }
 
-// waitForBoot waits until the agent or the installer is up, stage by stage. It returns false
-// if the machine stayed silent.
+// waitForBoot waits until the agent or the installer is up, stage by stage. It returns false if the machine stayed
+// silent or if its claim was presented twice.
 //
-// Every host on the network can forge the packets that end a stage. So no stage ends before the
-// time that the firmware has for its first packet (untilDHCP): otherwise a server would be switched
-// off in the middle of its self-test. Longer stages, which no packet could shorten at all, would let
-// a machine whose loader hangs wait for 25 minutes.
+// Every host on the network can forge the packets that end a stage. So the wait for each stage lasts at least
+// until the firmware has had its time for a first packet (untilDHCP): otherwise a forged packet could get a server
+// switched off in the middle of its self-test. If packets could not end a stage early at all, a machine whose
+// loader hangs would wait for 25 minutes.
 func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	stages := r.bootStages()
 	up := stages[len(stages)-1].done
@@ -270,7 +271,7 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 			return false, err
 		}
 
-		// Every wait gets its whole window: the power operation may have taken long.
+		// Open the window for the whole wait: the power operation may have taken long.
 		renew := func(d time.Duration) error { return r.grant.renewNetboot(ctx, d, r.boot.installer) }
 		limit := max(stage.limit, untilDHCP-workflow.Now(ctx).Sub(r.boot.began))
 		if !up() {
@@ -288,8 +289,8 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	return !r.signals.conflict, nil
 }
 
-// waitForStage waits until a stage is done. It ends before its time if the machine has booted its
-// disk, or still runs the agent of an earlier boot: its BMC reported a restart that did not happen.
+// waitForStage waits until the stage is done or its time is up. It returns early if the boot was lost, or if the
+// agent of an earlier boot is still alive: then the BMC has reported a restart that did not happen.
 func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait) error {
 	s := &r.signals
 	for end := workflow.Now(ctx).Add(w.limit); ; w.limit = end.Sub(workflow.Now(ctx)) {
@@ -297,7 +298,7 @@ func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait)
 		if err != nil || stage.done() || !s.earlierAgent {
 			return err
 		}
-		// The event may be older than the restart. What it has reported since then is not.
+		// The event may be older than the restart, so ask what the agent has reported since then.
 		s.earlierAgent = false
 		known, err := r.evidence(ctx, action.Key{}, activities.Wait{})
 		if err != nil || known.Kind == activities.Alive && known.Boot < r.boot.number {
@@ -306,11 +307,11 @@ func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait)
 	}
 }
 
-// waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a
-// deadline, until the boot has begun: the operator confirms it, a file under the run's secret path
-// was delivered, or the agent or installer is up. Every host can forge the packets that come before
-// these. They are only shown: they would use up a boot of a machine that was never switched on.
-// Network boot must already be open: otherwise the machine would boot its disk.
+// waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a deadline, until the
+// boot has begun: the operator has confirmed it, a kernel or initrd was delivered under the run's secret path, or
+// the agent or installer is up. Every host can forge the earlier packets of a boot, so they are only shown: if
+// they counted, they could use up the boots of a machine that was never switched on. Network boot must already be
+// open: otherwise the machine would boot its disk.
 func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bool) error {
 	s := &r.signals
 	begun := func() bool {
@@ -350,8 +351,8 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 	}
 }
 
-// shownPackets says which packets have come from the machine's address in the present boot, the
-// furthest of them; "" for none.
+// shownPackets returns, as text for the operator, how far packets from the machine's address show that the present
+// boot has come; "" if there were none.
 func (s *signals) shownPackets() string {
 	for _, p := range []struct{ kind, text string }{
 		{inventory.EventScript, "the boot script was fetched"},
@@ -365,11 +366,11 @@ func (s *signals) shownPackets() string {
 	return ""
 }
 
-// resolveClaimConflict stops a run whose claim was presented twice. A report under that
-// claim proves nothing, and the first client knows its assignment. The operator may restart
-// the run under a new epoch, which is errRestart; see retakeGrant.
+// resolveClaimConflict asks the operator what to do after a second client has presented the claim of this boot.
+// Reports under that claim prove nothing, and the first client has seen its assignment. The error is errRestart if
+// the operator restarts the run under a new epoch, see retakeGrant. It is never nil.
 func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
-	// The task that received the conflict may have opened the secrets itself.
+	// This workflow task may have opened the secrets window after the server had closed it for the conflict.
 	if err := r.grant.closeSecrets(ctx); err != nil {
 		return err
 	}

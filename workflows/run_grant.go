@@ -9,7 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// takeGrant makes the run the owner of its machine. end always undoes it with grant.release.
+// takeGrant makes the run the owner of its machine; with force, it takes the machine from another run. end
+// releases the grant.
 func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 	if err := r.record.showPhase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
 		return err
@@ -42,8 +43,8 @@ func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 	}
 }
 
-// retakeGrant releases the grant and takes it again: the epoch grows, and claim, token,
-// secret path and phone-home nonce change.
+// retakeGrant releases the grant and takes it again: the epoch grows, and the claim, the token, the secret path
+// and the phone-home nonce change.
 func (r *machineRun) retakeGrant(ctx workflow.Context) error {
 	if err := r.grant.release(ctx); err != nil {
 		return err
@@ -56,22 +57,21 @@ func (r *machineRun) retakeGrant(ctx workflow.Context) error {
 	if err := r.takeGrant(ctx, false); err != nil {
 		return err
 	}
-	s.fenced = false // no run held the machine for a moment, and that may have been reported
+	s.fenced = false // the machine had no owner for a moment, and an event may have reported that
 	return nil
 }
 
-// grant is what a run holds of its machine, and the windows that it opens.
+// grant is the right of a run to change its machine.
 type grant struct {
-	// owner identifies this execution in each effect. A reset changes the run id, which
-	// fences all effects of the old owner.
+	// owner identifies this execution in the activities. A reset changes the run id, so activities under the old one
+	// are refused.
 	owner inventory.Owner
-	armed bool // netboot may be open
+	armed bool // the netboot window may be open
 }
 
-// release releases the grant and closes both windows. It is a regular activity:
-// Temporal refuses to complete a run while a signal arrives and repeats the task. The local
-// activities before release would then run again and find that the run has lost its
-// machine.
+// release releases the grant and closes the netboot and the secrets window. It is a regular activity: if a signal
+// arrives when a run completes, Temporal refuses the completion and repeats the workflow task. The local
+// activities before release would then run again and find that the run has lost its machine.
 func (g *grant) release(ctx workflow.Context) error {
 	return execute(ctx, quick, nil, do.End, g.owner)
 }
@@ -85,7 +85,7 @@ func (g *grant) closeNetboot(ctx workflow.Context) error {
 	return err
 }
 
-// renewNetboot keeps the netboot window open for the duration of a wait.
+// renewNetboot keeps the netboot window open for a wait of the length d.
 func (g *grant) renewNetboot(ctx workflow.Context, d time.Duration, installer bool) error {
 	q := activities.WindowRequest{Owner: g.owner, For: d + windowMargin, Installer: installer}
 	return executeLocal(ctx, nil, do.RenewNetboot, q)

@@ -20,8 +20,8 @@ func (r *machineRun) questionID(parts ...any) string {
 	return id
 }
 
-// ask waits until the operator has decided. In the meantime the netboot window is closed and
-// the global timeout is paused.
+// ask asks the operator and returns the decision. While it waits, the netboot window is closed and the global
+// timeout is paused. The choice Abort returns errAborted.
 func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...string) (Decision, error) {
 	d, err := r.askUnless(ctx, nil, inventory.Question{ID: id, Text: text, Choices: choices})
 	if d == nil {
@@ -30,9 +30,9 @@ func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...strin
 	return *d, err
 }
 
-// askUnless is ask for a question that may become unnecessary: once withdrawn returns true,
-// the question is withdrawn and the decision is nil. A decision that arrived before that
-// counts.
+// askUnless is ask for a question that may become unnecessary: once withdrawn returns true, the question is closed
+// and the decision is nil. A decision that arrived earlier counts. In a skippable run, the choice Skip returns
+// errSkipped.
 func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q inventory.Question) (*Decision, error) {
 	r.correctBudget(ctx)
 	r.budget.pause(workflow.Now(ctx))
@@ -59,7 +59,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 			r.record.Question = r.questions.open
 			r.record.Next = fmt.Sprintf("ingot workflow decide %s --question %s --choice %s", r.grant.owner.Machine, q.ID, q.Choices[0])
 			if len(q.Disks) > 0 {
-				r.record.Next += " --disk-serial SERIAL" // a placeholder: serial numbers are text of the machine
+				r.record.Next += " --disk-serial SERIAL" // a placeholder: a serial number is text from the machine, and unsafe in a command
 			}
 			return r.record.showPhase(ctx, inventory.PhaseWaiting, "%s", q.Text)
 		},
@@ -71,7 +71,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 			if answered {
 				return r.record.writeAnswer(ctx)
 			}
-			return r.record.writeRecord(ctx) // withdrawn by a signal, and signals are never lost
+			return r.record.writeRecord(ctx) // a signal caused it, and Temporal never loses signals
 		},
 	})
 
@@ -81,8 +81,8 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 	return d, err
 }
 
-// correctBudget checks whether a passed global timeout is real, because the clock may have
-// been set. Otherwise what the question writes off would be lost.
+// correctBudget corrects a global timeout that has passed only because the clock was set. Pausing the timeout for
+// the question would otherwise make that loss permanent.
 func (r *machineRun) correctBudget(ctx workflow.Context) {
 	b := &r.budget
 	if left, limited := b.remaining(workflow.Now(ctx)); !limited || left > 0 {

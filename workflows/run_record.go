@@ -13,11 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// runRecord is the record of a run and the values that the search attributes already have.
+// runRecord is the record of a run, with the values that its search attributes already have.
 type runRecord struct {
 	inventory.Workflow
-	input    any               // the input of the run
-	logger   func() log.Logger // with the keys of the run
+	input    any               // input of the run's workflow
+	logger   func() log.Logger // returns a logger with the run's keys
 	named    bool
 	template string
 }
@@ -28,12 +28,12 @@ var (
 	attrPhase    = temporal.NewSearchAttributeKeyKeyword(AttrPhase)
 )
 
-// briefPhases wait for nothing outside this server. They are left out of the search
-// attributes, because each change costs a write to Temporal's visibility store.
+// briefPhases are phases that wait for nothing outside this server. They are left out of the search attributes,
+// because each change costs a write to Temporal's visibility store.
 var briefPhases = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}
 
-// showPhase sets the run's phase in the record, the search attribute and the current
-// details.
+// showPhase sets the run's phase and message, in the search attributes and in the details that Temporal shows, and
+// stores the record.
 func (w *runRecord) showPhase(ctx workflow.Context, phase, format string, args ...any) error {
 	if err := w.setPhase(ctx, phase, format, args...); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (w *runRecord) showPhase(ctx workflow.Context, phase, format string, args .
 	return w.writeRecord(ctx)
 }
 
-// setPhase is showPhase without writing the record.
+// setPhase is showPhase without storing the record.
 func (w *runRecord) setPhase(ctx workflow.Context, phase, format string, args ...any) error {
 	same := w.Phase == phase
 	w.Phase, w.Message = phase, fmt.Sprintf(format, args...)
@@ -72,13 +72,13 @@ func (w *runRecord) writeRecord(ctx workflow.Context) error {
 	return executeLocal(ctx, nil, do.Record, w.Workflow, w.input)
 }
 
-// writeAnswer is writeRecord after a decision, as a regular activity; see prompt.
+// writeAnswer is writeRecord by a regular activity, for use after a decision; see prompt.hide.
 func (w *runRecord) writeAnswer(ctx workflow.Context) error {
 	w.stamp(ctx)
 	return execute(ctx, quick, nil, do.Record, w.Workflow, w.input)
 }
 
-// stamp gives the record the next sequence number.
+// stamp sets the record's time and next sequence number, and updates the details that Temporal shows.
 func (w *runRecord) stamp(ctx workflow.Context) {
 	w.Updated = workflow.Now(ctx)
 	w.Seq++
@@ -91,15 +91,14 @@ func (w *runRecord) stamp(ctx workflow.Context) {
 	workflow.SetCurrentDetails(ctx, details)
 }
 
-// firstUndone returns the index of the first action before last that must run again, see
-// markSeedsUndone, or -1.
+// firstUndone returns the index of the first action in Actions[:last] that has not succeeded, or -1. See
+// markSeedsUndone.
 func (w *runRecord) firstUndone(last int) int {
 	return slices.IndexFunc(w.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
 }
 
-// markSeedsUndone resets the actions that wrote the instance id under an earlier boot. The
-// machine may have booted from the disk since, and cloud-init handles an instance id only
-// once.
+// markSeedsUndone sets the actions that wrote cloud-init's instance id under an earlier boot to pending. The
+// machine may have booted from its disk since, and cloud-init handles an instance id only once.
 func (w *runRecord) markSeedsUndone(plan []activities.PlannedAction, boot int) {
 	for i, planned := range plan {
 		if a := &w.Actions[i]; planned.Seed && a.State == action.Success {
@@ -108,7 +107,7 @@ func (w *runRecord) markSeedsUndone(plan []activities.PlannedAction, boot int) {
 	}
 }
 
-// resetActions sets the actions from an index on to pending.
+// resetActions sets Actions[from:] to pending.
 func (w *runRecord) resetActions(from int) {
 	for i := range w.Actions[from:] {
 		a := &w.Actions[from+i]
@@ -116,12 +115,12 @@ func (w *runRecord) resetActions(from int) {
 	}
 }
 
-// attemptKey returns the key of an action's present attempt.
+// attemptKey returns the key of the present attempt of Actions[i].
 func (w *runRecord) attemptKey(i int) action.Key {
 	return action.Key{Epoch: w.Epoch, Action: i, Attempt: w.Actions[i].Attempt}
 }
 
-// beginAttempt starts the next attempt of an action and returns its key.
+// beginAttempt starts the next attempt of Actions[i] and returns its key.
 func (w *runRecord) beginAttempt(ctx workflow.Context, i int) action.Key {
 	a := &w.Actions[i]
 	a.Attempt++

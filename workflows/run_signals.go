@@ -10,27 +10,27 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// kinds are the kinds of event that the run has received.
+// kinds is a set of kinds of event, inventory.EventHello for example.
 type kinds map[string]bool
 
 func (k kinds) hasAny(of ...string) bool {
 	return slices.ContainsFunc(of, func(kind string) bool { return k[kind] })
 }
 
-// signals is what the run has learned from signals.
+// signals holds what the run has learned from signals.
 type signals struct {
-	// received belongs to the present boot, next to the one after it: the agent may start the
-	// next boot without the run, and a repeated task already has all later signals. previous
-	// belongs to the boot before, for an installer that was given up and may still report;
-	// it is nil if the agent was booted.
+	// received holds the events of the present boot. next holds those of the boot after it: the agent may start the
+	// next boot without the run, and a repeated workflow task already has all later signals. previous holds those of
+	// the boot before, for an installer that was given up and may still report; it is nil until a boot for an
+	// installer begins.
 	received, next, previous kinds
 
-	helloBoot        int  // newest boot whose agent redeemed its claim
-	pxe              bool // the firmware asked for network boot at least once
-	poweredOn        bool // the operator has confirmed it
+	helloBoot        int  // newest boot whose agent has sent its hello
+	pxe              bool // the firmware has asked for network boot in this grant
+	poweredOn        bool // the operator has confirmed that the machine is on
 	earlierAgent     bool // an agent of an earlier boot has reported in the present one; see waitForStage
 	conflict         bool // the claim of this boot was presented twice
-	fenced           bool // another run owns the machine
+	fenced           bool // the run does not own the machine any more
 	held             bool // the server was restored from a backup in which this run was open
 	installerMessage string
 
@@ -46,8 +46,8 @@ func newSignals() signals {
 	}
 }
 
-// beginBoot makes the next boot the present one. A phone-home counts for every boot and
-// comes only once, so it is kept after an installer has begun.
+// beginBoot makes the next boot the present one. A phone-home is valid in every boot and comes only once, so a
+// boot for an installer keeps an earlier one.
 func (s *signals) beginBoot(installer bool) {
 	phoned := installer && s.received[inventory.EventPhoneHome]
 	if installer {
@@ -59,23 +59,22 @@ func (s *signals) beginBoot(installer bool) {
 	}
 }
 
-// returnToPreviousBoot makes the boot before this one the present one again.
+// returnToPreviousBoot makes the events of the boot before this one those of the present boot again.
 func (s *signals) returnToPreviousBoot() {
 	if s.previous != nil {
 		s.received, s.previous = s.previous, nil
 	}
 }
 
-// mergePreviousBoot counts the events of an installer that was given up for the present boot
-// as well. Which of the two boots its later events carry depends on how far the power
-// operation got.
+// mergePreviousBoot lets the events of the installer of the boot before count for the present boot as well. Its
+// later events may carry the number of either boot, depending on how far the power operation got.
 func (s *signals) mergePreviousBoot() {
 	for _, kind := range installerKinds {
 		if s.previous[kind] {
 			s.received[kind] = true
 		}
 	}
-	s.previous = s.received // one map: later events of either boot count for both
+	s.previous = s.received // the same map: later events of either boot count for both
 }
 
 // completed reports whether the report of an attempt has arrived.
@@ -84,9 +83,9 @@ func (s *signals) completed(k action.Key) bool {
 	return ok
 }
 
-// receiveSignals receives signals, but for events of another epoch, for as long as the run lives. It does not block on a
-// single channel, because a signal with an unreadable payload would delay all others until
-// the next signal of its name.
+// receiveSignals receives signals until the run ends; it drops events and reports of another epoch. It uses a
+// selector with ReceiveAsync, because Receive skips a signal with an unreadable payload and would then block until
+// the next signal of the same name, while all others wait.
 func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	s := workflow.NewSelector(ctx)
 	add := func(name, description string, receive func(c workflow.ReceiveChannel)) {
@@ -118,7 +117,7 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	}
 }
 
-// take records an event of this run's epoch, during boot b.
+// take records the event e, whose epoch is the run's, during the boot b.
 func (s *signals) take(e Event, b boot, now time.Time) {
 	speaks := e.Kind == inventory.EventHello || e.Kind == inventory.EventAgentIdle
 	if speaks && e.Boot < b.number && now.Sub(b.began) > untilRestarted {
@@ -131,7 +130,7 @@ func (s *signals) take(e Event, b boot, now time.Time) {
 	case inventory.EventClaimConflict:
 		s.conflict = true
 	case inventory.EventAgentIdle:
-		var k action.Key // zero: the agent has no assignment
+		var k action.Key // stays zero if the agent has no assignment
 		if e.Key != nil {
 			k = *e.Key
 		}
@@ -154,8 +153,7 @@ func (s *signals) take(e Event, b boot, now time.Time) {
 	case inventory.EventHeld:
 		s.fenced, s.held = true, true
 	default:
-		// Every host on the network can forge these events. They only end a wait and open
-		// nothing.
+		// Every host on the network can forge these events. They only end a wait and open nothing.
 		s.pxe = s.pxe || slices.Contains(networkBootKinds, e.Kind)
 		s.takeOfBoot(e, b.number)
 	}
@@ -165,7 +163,8 @@ var networkBootKinds = []string{
 	inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
 }
 
-// takeOfBoot records an event of the present boot, or of the one before or after it.
+// takeOfBoot records an event of the present boot, of the boot after it, or of the boot before it if previous is
+// set. It returns false for an event of another boot.
 func (s *signals) takeOfBoot(e Event, present int) bool {
 	switch e.Boot - present {
 	case 0:
@@ -183,7 +182,7 @@ func (s *signals) takeOfBoot(e Event, present int) bool {
 	return true
 }
 
-// explainLoss returns the error of a run that is fenced.
+// explainLoss returns the error of a run that is fenced: errHeld or errFenced.
 func (s *signals) explainLoss() error {
 	if s.held {
 		return errHeld

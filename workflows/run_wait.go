@@ -9,15 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 )
 
-// budget is the rest of the global timeout. It is paused while the run waits for the
-// operator.
+// budget is what is left of the global timeout. It is paused while the run waits for the operator.
 type budget struct {
-	left     time.Duration // zero: no limit
-	since    time.Time     // when it started to run; zero while paused
-	deadline time.Time     // of the present wait, for the status
+	left     time.Duration // time left when since was set; zero means no limit
+	since    time.Time     // when the timeout started or resumed; zero while it is paused
+	deadline time.Time     // end of the present wait, for Status
 }
 
-// remaining returns what is left now, or false if there is no limit.
+// remaining returns the time that is left at now, or false if there is no limit.
 func (b *budget) remaining(now time.Time) (time.Duration, bool) {
 	if b.left == 0 || b.since.IsZero() {
 		return b.left, b.left != 0
@@ -35,23 +34,22 @@ func (b *budget) pause(now time.Time) {
 
 func (b *budget) resume(now time.Time) { b.since = now }
 
-// A wait is for an event of the machine or its agent.
+// A wait describes a wait for an event of the machine or its agent.
 type wait struct {
 	limit time.Duration
-	// attempt is the attempt whose report ends the wait, or zero.
+	// attempt is the attempt whose report ends the wait; zero if none does.
 	attempt action.Key
-	// served: the wait needs this server, so only time counts while the server was up.
+	// served: the wait depends on this server, so only time in which the server was up counts.
 	served bool
 	// unlimited: neither the global timeout nor the loss of the machine ends the wait.
 	unlimited bool
-	// prolong extends what the wait needs (such as a window) when the wait is prolonged; nil
-	// for nothing.
+	// prolong, if not nil, is called when the wait is prolonged by left, to extend a window for example.
 	prolong func(left time.Duration) error
 }
 
-// waitFor waits until done returns true. When the time is up it checks the evidence first,
-// and waits longer for time that did not really pass, because the clock was set or this
-// server was down. It returns false if the time is up, and the evidence known then.
+// waitFor waits until done returns true, at most for w.limit. When that time is up, it calls evidence and waits
+// longer if some of the time did not really pass, because the clock was set or this server was down. If ok is
+// false, the time is up, and known is the last result of evidence.
 func (r *machineRun) waitFor(ctx workflow.Context, w wait, done func() bool) (ok bool, known activities.EvidenceFound, err error) {
 	await := r.await
 	if w.unlimited {
@@ -79,9 +77,9 @@ func (r *machineRun) waitFor(ctx workflow.Context, w wait, done func() bool) (ok
 	}
 }
 
-// await waits until done returns true, at most for limit. False means only that the time is
-// up; see evidence. errTimeout means that the global timeout has passed and that all signals
-// received by then have been processed.
+// await waits until done returns true, at most for limit. False means that limit has passed by the workflow's
+// clock, which may have been set: the caller must call evidence. errTimeout means that the global timeout has
+// passed, which evidence has confirmed, and that all signals received by then have been processed.
 func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func() bool) (bool, error) {
 	b := &r.budget
 	for n := 0; ; n++ {
@@ -116,9 +114,9 @@ func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func(
 	}
 }
 
-// evidence returns what is known before a deadline acts, and how much of the wait did not
-// really pass. When it returns, all signals that arrived during the call have been
-// processed, and so has the report of the attempt.
+// evidence returns what the server knows about the machine's agent, and how much of the wait w did not really
+// pass. It is called before a deadline takes effect. When it returns, all signals that arrived during the call
+// have been processed, and a stored report of the attempt is in signals.results.
 func (r *machineRun) evidence(ctx workflow.Context, attempt action.Key, w activities.Wait) (known activities.EvidenceFound, err error) {
 	q := activities.EvidenceRequest{Owner: r.grant.owner, Key: attempt, Wait: w}
 	if err := execute(ctx, patient, &known, do.Evidence, q); err != nil {

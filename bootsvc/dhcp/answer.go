@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// answer returns the reply to a packet, or RouteNone. It sends nothing. It waits only
-// for the inventory and for the record of a relay.
+// answer returns the reply to a packet; its Route is RouteNone if there is none. answer does not send the reply. It
+// waits only for the inventory, and until a relay is recorded.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
 	if p.OpCode == dhcpv4.OpcodeBootReply {
 		s.cfg.Deliver(p)
@@ -26,9 +26,9 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
 		return Reply{}
 	}
 
-	// A pointer to it is not returned, so that it stays on the stack.
+	// newExchange returns a value, not a pointer, so that x stays on the stack.
 	e := &x
-	if e.MAC == neighbours.CheckMAC && e.Relay.IsValid() && e.Relay == s.cfg.Address { // from CheckClient of this server
+	if e.MAC == neighbours.CheckMAC && e.Relay.IsValid() && e.Relay == s.cfg.Address { // CheckClient of this server sent it
 		return s.answerCheck(e)
 	}
 	if !s.acceptsRelay(ctx, e) {
@@ -49,7 +49,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
 	return s.answerClient(ctx, e)
 }
 
-// answerClient answers a client that has a reservation, or is being discovered.
+// answerClient returns the reply to a client that has a reservation or is being discovered.
 func (s *Server) answerClient(ctx context.Context, e *exchange) Reply {
 	e.subnet = reservationPrefix(e.client.Interface, e.In)
 	var r Reply
@@ -74,14 +74,13 @@ func (s *Server) answerClient(ctx context.Context, e *exchange) Reply {
 	return r
 }
 
-// acceptsRelay applies Config.Relays and Config.RelayAt. It records the use of a listed relay. Without a list, a relay is
-// recorded once its request matches a reservation.
+// acceptsRelay reports whether Config.Relays and Config.RelayAt permit the packet. It records a listed relay as used.
+// Without a list, a relay is recorded only once a request through it matches a reservation.
 func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 	if !e.Relay.IsValid() {
 		relaysOnly := s.cfg.RelayAt.IsValid()
 		if relaysOnly {
-			// A renewal by unicast, which the client repeats by broadcast, or a client
-			// that is not behind a relay.
+			// Either a renewal by unicast, which the client later repeats by broadcast, or a client that is not behind a relay.
 			s.Counters.Direct.Add(1)
 		}
 		return !relaysOnly
@@ -96,12 +95,11 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 	return true
 }
 
-// answerUnknown records a client that is not in the inventory. It answers only the
-// client of a check, CheckMAC.
+// answerUnknown records a client that is not in the inventory. It answers only CheckMAC.
 func (s *Server) answerUnknown(ctx context.Context, e *exchange) Reply {
 	if e.Relay.IsValid() && len(s.cfg.Relays) == 0 {
-		// The client has no reservation to compare giaddr with. Answers to any giaddr
-		// would let a sender direct packets to any host (S30).
+		// There is no reservation with which to compare giaddr. If every giaddr got an answer, a sender could direct packets
+		// to any host (S30).
 		reserved := s.cfg.Decider.InReservedNetwork(e.Relay)
 		if reserved {
 			s.relays.record(ctx, e.Relay, e.log)
@@ -118,13 +116,13 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) Reply {
 	return Reply{}
 }
 
-// answerCheck answers a DISCOVER of CheckMAC. It does not answer other packets.
+// answerCheck returns an OFFER for a DISCOVER of CheckMAC with PXE class, and no reply to other packets.
 func (s *Server) answerCheck(e *exchange) Reply {
 	if e.Packet.MessageType() != dhcpv4.MessageTypeDiscover || e.Class != wire.ClassPXE {
 		return Reply{}
 	}
 	r := s.compose.newReply(e.Packet, dhcpv4.MessageTypeOffer)
-	r.SetBroadcast() // the client has no address and takes none
+	r.SetBroadcast() // the client has no address, and will not take one
 	r.ServerIPAddr = s.cfg.Address.AsSlice()
 	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 	r.UpdateOption(dhcpv4.OptBootFileName(s.cfg.Base() + neighbours.CheckPath))
@@ -132,15 +130,15 @@ func (s *Server) answerCheck(e *exchange) Reply {
 	return routeReply(r, e.Relay, netip.Addr{})
 }
 
-// noteUnknown records that an unknown MAC has asked.
+// noteUnknown counts and records a request of an unknown MAC.
 func (s *Server) noteUnknown(e *exchange) {
 	s.Counters.Unknown.Add(1)
 	port, giaddr := seenAt(e.In, e.Relay)
 	s.cfg.Recorder.Unknown(e.MAC, port, giaddr, string(e.Packet.Options.Get(dhcpv4.OptionClassIdentifier)))
 }
 
-// mayLease reports whether the machine has a reservation in the network that the
-// request came from.
+// mayLease reports whether the client may get its reserved address. Through a relay, the address must be in the
+// network that the request came from.
 func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.client.Address {
 		e.log().Info("DHCP not answered", "reasons", s.cfg.Decider.Reasons(ctx, e.Request))
@@ -161,11 +159,10 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	return true
 }
 
-// answerKnown answers a machine that has a reservation.
+// answerKnown returns the reply to a machine with a reservation, or to a guest.
 func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 	p, reserved := e.Packet, e.client.Interface.Address
-	// Send by unicast only to the reservation. With any other address, a sender could
-	// direct packets to any host.
+	// Send by unicast only to the reserved address: otherwise a sender could direct packets to any host.
 	to := wire.Addr4(p.ClientIPAddr)
 	if to != reserved {
 		to = netip.Addr{}
@@ -192,7 +189,7 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 		r.Options.Del(dhcpv4.OptionIPAddressLeaseTime)
 		return Reply{Packet: r, Route: RouteUnicast, To: to, mac: r.ClientHWAddr}
 	case dhcpv4.MessageTypeDecline:
-		if e.declinesReservation() { // the packet may be forged, so the reservation stays
+		if e.declinesReservation() { // only report it: the packet may be forged, so the reservation stays
 			e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
 				"address", reserved.String())
 			if e.client.Guest {
@@ -207,8 +204,8 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 	return Reply{}
 }
 
-// answerRequest answers a REQUEST to this server. to is the address for a unicast
-// answer, if any.
+// answerRequest returns the reply to a REQUEST for this server: an ACK, a NAK or none. to is the address for a unicast
+// reply; invalid = none.
 func (s *Server) answerRequest(ctx context.Context, e *exchange, to netip.Addr) Reply {
 	reserved := e.client.Interface.Address
 	wanted := wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionRequestedIPAddress))
@@ -228,15 +225,16 @@ func (s *Server) answerRequest(ctx context.Context, e *exchange, to netip.Addr) 
 	return Reply{}
 }
 
-// offerLease returns an OFFER or ACK with the reservation and, if the decision allows it, a boot file.
+// offerLease returns an OFFER or ACK with the reserved address and, if the Decider allows it, a boot file.
 func (s *Server) offerLease(ctx context.Context, e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	r := s.compose.newLease(e, kind)
 	s.compose.addBoot(r, e, s.cfg.Decider.BootFile(ctx, e.client, e.Request))
 	return r
 }
 
-// noteRival notes that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It may also have
-// chosen this one, through a relay that acts for it (RFC 5107); that relay's copy of the message is answered.
+// noteRival reports that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It does not report
+// a relay that acts for this server (RFC 5107): there the machine has chosen this server, which answers the relay's
+// copy of the message.
 func (s *Server) noteRival(e *exchange) {
 	server := wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionServerIdentifier))
 	if !server.IsValid() || s.relays.has(server) {

@@ -21,32 +21,33 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ReceiveBuffer is the size of a socket's receive buffer in bytes. The kernel permits net.core.rmem_max.
+// ReceiveBuffer is the size in bytes that is requested for a socket's receive buffer. The kernel limits it to
+// net.core.rmem_max.
 const ReceiveBuffer = 4 << 20
 
-const batchSize = 16 // packets that one system call reads or sends
+const batchSize = 16 // packets per system call
 
-// Conn is a UDP port on one interface, or port 67 on the address that relays send to.
+// Conn is a UDP port on one interface, or port 67 on the address to which relays send.
 type Conn struct {
-	name  string // of the interface, or the address
+	name  string // interface or address
 	port  int    // 67, or wire.ProxyPort
 	mode  inventory.DHCPMode
-	iface *net.Interface // nil = only relays
+	iface *net.Interface // nil = relays only
 	self  netip.Addr
 	conn  *net.UDPConn
 	p4    *ipv4.PacketConn
-	raw   int // packet socket that only sends; -1 = none
-	// onLink and routed are the control messages of a reply. Both set its source address, onLink also the interface. They are
-	// nil without an interface.
+	raw   int // packet socket, used only for sending; -1 = none
+	// onLink and routed are the control messages of replies. Both set the source address; onLink also sets the interface.
+	// They are nil if iface is nil.
 	onLink, routed []byte
 	once           sync.Once
-	turn           sync.Mutex // held by the worker that reads and answers; see Server.Serve
+	turn           sync.Mutex // held by the worker that reads; see Server.Serve
 	known          atomic.Pointer[knownPrefixes]
-	full           uint32 // packets that the kernel has dropped because the socket's buffer was full; guarded by turn
+	full           uint32 // the kernel's count of packets dropped because the receive buffer was full; guarded by turn
 }
 
-// listenRelayed binds UDP port 67 on an address. It needs no further privileges: it
-// does not bind to a device, broadcast or open a packet socket.
+// listenRelayed binds UDP port 67 on an address. It needs no privilege but for the port: it neither binds to a device,
+// nor broadcasts, nor opens a packet socket.
 func listenRelayed(ctx context.Context, at netip.Addr) (*Conn, error) {
 	lc := net.ListenConfig{Control: setSocket("")}
 	pc, err := lc.ListenPacket(ctx, "udp4", netip.AddrPortFrom(at, 67).String())
@@ -61,16 +62,16 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*Conn, error) {
 	}, nil
 }
 
-// prefixesFor is how long the addresses of an interface are not read again.
+// prefixesFor is how long the addresses of an interface are cached.
 const prefixesFor = time.Second
 
-// knownPrefixes are the addresses of an interface, as last read.
+// knownPrefixes caches the addresses of an interface.
 type knownPrefixes struct {
 	read     time.Time
 	prefixes []netip.Prefix
 }
 
-// link returns where packets on c are received.
+// link returns where the packets of c are received. The caller sets its From.
 func (c *Conn) link() Link {
 	if c.iface == nil {
 		return Link{Name: "relay"}
@@ -83,9 +84,9 @@ func (c *Conn) link() Link {
 	return Link{Name: c.name, Prefixes: known.prefixes, Mode: c.mode, Port: c.port}
 }
 
-// Listen binds a UDP port on the interface. The socket is bound to the device,
-// so it neither receives packets of other networks nor conflicts with a DHCP server
-// on them. The port is not shared: two servers would answer.
+// Listen binds a UDP port on an interface. The socket is bound to the device, so it receives no packets of other
+// networks and does not conflict with a DHCP server on them. The port is not shared, because two servers would both
+// answer.
 func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
@@ -103,7 +104,7 @@ func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn,
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
 	}
-	_ = wire.SetBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer) // the kernel's default size serves as well
+	_ = wire.SetBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer) // if it fails, the default size is enough
 	return &Conn{
 		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw,
 		onLink: (&ipv4.ControlMessage{Src: self.AsSlice(), IfIndex: iface.Index}).Marshal(),
@@ -111,7 +112,7 @@ func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn,
 	}, nil
 }
 
-// setSocket sets the options of a socket, which is bound to device unless that is "".
+// setSocket sets the options of a socket. If device is not "", it binds the socket to that device.
 func setSocket(device string) func(_, _ string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var set error
@@ -120,7 +121,7 @@ func setSocket(device string) func(_, _ string, c syscall.RawConn) error {
 			set = errors.Join(
 				wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, ReceiveBuffer),
 				wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
-				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // reports what was dropped
+				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // reports how many packets were dropped
 			)
 			if device != "" {
 				set = errors.Join(set, unix.BindToDevice(fd, device), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
@@ -130,13 +131,13 @@ func setSocket(device string) func(_, _ string, c syscall.RawConn) error {
 	}
 }
 
-// A packetBatch is the memory of a worker: the packets that one system call reads, and what is sent for them.
+// A packetBatch is the memory of one worker: the packets that one system call reads, and the replies to them.
 type packetBatch struct {
 	in    []ipv4.Message
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the fields below
 	out   []ipv4.Message
 	ready []Reply // not sent yet
-	late  bool    // slowBatch has passed: send each reply as soon as it is ready
+	late  bool    // the batch takes longer than slowBatch: send each reply as soon as it is ready
 }
 
 func newPacketBatch() *packetBatch {
@@ -144,21 +145,21 @@ func newPacketBatch() *packetBatch {
 	for n := range batchSize {
 		b.in[n] = ipv4.Message{
 			Buffers: [][]byte{make([]byte, wire.MaxDatagram)},
-			OOB:     make([]byte, 32), // one message of 4 bytes, once a packet was dropped
+			OOB:     make([]byte, 32), // room for one control message, which reports dropped packets
 		}
 		b.out[n] = ipv4.Message{Buffers: make([][]byte, 1), Addr: &net.UDPAddr{}}
 	}
 	return b
 }
 
-// delay has each reply sent as soon as it is ready.
+// delay makes add return true: each later reply of the batch is sent as soon as it is ready.
 func (b *packetBatch) delay() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.late = true
 }
 
-// add adds a reply to those that are ready, and reports whether they are to be sent now.
+// add adds a reply to those that are ready, and reports whether the caller must send them now.
 func (b *packetBatch) add(r Reply) (send bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,7 +167,8 @@ func (b *packetBatch) add(r Reply) (send bool) {
 	return b.late
 }
 
-// read waits for packets and returns those that have arrived. It adds to dropped what the kernel has dropped since.
+// read waits for packets and returns those that have arrived. It adds to dropped how many the kernel has dropped since
+// the last read.
 func (c *Conn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, error) {
 	n, err := c.p4.ReadBatch(b.in, 0)
 	if err != nil {
@@ -191,7 +193,7 @@ func (c *Conn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, erro
 	return b.in[:n], nil
 }
 
-// Close closes the sockets of c. It may be called again.
+// Close closes the sockets of c. Later calls return nil.
 func (c *Conn) Close() error {
 	var err error
 	c.once.Do(func() {
@@ -202,7 +204,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// write sends replies, at most batchSize. It does not wait: it calls failed for each reply that cannot be sent now.
+// write sends up to batchSize replies without waiting. It calls failed for each reply that cannot be sent now.
 func (c *Conn) write(out []ipv4.Message, replies []Reply, failed func(Reply, error)) {
 	var replyOf [batchSize]int // by index in out
 	used := 0
@@ -223,32 +225,32 @@ func (c *Conn) write(out []ipv4.Message, replies []Reply, failed func(Reply, err
 	for first := 0; first < used; {
 		n, err := c.p4.WriteBatch(out[first:used], unix.MSG_DONTWAIT)
 		first += max(n, 0)
-		if err != nil { // of message first; those before it were sent
+		if err != nil { // the error is of message first; those before it were sent
 			failed(replies[replyOf[first]], err)
 			first++
 		}
 	}
 }
 
-// writeRaw sends a reply in an Ethernet frame.
+// writeRaw sends a reply as an Ethernet frame to the client's MAC.
 func (c *Conn) writeRaw(r Reply) error {
 	ll := &unix.SockaddrLinklayer{Protocol: wire.Hton16(unix.ETH_P_IP), Ifindex: c.iface.Index, Halen: 6}
 	copy(ll.Addr[:], r.mac)
 	return unix.Sendto(c.raw, wire.IPPacket(c.self, r.To, r.Packet.ToBytes()), 0, ll)
 }
 
-// compose makes m the message of a reply. The source is the server's configured address: relays and firewalls drop replies
-// from another address of the host.
+// compose fills m with the message of a reply. Its source is the server's configured address, because relays and
+// firewalls drop replies from another address of the host.
 func (c *Conn) compose(m *ipv4.Message, r Reply) error {
 	m.Buffers[0], m.OOB = r.Packet.ToBytes(), c.onLink
 	to := m.Addr.(*net.UDPAddr)
 	to.IP, to.Port = r.To.AsSlice(), dhcpv4.ClientPort
 	switch {
 	case r.Route == RouteRelay:
-		// Send to giaddr and not to the packet's source address, which a container's network may have rewritten. Do not
-		// set an interface for the packet: the route to the relay may differ from the one that its packet took.
+		// Send to giaddr, not to the packet's source address, which a container's network may have rewritten. Do not set an
+		// interface: the route to the relay may differ from the one that its packet took.
 		to.Port, m.OOB = dhcpv4.ServerPort, c.routed
-	case c.iface == nil && r.Route != RouteUnicast: // INFORM through a relay: to the reservation (RFC 2131 §4.3.5)
+	case c.iface == nil && r.Route != RouteUnicast: // unicast answers a relayed INFORM (RFC 2131 §4.3.5)
 		return fmt.Errorf("sending by %s: this server only answers relays", r.Route)
 	case r.Route == RouteSource:
 		to.Port, m.OOB = int(r.Port), c.routed

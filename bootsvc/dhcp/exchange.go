@@ -17,27 +17,27 @@ import (
 
 const maxHops = 16 // RFC 1542 §4.1.1
 
-// Link is where a packet was received.
+// Link describes where and how a packet was received.
 type Link struct {
 	Name     string         // interface
 	Prefixes []netip.Prefix // of the interface
 	Mode     inventory.DHCPMode
-	Port     int            // of this server
-	From     netip.AddrPort // the packet's source
+	Port     int            // UDP port of this server
+	From     netip.AddrPort // source of the packet
 }
 
-// Request is a packet of a client.
+// Request is a parsed packet of a client.
 type Request struct {
 	Packet  *dhcpv4.DHCPv4
 	MAC     string
 	Class   wire.Class
-	Arch    int // the first of option 93 that has a loader, or else its first; wire.ArchUnknown if missing
+	Arch    int // the first value of option 93 that has a loader, or else the first value; wire.ArchUnknown without option 93
 	In      Link
 	Relay   netip.Addr // giaddr; invalid = not relayed
-	Network netip.Addr // of the client: giaddr, or what the relay selects (RFC 3527)
+	Network netip.Addr // network of the client: the subnet that the relay selects (RFC 3527), or giaddr
 }
 
-// Log returns base with the keys of r.
+// Log returns base with the attributes of r.
 func (r Request) Log(base *slog.Logger) *slog.Logger {
 	l := base.With("mac", r.MAC, "message", r.Packet.MessageType().String(), "interface", r.In.Name)
 	if r.Relay.IsValid() {
@@ -46,7 +46,7 @@ func (r Request) Log(base *slog.Logger) *slog.Logger {
 	return l
 }
 
-// where returns the relay or the interface that r came through.
+// where returns a text for the relay or interface that r came through.
 func (r Request) where() string {
 	if r.Relay.IsValid() {
 		return "relay " + r.Relay.String()
@@ -54,7 +54,7 @@ func (r Request) where() string {
 	return r.In.Name
 }
 
-// seenAt returns the port and the relay of a client, as wire.Recorder.Unknown takes them.
+// seenAt returns the arguments port and giaddr for wire.Recorder.Unknown.
 func seenAt(in Link, relay netip.Addr) (port, giaddr string) {
 	if relay.IsValid() {
 		return relay.String(), relay.String()
@@ -62,29 +62,30 @@ func seenAt(in Link, relay netip.Addr) (port, giaddr string) {
 	return in.Name, ""
 }
 
-// Client is what a Decider decides for the client of a request. It is zero for an unknown one.
+// Client is what a Decider has decided for the client of a request. For an unknown client it is zero.
 type Client struct {
-	Owner     inventory.Owner     // the machine, and the run that owns it; no machine = it is not in the inventory
-	Boot      int                 // of the run
+	Owner     inventory.Owner     // the machine and the run that owns it; no machine = the client is not in the inventory
+	Boot      int                 // number of the run's boot
 	Interface inventory.Interface // of the machine
-	Address   bool                // DHCP gives it the interface's address
-	Armed     bool                // boot files are served to it
-	Guest     bool                // it is not in the inventory, and is being discovered
-	Script    bool                // it is iPXE, and gets a script
-	Loader    string              // for firmware; "" = none
-	Event     string              // the kind of event that its request for a boot file makes if it is not armed
+	Address   bool                // whether DHCP assigns the interface's address
+	Armed     bool                // whether boot files are served to it
+	Guest     bool                // whether it is not in the inventory, and is being discovered
+	Script    bool                // whether it is iPXE and gets a script
+	Loader    string              // file for firmware; "" = none
+	Event     string              // kind of event to record for its request for a boot file if it is not armed
 }
 
-// exchange is a request, and what was decided for its client.
+// exchange is a request with the decision for its client.
 type exchange struct {
 	Request
 	client Client
-	subnet netip.Prefix // of the reservation
-	toUs   bool         // the packet names this server, or none
+	subnet netip.Prefix // subnet of the reservation
+	toUs   bool         // the packet names this server, or no server
 	base   *slog.Logger
 }
 
-// newExchange returns false for a packet that is not a DHCP request of an Ethernet client. self is this server's address.
+// newExchange returns the exchange for a DHCP request, without its client. It returns false for any packet that is not
+// a request of an Ethernet client. self is this server's address.
 func newExchange(p *dhcpv4.DHCPv4, in Link, self netip.Addr, log *slog.Logger) (exchange, bool) {
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet || p.HopCount > maxHops {
 		return exchange{}, false
@@ -124,8 +125,8 @@ func archOf(p *dhcpv4.DHCPv4) int {
 	return archs[max(0, slices.IndexFunc(archs, wire.HasLoader))]
 }
 
-// isIPXEUserClass reports whether option 77 contains iPXE. iPXE sends the bare string,
-// although RFC 3004 requires a length before each item.
+// isIPXEUserClass reports whether option 77 contains iPXE. iPXE sends the text without a length, although RFC 3004
+// requires one before each item.
 func isIPXEUserClass(b []byte) bool {
 	if bytes.Equal(b, []byte("iPXE")) {
 		return true
@@ -143,7 +144,7 @@ func isIPXEUserClass(b []byte) bool {
 	return false
 }
 
-// log returns a logger with what is known of e. Few packets are logged, so it is made when needed.
+// log returns a logger with the attributes of e. It is created only on use, because few packets are logged.
 func (e *exchange) log() *slog.Logger {
 	l := e.Log(e.base)
 	if e.client.Owner.Machine != "" {
@@ -152,7 +153,8 @@ func (e *exchange) log() *slog.Logger {
 	return l
 }
 
-// isNear reports whether a is in the reservation's subnet, or is the reservation's router, which may be outside.
+// isNear reports whether a is in the reservation's subnet, or is the reservation's gateway, which may be outside the
+// subnet.
 func (e *exchange) isNear(a netip.Addr) bool {
 	return e.subnet.Contains(a) || a.IsValid() && a == e.client.Interface.Gateway
 }
@@ -163,8 +165,8 @@ func (e *exchange) declinesReservation() bool {
 	return e.toUs && wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionRequestedIPAddress)) == e.client.Interface.Address
 }
 
-// reservationPrefix returns i's address with a prefix length: the length of i's netmask, or
-// of the subnet of in that contains the address, or 24.
+// reservationPrefix returns i's address with a prefix length: the length of i's netmask, or of the prefix in
+// in.Prefixes that contains the address, or 24.
 func reservationPrefix(i inventory.Interface, in Link) netip.Prefix {
 	if _, ok := i.MaskBits(); !ok {
 		for _, p := range in.Prefixes {

@@ -15,13 +15,14 @@ import (
 
 const maxLeases = 1 << 17
 
-// A lease keeps one copy of Where for all leases that have the same: each garbage collection visits them.
+// A lease shares one copy of the text Where with all leases from the same place, so that each garbage collection has
+// less to visit.
 type lease struct {
 	inventory.DHCPLease
 	where unique.Handle[string]
 }
 
-// leases are the leases since the start of the server, by MAC.
+// leases holds the leases since the start of the server, by MAC.
 type leases struct {
 	probe func(a netip.Addr, client string) (mac string, ok bool) // see Config
 	guard *guard.Guard
@@ -30,11 +31,11 @@ type leases struct {
 
 	mu     sync.Mutex
 	byMAC  map[string]lease
-	probed map[string]time.Time // when a DECLINE of a MAC has last caused a probe
+	probed map[string]time.Time // when a DECLINE from each MAC last caused a probe
 }
 
-// put stores a lease. Only machines of the inventory have leases, so their number is bounded. Machines that
-// were removed from it stay until maxLeases: then a further one is not stored.
+// put stores a lease. Only machines of the inventory have leases, so their number is bounded. Leases of machines that
+// were removed from the inventory stay. At maxLeases, put no longer stores leases of further MACs.
 func (l *leases) put(x inventory.DHCPLease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +56,7 @@ func (l *leases) get(mac string) (inventory.DHCPLease, bool) {
 	return x.DHCPLease, ok
 }
 
-// all returns the leases.
+// all returns all leases, in no order.
 func (l *leases) all() []inventory.DHCPLease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,8 +67,8 @@ func (l *leases) all() []inventory.DHCPLease {
 	return out
 }
 
-// note stores the result of an exchange with a machine that has a reservation. Guests have none:
-// their MACs are not bounded by the inventory (security S48).
+// note stores the result of an exchange with a machine that has a reservation. It ignores guests, because the
+// inventory does not bound the number of their MACs (security S48).
 func (l *leases) note(e *exchange, r Reply) {
 	if e.client.Guest {
 		return
@@ -92,7 +93,7 @@ func (l *leases) note(e *exchange, r Reply) {
 		return
 	case r.Packet.MessageType() == dhcpv4.MessageTypeOffer:
 		if before, ok := l.get(x.MAC); ok && before.State == inventory.LeaseBound && before.Address == x.Address {
-			return // it may choose another server, and keeps what it has
+			return // keep the bound lease: the machine may choose another server's offer
 		}
 		x.State = inventory.LeaseOffered
 	case r.Packet.MessageType() == dhcpv4.MessageTypeAck && kind == dhcpv4.MessageTypeRequest:
@@ -105,15 +106,14 @@ func (l *leases) note(e *exchange, r Reply) {
 }
 
 const (
-	// conflictPause is how long an address is not offered after another host was found there.
+	// conflictPause is how long a reserved address is not offered after another host was found to use it.
 	conflictPause = 5 * time.Minute
 	// probeAgain limits how often a DECLINE, which can be forged, causes a probe.
 	probeAgain = 30 * time.Second
 )
 
-// probeDeclined checks whether another host has the address of a lease that its machine has
-// declined (RFC 2131 §4.3.3). A DECLINE can be forged: only a host that answers makes a conflict.
-// Through a relay nothing can be checked.
+// probeDeclined checks whether another host has the address that a machine has declined (RFC 2131 §4.3.3). Because a
+// DECLINE can be forged, only an answer of another host makes a conflict. Behind a relay, the probe finds no host.
 func (l *leases) probeDeclined(x inventory.DHCPLease) {
 	if !l.mayProbe(x.MAC, x.At) {
 		return
@@ -129,7 +129,7 @@ func (l *leases) probeDeclined(x inventory.DHCPLease) {
 	}()
 }
 
-// mayProbe reports whether a DECLINE of a MAC may cause a probe at now.
+// mayProbe reports whether a DECLINE from this MAC may cause a probe at now, and stores now if so.
 func (l *leases) mayProbe(mac string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,8 +144,8 @@ func (l *leases) mayProbe(mac string, now time.Time) bool {
 	return true
 }
 
-// setConflict stores that another host has the address of a declined lease, unless the machine has
-// taken or released that address since, or has another one.
+// setConflict stores that the host other has the address of a declined lease, and returns true. It returns false if
+// the machine has since taken or released that address, or its address has changed.
 func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +159,8 @@ func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
 	return true
 }
 
-// conflict returns the lease of a machine whose address was found at another host a short time ago.
+// conflict returns the lease of a machine if, within the last conflictPause, another host was found to use its address
+// a.
 func (l *leases) conflict(mac string, a netip.Addr) (x inventory.DHCPLease, ok bool) {
 	x, ok = l.get(mac)
 	return x, ok && x.State == inventory.LeaseConflict && x.Address == a && l.now().Sub(x.At) < conflictPause

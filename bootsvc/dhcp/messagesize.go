@@ -9,42 +9,44 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// Sizes in bytes. Those of messages are of their IP packets.
+// Sizes in bytes. Message sizes include the IP and UDP headers.
 const (
-	leastMessage = 576              // every client accepts it (RFC 2131 §2)
-	mostMessage  = 1500             // of Ethernet; a longer one would be sent in fragments, which ROMs do not put together
+	leastMessage = 576              // every client accepts this size (RFC 2131 §2)
+	mostMessage  = 1500             // the Ethernet MTU; a longer message would be fragmented, and ROMs do not reassemble fragments
 	messageHead  = 20 + 8 + 236 + 4 // IP, UDP, DHCP's fields, magic cookie
 
-	// What the library writes of the fields file and sname (RFC 2131 §2), less the end of their options.
+	// Room for options in the fields file and sname (RFC 2131 §2): what the library writes, minus the end option.
 	fileRoom, snameRoom = 127 - 1, 63 - 1
 )
 
-// spareable are the options that a client can do without, the least important first. The log server and the broadcast
-// address have usual defaults, and sname and siaddr say what option 66 does.
+// spareable are the options that a client can do without, least important first. The log server and the broadcast
+// address have usual defaults, and sname and siaddr contain the same as option 66.
 var spareable = []dhcpv4.OptionCode{
 	dhcpv4.OptionLogServer, dhcpv4.OptionBroadcastAddress, dhcpv4.OptionTFTPServerName, dhcpv4.OptionNTPServers,
 	dhcpv4.OptionDomainName, dhcpv4.OptionHostName,
 }
 
-// reaching are the options by which a client reaches others, the least important first. Option 3 gives what option 121
-// does, but for the metadata address.
+// reaching are the options with which a client reaches other hosts, least important first. Option 3 is enough without
+// option 121, except for the metadata address.
 var reaching = []dhcpv4.OptionCode{
 	dhcpv4.OptionDomainNameServer, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter,
 }
 
-// optionRoom returns how many bytes of options the client of p accepts in a reply, from option 57 (RFC 2132 §9.10).
+// optionRoom returns how many bytes of options the client of p accepts in a reply, according to option 57 (RFC 2132
+// §9.10).
 func optionRoom(p *dhcpv4.DHCPv4) int {
 	most := leastMessage
 	if b := p.Options.Get(dhcpv4.OptionMaximumDHCPMessageSize); len(b) == 2 {
 		most = min(max(int(binary.BigEndian.Uint16(b)), leastMessage), mostMessage)
 	}
-	return most - messageHead - 1 // option 255
+	return most - messageHead - 1 // minus the end option (255)
 }
 
-// optionSize returns the bytes of an option with n bytes of content, which may need several parts (RFC 3396).
+// optionSize returns the encoded size of an option with n bytes of content, which may be split into several parts (RFC
+// 3396).
 func optionSize(n int) int { return n + 2*max(1, (n+254)/255) }
 
-// optionsSize returns the bytes of all options but option 255.
+// optionsSize returns the encoded size of all options, without the end option (255).
 func optionsSize(o dhcpv4.Options) (size int) {
 	for _, b := range o {
 		size += optionSize(len(b))
@@ -52,11 +54,14 @@ func optionsSize(o dhcpv4.Options) (size int) {
 	return size
 }
 
-// shortenReply makes a reply as short as e's client accepts. It leaves out what the client did not ask for (option 55). A
-// client that does not boot gets the rest in file and sname (option 52); others, such as iPXE, may not look there. At last
-// it leaves out what the client asked for. It writes to the log what is left out. What the protocol needs, and what a relay
-// or the client has sent, stays in any case. Option 82 alone does not cost a client the options of reaching: the relay takes
-// it off again (RFC 3046 §2.1).
+// shortenReply removes options until r fits the size that e's client accepts, in this order: the spareable options
+// that the client did not request (option 55), the other spareable options, the reaching options. If the client is not
+// booting, it moves options into file and sname (option 52) after the first step; clients that boot, such as iPXE, may
+// not read them there. Option 82 alone never costs a client the reaching options, because the relay removes option 82
+// (RFC 3046 §2.1).
+//
+// Options that the protocol requires, or that the client or the relay sent, stay in any case. The log lists the
+// removed options.
 func (e *exchange) shortenReply(r *dhcpv4.DHCPv4) {
 	room := optionRoom(e.Packet)
 	if optionsSize(r.Options) <= room {
@@ -87,8 +92,8 @@ func (e *exchange) shortenReply(r *dhcpv4.DHCPv4) {
 	}
 }
 
-// overload moves options into the fields file and sname until the others fit into room (option 52, RFC 2132 §9.3).
-// Both fields must be empty.
+// overload moves options into the fields file and sname until the others fit into room bytes (option 52, RFC 2132
+// §9.3). Both fields must be empty.
 func overload(r *dhcpv4.DHCPv4, room int) {
 	fields := []struct {
 		to   *string

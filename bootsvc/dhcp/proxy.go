@@ -10,20 +10,20 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// answerProxy answers a known machine next to the DHCP server that gives it an address. It is
-// silent unless there is a boot file: the machine then boots from disk by the other server's offer.
+// answerProxy returns the reply to a known machine on a network where another DHCP server assigns the addresses.
+// Without a boot file there is no reply, and the machine boots from disk with the other server's offer.
 //
-//   - A DISCOVER is answered with an OFFER without an address. For BIOS, iPXE and HTTP clients it
-//     has the boot file. UEFI PXE clients of EDK2 take the file only from port 4011: without
-//     option 43 they send a REQUEST there.
-//   - A message on port 4011 is answered with an ACK that has the boot file.
-//   - Everything else belongs to the other server.
+//   - A DISCOVER gets an OFFER without an address. For BIOS, iPXE and HTTP clients it contains the
+//     boot file. UEFI PXE clients of EDK2 accept the file only from port 4011: this OFFER has no
+//     option 43, so they send a REQUEST there.
+//   - A message on port 4011 gets an ACK with the boot file.
+//   - Everything else is for the other server.
 func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
 	kind := e.Packet.MessageType()
 	asked := e.In.Port == wire.ProxyPort
 	if e.Class == wire.ClassNone {
 		if kind == dhcpv4.MessageTypeDiscover || kind == dhcpv4.MessageTypeRequest {
-			s.cfg.Decider.BootFile(ctx, e.client, e.Request) // there is none, but the request is recorded
+			s.cfg.Decider.BootFile(ctx, e.client, e.Request) // returns no file here, but records the request
 		}
 		return Reply{}
 	}
@@ -35,7 +35,7 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
 		return Reply{}
 	}
 	if e.Class == wire.ClassPXE {
-		// The client's address is the other server's choice, so the name says which machine it is.
+		// The other server chose the client's address, so the MAC in the file name identifies the machine.
 		file = strings.ReplaceAll(e.MAC, ":", "-") + "/" + file
 	}
 
@@ -53,13 +53,13 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
 	} else {
 		s.compose.putProxyFile(r, e.Class, file)
 	}
-	// There is no address to send a unicast to.
+	// The client has no address for a unicast reply.
 	r.SetBroadcast()
 	return routeReply(r, e.Relay, netip.Addr{})
 }
 
-// putProxyFile adds a boot file to a proxy's reply. Every PXE client, also iPXE, recognizes a proxy
-// by option 60, and skips port 4011 with option 43.
+// putProxyFile adds a boot file to a proxy reply. Every PXE client, and iPXE, recognizes a proxy by option 60, and
+// does not ask port 4011 if it gets option 43.
 func (c *composer) putProxyFile(r *dhcpv4.DHCPv4, class wire.Class, file string) {
 	if class == wire.ClassIPXE {
 		class = wire.ClassPXE
@@ -67,9 +67,9 @@ func (c *composer) putProxyFile(r *dhcpv4.DHCPv4, class wire.Class, file string)
 	c.putBootFile(r, class, file)
 }
 
-// mayProxy reports whether a request may be answered: the machine's interface is not excluded,
-// and the answer goes to a network of this host or to the network of the machine's address, so
-// that a sender cannot direct packets to any host (S30).
+// mayProxy reports whether a request may be answered: DHCP is not disabled for the machine's interface, and the reply
+// goes to a network of this host or to the network of the machine's address. Otherwise a sender could direct packets
+// to any host (S30).
 func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	i := e.client.Interface
 	if i.DisableDHCP {
@@ -97,5 +97,5 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	return true
 }
 
-// isUEFI reports whether an architecture of option 93 is UEFI PXE.
+// isUEFI reports whether arch, a value of option 93 from a PXE client, is UEFI.
 func isUEFI(arch int) bool { return arch != wire.ArchBIOS && arch != wire.ArchUnknown }

@@ -11,37 +11,36 @@ import (
 const (
 	// maxRelays limits how many relays are remembered.
 	maxRelays = 256
-	// relayAgain is how long a recorded relay is not recorded again (security S48).
+	// relayAgain is the shortest time between two records of one relay (security S48).
 	relayAgain = 5 * time.Second
-	// relayRetry is the pause before a failed record is retried. relayWait is how long a
-	// packet waits for the record.
+	// relayRetry is the pause before a failed record is retried. relayWait limits how long a packet waits for the record.
 	relayRetry, relayWait = time.Second, 500 * time.Millisecond
 )
 
-// relays are the relays that packets came through.
+// relays holds the relays through which packets came.
 type relays struct {
 	journal Journal
 	now     func() time.Time
 
-	mu    sync.Mutex // protects the map; not held during a write
+	mu    sync.Mutex // guards known; not held during a write to the journal
 	known map[netip.Addr]*relay
 }
 
-// relay is one that has relayed a packet to this server.
+// relay is a relay that has forwarded a packet to this server.
 type relay struct {
-	due     time.Time     // when it must be recorded again
-	writing chan struct{} // closed when it is recorded; nil = no record is being written
+	due     time.Time     // the earliest time of the next record
+	writing chan struct{} // closed once the record is written; nil = no write is running
 }
 
-// isRecent reports whether x was recorded a short time ago, and need not be recorded at now. If due is
-// further ahead than relayAgain, the clock was set back, and x is due.
+// isRecent reports whether x was recorded so recently that no record is due at now. If due is more than relayAgain
+// ahead, the clock was set back, and it returns false.
 func (x *relay) isRecent(now time.Time) bool {
 	return now.Before(x.due) && x.due.Sub(now) <= relayAgain
 }
 
-// beginRecord returns what a relay's packet must do before it is answered. If end is not
-// nil, record the relay and call end; first means that it was not known. If wait is
-// not nil, wait for another packet to record it. Otherwise, do nothing.
+// beginRecord decides what a packet of a relay must do before it is answered. If end is not nil, the caller must
+// record the relay and then call end; first reports whether the relay was unknown. If wait is not nil, another packet
+// is recording the relay, and the caller must wait. If both are nil, it must do nothing.
 func (r *relays) beginRecord(giaddr netip.Addr, now time.Time) (end func(due time.Time), wait <-chan struct{}, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,16 +63,15 @@ func (r *relays) beginRecord(giaddr netip.Addr, now time.Time) (end func(due tim
 	}, nil, !known
 }
 
-// has reports whether a relay is remembered.
+// has reports whether giaddr is a known relay.
 func (r *relays) has(giaddr netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.known[giaddr] != nil
 }
 
-// room makes room for one more relay and reports whether there is room. It forgets the
-// relay that has been due longest, but none that was recorded a short time ago: otherwise each
-// forged giaddr would cause a write.
+// room reports whether one more relay can be stored. If there are maxRelays, it first removes the relay that has been
+// due longest. It never removes a relay that was recorded recently: otherwise each forged giaddr would cause a write.
 func (r *relays) room(now time.Time) bool {
 	if r.known == nil {
 		r.known = map[netip.Addr]*relay{}
@@ -91,10 +89,9 @@ func (r *relays) room(now time.Time) bool {
 	return oldest.IsValid()
 }
 
-// record records that a packet came through a relay, which proves that it relays. It writes the
-// record before the packet is answered: a client with an answer does not ask again,
-// and the server may crash at any time. Packets of the same relay wait for the
-// record; packets of other relays do not.
+// record records that a packet came through a relay, which proves that the relay works. It writes the record before
+// the packet is answered: after an answer the client does not ask again, and the server may crash at any time. Packets
+// of the same relay wait for the record; packets of other relays do not.
 func (r *relays) record(ctx context.Context, giaddr netip.Addr, log func() *slog.Logger) {
 	end, wait, first := r.beginRecord(giaddr, r.now())
 	if end == nil && wait == nil {
@@ -110,7 +107,7 @@ func (r *relays) record(ctx context.Context, giaddr netip.Addr, log func() *slog
 		return
 	}
 	again := relayRetry
-	defer func() { end(r.now().Add(again)) }() // also if the journal panics, because other packets wait
+	defer func() { end(r.now().Add(again)) }() // deferred because other packets wait, even if the journal panics
 	if err := r.journal.PutRelay(ctx, giaddr, r.now()); err != nil {
 		log().Warn("recording that a packet came through a relay", "error", err)
 		return

@@ -9,14 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// Route is how a reply is sent.
+// Route is the way in which a reply is sent.
 type Route int
 
 // Routes of replies.
 const (
 	RouteNone      Route = iota // no reply
 	RouteRelay                  // UDP to giaddr:67
-	RouteUnicast                // UDP to an address that the client has already
+	RouteUnicast                // UDP to an address that the client already has
 	RouteBroadcast              // UDP to 255.255.255.255:68
 	RouteRaw                    // Ethernet frame to a client without an address, which cannot answer ARP
 	RouteSource                 // UDP to the source address and port of the request (wire.ProxyPort)
@@ -26,17 +26,17 @@ func (r Route) String() string {
 	return [...]string{"none", "relay", "unicast", "broadcast", "raw", "source"}[r]
 }
 
-// Reply is a DHCP packet and how it is sent.
+// Reply is a DHCP packet and the way in which it is sent.
 type Reply struct {
 	Packet *dhcpv4.DHCPv4
 	Route  Route
-	To     netip.Addr // relay, unicast, raw, source
-	Port   uint16     // source
+	To     netip.Addr // for the routes relay, unicast, raw and source
+	Port   uint16     // for the route source
 	mac    net.HardwareAddr
 	own    bool // To is reserved for an armed machine, or is a listed relay
 }
 
-// routeReply chooses how an OFFER or ACK is sent (RFC 2131 §4.1).
+// routeReply chooses the route of an OFFER or ACK (RFC 2131 §4.1).
 func routeReply(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) Reply {
 	r := Reply{Packet: p, mac: p.ClientHWAddr}
 	switch {
@@ -52,7 +52,7 @@ func routeReply(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) Reply {
 	return r
 }
 
-// summary returns what is remembered of r.
+// summary returns the part of r that the history keeps.
 func (r Reply) summary() wire.Reply {
 	if r.Route == RouteNone {
 		return wire.Reply{}

@@ -20,11 +20,11 @@ import (
 
 const (
 	workers    = 8
-	slowBatch  = 5 * time.Millisecond // when a batch takes longer, another worker reads the next one
-	lookupTime = 2 * time.Second      // for a decision; a client asks again after 1 to 4 s
+	slowBatch  = 5 * time.Millisecond // if a batch takes longer, another worker reads the next one
+	lookupTime = 2 * time.Second      // for decisions; a client asks again after 1 to 4 s
 )
 
-// Listen binds the UDP ports of the interfaces' modes, or port 67 of the address that relays send to.
+// Listen binds the UDP ports for the mode of each interface or, with RelayAt, port 67 of that address.
 func (s *Server) Listen(ctx context.Context) (out []*Conn, err error) {
 	if s.cfg.RelayAt.IsValid() {
 		c, err := listenRelayed(ctx, s.cfg.RelayAt)
@@ -43,7 +43,7 @@ func (s *Server) Listen(ctx context.Context) (out []*Conn, err error) {
 			c, err := Listen(ctx, name, port, s.cfg.Address)
 			if err != nil {
 				for _, c := range out {
-					_ = c.Close() // the cause of the failure is reported
+					_ = c.Close() // err is the cause of the failure
 				}
 				return nil, err
 			}
@@ -54,9 +54,9 @@ func (s *Server) Listen(ctx context.Context) (out []*Conn, err error) {
 	return out, nil
 }
 
-// Serve answers packets until ctx ends. Only the worker that holds c.turn reads, and it answers what it has read: to wake
-// another worker for each packet costs more. If a batch takes longer than slowBatch, because the inventory is slow, what is
-// ready is sent, and another worker reads the next batch.
+// Serve answers packets until ctx ends, and closes c. Only the worker that holds c.turn reads, and it also answers
+// what it has read, because waking another worker for each packet costs more. If a batch takes longer than slowBatch,
+// because the inventory is slow, the ready replies are sent, and another worker reads the next batch.
 func (s *Server) Serve(ctx context.Context, c *Conn) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -68,7 +68,7 @@ func (s *Server) Serve(ctx context.Context, c *Conn) error {
 	return g.Wait()
 }
 
-// serveTurns reads and answers packets, while it is this worker's turn, until ctx ends.
+// serveTurns reads and answers packets while it holds c.turn. It returns nil when ctx ends.
 func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 	batch := newPacketBatch()
 	c.turn.Lock()
@@ -82,7 +82,7 @@ func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("reading DHCP on %s: %w", c.name, err)
 			}
-			// The interface is down and may come back.
+			// The interface is down, and may come up again.
 			s.cfg.Log.Warn("reading DHCP", "interface", c.name, "error", err)
 			_ = clock.Sleep(ctx, time.Second)
 			continue
@@ -95,13 +95,14 @@ func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 		})
 		s.handleBatch(ctx, c, batch, packets)
 		if !slow.Stop() {
-			c.turn.Lock() // the timer has released it
+			c.turn.Lock() // the timer has unlocked it
 		}
 		batch.late = false
 	}
 }
 
-// handleBatch answers the packets of one read. Each has nearly lookupTime for the inventory.
+// handleBatch answers the packets of one read. Packets share the deadline lookupTime for the inventory, which is
+// renewed after slowBatch.
 func (s *Server) handleBatch(ctx context.Context, c *Conn, batch *packetBatch, packets []ipv4.Message) {
 	in := c.link()
 	lookup, cancel := context.WithTimeout(ctx, lookupTime)
@@ -122,7 +123,7 @@ func (s *Server) handleBatch(ctx context.Context, c *Conn, batch *packetBatch, p
 	s.sendReady(c, batch)
 }
 
-// sendReady sends the replies that are ready. It does not wait for a socket that is full.
+// sendReady sends the replies that are ready. It does not wait if the socket's buffer is full.
 func (s *Server) sendReady(c *Conn, b *packetBatch) {
 	defer s.cfg.Guard.Recover("an answer by DHCP")
 	b.mu.Lock()
@@ -135,8 +136,8 @@ func (s *Server) sendReady(c *Conn, b *packetBatch) {
 	})
 }
 
-// maySend reports whether the limits permit a reply, and counts those that they do not permit. What is sent to a MAC or to all
-// hosts does not wait for ARP.
+// maySend reports whether the limits permit a reply, and counts those that they do not permit. A raw or broadcast
+// reply needs no ARP and is always permitted.
 func (s *Server) maySend(c *Conn, r Reply) bool {
 	if r.Route == RouteRaw || r.Route == RouteBroadcast || s.cfg.Limits.Admit(r.To, r.own) {
 		return true
@@ -147,9 +148,8 @@ func (s *Server) maySend(c *Conn, r Reply) bool {
 	return false
 }
 
-// Handle parses a packet and returns the answer. It does not keep b. It counts and drops malformed
-// packets. Any host on the network can send input to the library, so a panic is
-// recovered and drops only that packet.
+// Handle parses a packet and returns the reply. It does not keep b. It counts and drops malformed packets. Any host on
+// the network can make the library parse its input, so Handle recovers from a panic and drops only that packet.
 func (s *Server) Handle(ctx context.Context, b []byte, in Link) (r Reply) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -1,5 +1,5 @@
-// Package dhcp answers DHCP: it gives the addresses, or only the boot files next to another server. What a client may boot,
-// its Decider decides.
+// Package dhcp is the DHCP server. It assigns addresses or, next to another DHCP server, names only boot files. A
+// Decider decides what each client may boot.
 package dhcp
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Decider decides what the clients of DHCP get. A packet waits for it.
+// Decider decides what the clients of DHCP get. A packet waits for each call.
 type Decider interface {
-	// FindClient returns the client of a request, or the zero Client for an unknown one. An error means that the
-	// inventory failed.
+	// FindClient returns the client of a request, or the zero Client if it is unknown. It returns an error only if the
+	// inventory cannot be read.
 	FindClient(ctx context.Context, r Request) (Client, error)
-	// BootFile returns the boot file for a client, or "", and records the request for it.
+	// BootFile returns the boot file for a client, or "". It records the request as an event.
 	BootFile(ctx context.Context, c Client, r Request) string
-	// Reasons explains the decision for a request.
+	// Reasons explains the decision for a request; nil if the inventory cannot be read.
 	Reasons(ctx context.Context, r Request) []string
 	// InReservedNetwork reports whether an address is in the network of a reservation.
 	InReservedNetwork(a netip.Addr) bool
@@ -32,25 +32,26 @@ type Decider interface {
 
 // Guests are the unknown clients that are being discovered.
 type Guests interface {
-	// Discover returns a guest where the request came from. It may admit a new one.
+	// Discover returns the guest that sent the request, and may admit it as a new one. It returns false if the client is
+	// not a guest on the network that the request came from.
 	Discover(ctx context.Context, r Request) (Client, bool)
-	// Decline notes that a guest has declined its address.
+	// Decline is called when a guest has declined its address.
 	Decline(r Request)
 }
 
-// Journal records that a relay is used. It is called at most every few seconds for each relay, and the relay's packets wait for
-// it.
+// Journal records that a relay is used. It is called at most every few seconds per relay. The relay's packets wait for
+// the call.
 type Journal interface {
 	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
 }
 
-// Config says what to serve and where, and what else takes part.
+// Config is the configuration of a Server, and the parts of the program that it calls.
 type Config struct {
-	// Modes are the modes of the interfaces on which DHCP is answered.
+	// Modes maps the interfaces on which DHCP is answered to their modes.
 	Modes map[string]inventory.DHCPMode
-	// RelayAt, if valid, is the address on which relays alone are answered. It replaces Modes.
+	// RelayAt, if valid, is the address on which only relays are answered. Modes is then ignored.
 	RelayAt netip.Addr
-	// Address is this server's address as the machines see it. Base returns the URL of its HTTP handler.
+	// Address is the address at which machines reach this server. Base returns the URL of its HTTP handler.
 	Address netip.Addr
 	Base    func() string
 	// Relays and LinkLocal are as in bootsvc.Config.
@@ -63,10 +64,11 @@ type Config struct {
 	Recorder *wire.Recorder
 	History  *wire.History
 	Limits   *neighbours.Limits
-	// SightRival takes a server that a machine has chosen instead of this one, and Deliver a reply of another server.
+	// SightRival is called with a server that a machine has chosen instead of this one. Deliver is called with each reply
+	// of a server that arrives here.
 	SightRival func(inventory.Rival)
 	Deliver    func(*dhcpv4.DHCPv4)
-	// Probe returns the MAC of a host other than client that answers at an address.
+	// Probe returns the MAC of a host other than client that answers ARP for a; ok is false if there is none.
 	Probe func(a netip.Addr, client string) (mac string, ok bool)
 	// LogServer reports whether machines can send syslog to Address.
 	LogServer func() bool
@@ -76,7 +78,7 @@ type Config struct {
 	Now   func() time.Time
 }
 
-// Server answers DHCP.
+// Server answers DHCP requests.
 type Server struct {
 	Counters Counters
 
@@ -91,7 +93,7 @@ type Counters struct {
 	Received, Answered, Dropped, Malformed, Unknown, Direct, Unresolved, Unsent atomic.Int64
 }
 
-// New returns a server, which answers what Serve reads.
+// New returns a server. Listen binds its ports, and Serve answers their packets.
 func New(cfg Config) *Server {
 	return &Server{
 		cfg:     cfg,
@@ -104,8 +106,8 @@ func New(cfg Config) *Server {
 // Leases returns the leases of reservations since the start of the server.
 func (s *Server) Leases() []inventory.DHCPLease { return s.leases.all() }
 
-// Conflict returns the lease of a machine whose address was found at another host a short time ago. The address is not
-// offered until until.
+// Conflict returns the lease of a machine if another host was recently found to use its address a. The address is not
+// offered before the time until.
 func (s *Server) Conflict(mac string, a netip.Addr) (x inventory.DHCPLease, until time.Time, ok bool) {
 	x, ok = s.leases.conflict(mac, a)
 	return x, x.At.Add(conflictPause), ok

@@ -17,35 +17,35 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// How a probe asks for an address (RFC 5227 §2.1.1). It is shorter than a host's own probe, because the
-// machine that declined has probed already.
+// Number and timing of ARP probes (RFC 5227 §2.1.1). They take less time than the probing of a host, because the
+// machine that declined the address has already probed it.
 const (
 	arpProbes = 3
-	arpWait   = 350 * time.Millisecond // after each
+	arpWait   = 350 * time.Millisecond // after each probe packet
 
-	kernelWait = time.Second // how long the kernel is given to resolve an address
+	kernelWait = time.Second // how long to wait until the kernel has resolved an address
 )
 
 const (
-	arpLength = 28 // of a packet for Ethernet and IPv4 (RFC 826)
+	arpLength = 28 // bytes of an ARP packet for Ethernet and IPv4 (RFC 826)
 	arpAsk    = 1
 )
 
-// Prober finds the hosts that use an address.
+// Prober finds hosts that use an address.
 type Prober struct {
 	interfaces []string
 	table      *Table
 	log        *slog.Logger
 }
 
-// NewProber returns a prober for the networks of interfaces.
+// NewProber returns a prober for the networks of the interfaces.
 func NewProber(interfaces []string, t *Table, log *slog.Logger) *Prober {
 	return &Prober{interfaces, t, log}
 }
 
-// Probe returns the MAC of a host other than client that answers at an address of a network of this
-// host. It believes only answers to its own question: an entry of the kernel's table may be older than
-// the conflict. Without a packet socket, it asks the kernel.
+// Probe returns the MAC of a host other than client that answers for the address a; ok is false if there is none. It
+// sends ARP probes and believes only current answers: an entry of the kernel's table may be older than the conflict.
+// If ARP probes cannot be sent, it uses AskKernel.
 func (p *Prober) Probe(a netip.Addr, client string) (mac string, ok bool) {
 	for _, name := range p.interfaces {
 		iface, err := net.InterfaceByName(name)
@@ -62,12 +62,12 @@ func (p *Prober) Probe(a netip.Addr, client string) (mac string, ok bool) {
 	return mac, ok && mac != client
 }
 
-// askARP returns the MAC of a host other than client that has an address, or "".
+// askARP returns the MAC of a host other than client that has the address a, or "" if none has answered.
 func askARP(iface *net.Interface, a netip.Addr, client string) (mac string, err error) {
 	if len(iface.HardwareAddr) != 6 {
 		return "", fmt.Errorf("%s has no Ethernet address", iface.Name)
 	}
-	// Protocol 0 receives nothing before the socket is bound to the interface.
+	// With protocol 0, the socket receives nothing until it is bound to the interface.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return "", fmt.Errorf("opening a packet socket: %w", err)
@@ -104,8 +104,8 @@ func askARP(iface *net.Interface, a netip.Addr, client string) (mac string, err 
 	return "", nil
 }
 
-// arpQuestion returns an ARP probe for an address. Its sender has no address, so that no host's table
-// changes by it (RFC 5227).
+// arpQuestion returns an ARP probe for a. Its sender address is 0.0.0.0, so that it changes no host's ARP table (RFC
+// 5227).
 func arpQuestion(from net.HardwareAddr, a netip.Addr) []byte {
 	b := make([]byte, 0, arpLength)
 	b = append(b, 0, 1, 8, 0, 6, 4, 0, arpAsk) // Ethernet, IPv4, lengths of their addresses
@@ -114,8 +114,8 @@ func arpQuestion(from net.HardwareAddr, a netip.Addr) []byte {
 	return append(b, a.AsSlice()...)
 }
 
-// arpSender returns the MAC of the sender of an ARP packet, if it has the address a. Requests count, too
-// (RFC 5227 §2.1.1).
+// arpSender returns the MAC of the sender of an ARP packet; ok is false unless the sender has the address a. Requests
+// count too (RFC 5227 §2.1.1).
 func arpSender(b []byte, a netip.Addr) (mac string, ok bool) {
 	if len(b) < arpLength || !bytes.Equal(b[:6], []byte{0, 1, 8, 0, 6, 4}) || binary.BigEndian.Uint16(b[6:]) > 2 ||
 		!bytes.Equal(b[14:18], a.AsSlice()) {
@@ -124,8 +124,8 @@ func arpSender(b []byte, a netip.Addr) (mac string, ok bool) {
 	return wire.ParseMAC(net.HardwareAddr(b[8:14]).String())
 }
 
-// AskKernel returns the MAC that the kernel knows for an address. It sends one datagram, so that
-// the kernel asks by ARP, unless it has an entry already.
+// AskKernel returns the MAC for a in the kernel's ARP table; ok is false if there is none. It first sends a UDP
+// datagram to a, so that the kernel resolves the address if it has no entry.
 func (p *Prober) AskKernel(a netip.Addr) (mac string, ok bool) {
 	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9))) // discard (RFC 863)
 	if err != nil {

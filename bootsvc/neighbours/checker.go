@@ -1,5 +1,6 @@
-// Package neighbours has what other hosts on the networks of this server do: other DHCP servers, found and configured, hosts that
-// use an address, and how many answers may wait for hosts that do not answer ARP.
+// Package neighbours deals with other hosts on the networks of this server: it finds other DHCP servers and writes
+// configuration for them, finds hosts that use an address, and limits how many answers may wait for hosts that do not
+// answer ARP.
 package neighbours
 
 import (
@@ -23,22 +24,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// CheckMAC belongs to no machine ("ingot" after the locally administered prefix).
-// Every Ingot server that answers machines answers a DISCOVER of PXE class from it.
-// The answer has no address and no loader, only the URL of a script that boots from
-// disk. A check can so find every server on a network without affecting a machine.
+// CheckMAC belongs to no machine ("ingot" after the locally administered prefix). Every Ingot server that answers
+// machines also answers a DISCOVER of PXE class from CheckMAC. The answer contains no address and no loader, only the
+// URL of a script that boots from disk. A check can therefore find every Ingot server on a network without affecting a
+// machine.
 const CheckMAC = "02:69:6e:67:6f:74"
 
-// CheckPath is the path of the script in the answer to a check.
+// CheckPath is the path of the script that the answer to a check names.
 const CheckPath = "/ipxe/script/" + CheckMAC + "/auto.ipxe"
 
 // Limits of a check.
 const (
 	checkTries = 5
-	checkWait  = time.Second // after each try, also for other servers' answers
+	checkWait  = time.Second // after each try, also to collect the answers of other servers
 )
 
-// A Checker asks for DHCP like a machine that boots from the network.
+// A Checker sends the DHCP requests of a machine that boots from the network.
 type Checker struct {
 	self  netip.Addr
 	guard *guard.Guard
@@ -46,7 +47,7 @@ type Checker struct {
 	wait  map[dhcpv4.TransactionID]chan *dhcpv4.DHCPv4
 }
 
-// NewChecker returns the checker of a server with this address.
+// NewChecker returns the checker of the server with the address self.
 func NewChecker(self netip.Addr, g *guard.Guard) *Checker {
 	return &Checker{self: self, guard: g, wait: map[dhcpv4.TransactionID]chan *dhcpv4.DHCPv4{}}
 }
@@ -63,18 +64,18 @@ func (c *Checker) begin(id dhcpv4.TransactionID) (<-chan *dhcpv4.DHCPv4, func())
 	}
 }
 
-// Deliver passes a reply to the question that waits for it.
+// Deliver passes a reply to the call of Ask that sent its DISCOVER. Without such a call, it drops the reply.
 func (c *Checker) Deliver(p *dhcpv4.DHCPv4) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
-	case c.wait[p.TransactionID] <- p: // a nil channel if none waits for it
+	case c.wait[p.TransactionID] <- p: // a nil channel, which never receives, if no call waits for the reply
 	default:
 	}
 }
 
-// Ask sends DISCOVERs of CheckMAC until this server has answered, and returns the servers that
-// answer. If iface is "", it sends like a relay with this server's address.
+// Ask sends DISCOVERs from CheckMAC until this server has answered, at most checkTries, and returns all servers that
+// have answered. If iface is "", it sends them to this server only, as a relay would.
 func (c *Checker) Ask(ctx context.Context, iface string) (found Answers, err error) {
 	found.self = c.self
 	mac, err := net.ParseMAC(CheckMAC)
@@ -129,7 +130,7 @@ func (c *Checker) Ask(ctx context.Context, iface string) (found Answers, err err
 	return found, nil
 }
 
-// readAnswers passes packets on a client's port to the question, until conn is closed.
+// readAnswers delivers packets that arrive on the client port, until conn is closed.
 func (c *Checker) readAnswers(conn *net.UDPConn) {
 	buf := make([]byte, wire.MaxDatagram)
 	for {
@@ -138,7 +139,7 @@ func (c *Checker) readAnswers(conn *net.UDPConn) {
 			return
 		}
 		if err != nil {
-			continue // an error of a packet that was sent before
+			continue // an ICMP error for a packet sent earlier
 		}
 		c.readAnswer(bytes.Clone(buf[:n]))
 	}
@@ -151,8 +152,8 @@ func (c *Checker) readAnswer(b []byte) {
 	}
 }
 
-// clientSocket opens the socket of a DHCP client on an interface; "" = any. It is an
-// ordinary socket, so that this host's own server receives its broadcasts as well.
+// clientSocket opens the socket of a DHCP client on an interface; "" = any. It is an ordinary UDP socket, so that the
+// server on this host also receives its broadcasts.
 func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		if iface == "" {
@@ -163,7 +164,7 @@ func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error
 			opt = errors.Join(
 				unix.BindToDevice(int(fd), iface),
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // share the port with a DHCP client that allows it
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // share the port with a DHCP client that permits it
 			)
 		})
 		return errors.Join(err, opt)
@@ -175,9 +176,8 @@ func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error
 	return pc.(*net.UDPConn), nil
 }
 
-// maxNamed limits how many servers of each kind are kept and named. Any host on the
-// network can forge answers to a check (security S48), and the notes are stored in a
-// workflow's history.
+// maxNamed limits how many servers of each kind are kept and listed. Any host on the network can forge answers to a
+// check (security S48), and the notes are stored in a workflow's history.
 const maxNamed = 8
 
 // Answers are the servers that have answered a check.
@@ -186,11 +186,11 @@ type Answers struct {
 	ours   bool         // self has answered
 	twins  []netip.Addr // other Ingot servers
 	others []netip.Addr // other DHCP servers
-	// There were more than maxNamed.
+	// Whether there were more than maxNamed of this kind.
 	moreTwins, moreOthers bool
 }
 
-// add adds the server of an answer, unless it has it already.
+// add adds the server that sent the answer f, unless it is already listed.
 func (a *Answers) add(f ForeignServer) {
 	switch {
 	case f.Server == a.self:
@@ -212,8 +212,8 @@ func keep(named *[]netip.Addr, more *bool, server netip.Addr) {
 	}
 }
 
-// Judge returns an error unless self and no other Ingot server has answered. notes
-// name the other DHCP servers.
+// Judge returns an error if this server has not answered, or another Ingot server has. notes list the other DHCP
+// servers. at describes in both texts where the check was made.
 func (a *Answers) Judge(at string) (notes []string, err error) {
 	if len(a.twins) > 0 {
 		var names []string

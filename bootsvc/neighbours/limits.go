@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// What is sent to an address of a network of this host waits in the kernel until the address answers ARP, or for arpGivesUp. It is
-// charged to the socket that has sent it, and the address takes a place in the kernel's neighbour table (net.ipv4.neigh.default.
-// gc_thresh3, by default 1,024). Sources and relays are easily forged, so what waits is bounded: else a few hundred forged packets
-// a second would fill both (security S30, S34).
+// A packet to an address on a network of this host waits in the kernel until the address answers ARP, or for
+// arpGivesUp. It uses up the buffer of the sending socket, and the address takes an entry of the kernel's neighbour
+// table (net.ipv4.neigh.default.gc_thresh3, by default 1,024). Source and relay addresses are easily forged. Therefore
+// waiting packets are limited: otherwise a few hundred forged packets per second would fill both (security S30, S34).
 const (
-	arpGivesUp = 4 * time.Second // mcast_solicit times retrans_time_ms, and a second for the clock of the neighbour table
+	arpGivesUp = 4 * time.Second // mcast_solicit × retrans_time_ms, plus a second for the timer granularity of the neighbour table
 
-	// Answers that may wait for ARP, in all and for one address. Those to the address that is reserved for an armed machine
-	// have room of their own. The first of them resolves the address of a machine that is there.
+	// Answers that may wait for ARP, in total and per address. Answers to an address that is reserved for an armed
+	// machine have limits of their own. If the machine is there, the first answer resolves its address.
 	othersWaiting = 64
 	perOther      = 4
 	ownWaiting    = 128
 	perOwn        = 16
 
-	// First answers by TFTP to clients that have not sent an ACK, to any address but an armed machine's own.
+	// First TFTP packets to clients that have not sent an ACK, except to the own address of an armed machine.
 	unprovenPerSecond = 1000
 	unprovenAtOnce    = 2000
 )
 
-// Limits bounds the answers to addresses that may be forged.
+// Limits limits the answers to addresses that may be forged.
 type Limits struct {
-	askKernel func(netip.Addr) bool // the function of Unresolved
+	askKernel func(netip.Addr) bool // implements Unresolved
 
 	mu          sync.Mutex
 	others, own waitingAnswers
 	unproven    tokenBucket
 }
 
-// NewLimits returns limits for answers to addresses for which unresolved returns true.
+// NewLimits returns limits. unresolved reports whether the kernel must resolve an address before it can send to it.
 func NewLimits(unresolved func(netip.Addr) bool) *Limits {
 	return &Limits{
 		askKernel: unresolved,
@@ -44,16 +44,17 @@ func NewLimits(unresolved func(netip.Addr) bool) *Limits {
 	}
 }
 
-// Unresolved reports whether the kernel has to ask for an address by ARP before it can send. It may wait for the kernel.
+// Unresolved reports whether the kernel must resolve a by ARP before it can send to it. It may block while it asks the
+// kernel.
 func (l *Limits) Unresolved(a netip.Addr) bool { return l.askKernel(a) }
 
-// Admit reports whether an answer may be sent to an address now. own means that the address is reserved for an armed machine; it
-// can be forged as well.
+// Admit reports whether an answer may be sent to an address now. own means that the address is reserved for an armed
+// machine, which does not exclude that it is forged.
 func (l *Limits) Admit(to netip.Addr, own bool) bool {
 	return !l.Unresolved(to) || l.MayWait(to, own)
 }
 
-// MayWait reports whether one more answer may wait for ARP.
+// MayWait reports whether one more answer to the address may wait for ARP, and counts it. own is as in Admit.
 func (l *Limits) MayWait(to netip.Addr, own bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,24 +64,25 @@ func (l *Limits) MayWait(to netip.Addr, own bool) bool {
 	return l.others.add(to, time.Now())
 }
 
-// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address.
+// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address, and takes a
+// token if so.
 func (l *Limits) TakeUnproven() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unproven.take(time.Now())
 }
 
-// ReturnUnproven says that a client of TakeUnproven has proven its address.
+// ReturnUnproven returns the token of TakeUnproven after the client has proven its address.
 func (l *Limits) ReturnUnproven() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unproven.tokens = min(l.unproven.tokens+1, l.unproven.size)
 }
 
-// waitingAnswers are the answers of the last arpGivesUp that had to wait for ARP.
+// waitingAnswers are the recent answers that had to wait for ARP. After arpGivesUp they no longer count.
 type waitingAnswers struct {
 	ring       []waitingAnswer
-	oldest     int // index in ring
+	oldest     int // index of the oldest answer in ring
 	perAddress int
 }
 
@@ -89,7 +91,7 @@ type waitingAnswer struct {
 	at time.Time
 }
 
-// add adds an answer, or returns false if there is no room.
+// add adds an answer. It returns false if too many are waiting, in total or for the same address.
 func (w *waitingAnswers) add(to netip.Addr, now time.Time) bool {
 	toSame := 0
 	for _, x := range w.ring {
@@ -105,7 +107,7 @@ func (w *waitingAnswers) add(to netip.Addr, now time.Time) bool {
 	return true
 }
 
-// tokenBucket permits rate events a second, and size at once.
+// tokenBucket permits rate events per second, and bursts of size events.
 type tokenBucket struct {
 	rate, size, tokens float64
 	last               time.Time

@@ -20,40 +20,41 @@ import (
 
 // ForeignServer is a DHCP server that answered a probe.
 type ForeignServer struct {
-	Server  netip.Addr // option 54, or the packet's siaddr
-	Offered netip.Addr // invalid = a proxy, which offers no address
+	Server  netip.Addr // option 54, or siaddr
+	Offered netip.Addr // invalid = the server is a proxy, which offers no address
 	Proxy   bool
 	BootOffer
-	// ByClient are its answers by the name of the client that asked (ProbeSnippet): nil = no answer. A client that
-	// was not asked is missing.
+	// ByClient maps the names of the probeClients that asked (ProbeSnippet) to the server's answers; nil = no answer.
+	// Clients that did not ask have no entry.
 	ByClient map[string]*BootOffer
 }
 
-// BootOffer is what an answer says of booting.
+// BootOffer is the boot information of an answer.
 type BootOffer struct {
 	BootFile string     // shortened, printable ASCII
-	Next     netip.Addr // siaddr: where BootFile is
+	Next     netip.Addr // siaddr: the TFTP server with BootFile
 	Class    string     // option 60; shortened, printable ASCII
 }
 
-// probeWait is how long a probe waits for answers after each of two DISCOVERs. dnsmasq answers the first one after 3
-// seconds, in which it pings the address.
+// probeWait is how long a probe waits for answers after each of its two DISCOVERs. dnsmasq pings the address first,
+// and therefore answers the first DISCOVER only after 3 seconds.
 const probeWait = 2 * time.Second
 
-// ProbeDHCP sends DISCOVERs with a random MAC on the interface and returns the
-// servers that answer, each once, within 4 seconds. It takes no lease. It does not
-// find Ingot, which does not answer unknown MACs, except where discovery is on. It needs CAP_NET_RAW.
+// ProbeDHCP sends DISCOVERs with a random MAC on the interface and returns each server that answers within 4 seconds.
+// It takes no lease. It finds an Ingot server only if discovery is on, because Ingot does not answer unknown MACs
+// otherwise. It needs CAP_NET_RAW.
 func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
 	return probeAs(ctx, iface, probeClients[:1])
 }
 
-// ProbeSnippet is ProbeDHCP, and asks the servers that it finds as each other client of Snippet, too. A
-// server that does not answer a client takes 4 seconds more.
+// ProbeSnippet is ProbeDHCP, and then asks the found servers as each other kind of client for which Snippet has a boot
+// file. This takes up to 4 seconds per kind.
 func ProbeSnippet(ctx context.Context, iface string) ([]ForeignServer, error) {
 	return probeAs(ctx, iface, probeClients)
 }
 
-// probeAs returns the servers on an interface that answer the first of clients, with their answers to all.
+// probeAs asks as each of clients. It returns the servers that answer the first one, with their answers to all of
+// them.
 func probeAs(ctx context.Context, iface string, clients []probeClient) ([]ForeignServer, error) {
 	conn, err := nclient4.NewRawUDPConn(iface, dhcpv4.ClientPort)
 	if err != nil {
@@ -70,13 +71,13 @@ func probeAs(ctx context.Context, iface string, clients []probeClient) ([]Foreig
 	return found, nil
 }
 
-// askAs is probeAs on a socket. With an error it returns what it has found until then.
+// askAs is probeAs on an open socket. With an error, it also returns the servers found so far.
 func askAs(ctx context.Context, conn net.PacketConn, clients []probeClient) (found []ForeignServer, err error) {
 	mac := make(net.HardwareAddr, 6)
-	_, _ = rand.Read(mac) // never fails (crypto/rand)
+	_, _ = rand.Read(mac) // crypto/rand.Read never fails
 	mac[0] = mac[0]&^1 | 2
 
-	for n, c := range clients { // one after another: a server may drop a client's second DISCOVER while it works on the first
+	for n, c := range clients { // one after another: while a server works on a client's first DISCOVER, it may drop a second one
 		p, err := c.newDiscover(mac)
 		if err != nil {
 			return found, fmt.Errorf("building a DISCOVER: %w", err)
@@ -95,7 +96,8 @@ func askAs(ctx context.Context, conn net.PacketConn, clients []probeClient) (fou
 	return found, nil
 }
 
-// note adds f's answer to a client, or that there is none if complete.
+// note stores f's answer to the client c. If answers does not contain one, it stores that there was none, but only if
+// complete is true.
 func (f *ForeignServer) note(c probeClient, answers []ForeignServer, complete bool) {
 	at := f.indexIn(answers)
 	if at < 0 && !complete {
@@ -110,13 +112,13 @@ func (f *ForeignServer) note(c probeClient, answers []ForeignServer, complete bo
 	}
 }
 
-// indexIn returns where servers has f, or -1.
+// indexIn returns the index of f in servers, or -1.
 func (f *ForeignServer) indexIn(servers []ForeignServer) int {
 	return slices.IndexFunc(servers, func(x ForeignServer) bool { return x.Server == f.Server })
 }
 
-// askServers broadcasts p twice and returns the servers that answer. It waits no longer than until all of known have
-// answered, if there are any.
+// askServers broadcasts p twice and returns the servers that answer. It returns early once all of known have answered,
+// unless known is empty.
 func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, known []ForeignServer) (found []ForeignServer, err error) {
 	isMissing := func(x ForeignServer) bool { return x.indexIn(found) < 0 }
 	buf := make([]byte, wire.MaxDatagram)
@@ -149,8 +151,7 @@ func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, know
 	return found, nil
 }
 
-// parseOffer parses an OFFER for the DISCOVER with that id. It returns false for any other
-// packet.
+// parseOffer parses an OFFER with the transaction ID id. It returns false for any other packet.
 func parseOffer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	p, err := dhcpv4.FromBytes(b)
 	if err != nil || p.OpCode != dhcpv4.OpcodeBootReply || p.TransactionID != id || p.MessageType() != dhcpv4.MessageTypeOffer {
@@ -164,14 +165,14 @@ func parseOffer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 		f.Server = wire.Addr4(p.ServerIPAddr)
 	}
 	overload := p.Options.Get(dhcpv4.OptionOptionOverload)
-	if f.BootFile == "" || len(overload) == 1 && overload[0]&1 != 0 { // the field file has options (RFC 2132 §9.3)
+	if f.BootFile == "" || len(overload) == 1 && overload[0]&1 != 0 { // the field file contains options (RFC 2132 §9.3)
 		f.BootFile = wire.ShortText(p.BootFileNameOption())
 	}
 	f.Proxy = !f.Offered.IsValid()
 	return f, f.Server.IsValid()
 }
 
-// A probeClient is a kind of client as which servers are asked, and to which Snippet names a boot file.
+// A probeClient is a kind of client: probes ask as it, and Snippet has a boot file for it.
 type probeClient struct {
 	name  string
 	kind  wire.Class
@@ -179,7 +180,8 @@ type probeClient struct {
 	arch  int
 }
 
-// probeClients has UEFI PXE first: a proxy answers no client without a PXE class, and every snippet serves it.
+// probeClients begins with UEFI PXE: a proxy answers only clients of PXE class, and every snippet has a file for UEFI
+// PXE.
 var probeClients = []probeClient{
 	{"UEFI PXE", wire.ClassPXE, "PXEClient:Arch:00007:UNDI:003016", wire.ArchUEFIEBC},
 	{"UEFI PXE as architecture 9", wire.ClassPXE, "PXEClient:Arch:00009:UNDI:003016", wire.ArchUEFI},
@@ -188,7 +190,7 @@ var probeClients = []probeClient{
 	{"iPXE", wire.ClassIPXE, "PXEClient:Arch:00007:UNDI:003010", wire.ArchUEFIEBC},
 }
 
-// newDiscover returns a DISCOVER of the client.
+// newDiscover returns a DISCOVER that this kind of client would send from mac.
 func (c probeClient) newDiscover(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 	p, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(c.class)),

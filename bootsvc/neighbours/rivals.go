@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// rivalFirst and rivalEvery are when a running server looks for other DHCP servers.
+	// A running server looks for other DHCP servers after rivalFirst, and then every rivalEvery.
 	rivalFirst, rivalEvery = time.Minute, 15 * time.Minute
-	// rivalFor is how long a server that was not seen again is remembered.
+	// rivalFor is how long a server is remembered after it was last seen.
 	rivalFor = time.Hour
-	// maxRivals is how many are remembered. With rivalFor it limits the alarms, because any host can forge
-	// other servers (security S33, S48).
+	// maxRivals limits how many servers are remembered. Together with rivalFor it limits the alarms, because any host can
+	// forge other servers (security S33, S48).
 	maxRivals = 8
 )
 
-// Rivals are the other DHCP servers that were seen on networks in mode reservation.
+// Rivals holds the other DHCP servers that were seen on networks in mode reservation.
 type Rivals struct {
 	checker    *Checker
 	interfaces []string // in mode reservation
@@ -32,17 +32,18 @@ type Rivals struct {
 	guard      *guard.Guard
 	log        *slog.Logger
 	now        func() time.Time
-	sighted    chan inventory.Rival // chosen by machines; packets do not wait
+	sighted    chan inventory.Rival // servers that machines have chosen; a buffer, so that packets do not wait
 	mu         sync.Mutex
 	known      []inventory.Rival
 }
 
-// eventWriter records alarms.
+// eventWriter stores events, here alarms.
 type eventWriter interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 }
 
-// NewRivals returns the rivals of the server of a checker, which gives the addresses on interfaces.
+// NewRivals returns the rivals of the server whose checker is c. interfaces are those on which that server assigns the
+// addresses.
 func NewRivals(c *Checker, interfaces []string, w eventWriter, log *slog.Logger, now func() time.Time) *Rivals {
 	return &Rivals{
 		checker: c, interfaces: interfaces, events: w, guard: c.guard, log: log, now: now,
@@ -50,15 +51,16 @@ func NewRivals(c *Checker, interfaces []string, w eventWriter, log *slog.Logger,
 	}
 }
 
-// Sight notes that a machine has chosen another server. It does not wait.
+// Sight reports that a machine has chosen another server. It does not block.
 func (r *Rivals) Sight(x inventory.Rival) {
 	select {
 	case r.sighted <- x:
-	default: // too many at once: the machine's next REQUEST names that server again
+	default: // too many at once: drop it, the machine's next REQUEST names the server again
 	}
 }
 
-// add remembers x. It reports whether x is new; of too many, x is not remembered.
+// add stores x and reports whether it is a new server. It updates a known one. If there are already maxRivals, it
+// drops x and returns false.
 func (r *Rivals) add(x inventory.Rival) (isNew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +79,7 @@ func (r *Rivals) add(x inventory.Rival) (isNew bool) {
 	return true
 }
 
-// Recent returns the other DHCP servers that were seen in the last hour, the oldest first.
+// Recent returns the other DHCP servers that were seen within rivalFor, oldest first.
 func (r *Rivals) Recent() []inventory.Rival {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,8 +87,8 @@ func (r *Rivals) Recent() []inventory.Rival {
 	return slices.DeleteFunc(out, func(x inventory.Rival) bool { return r.now().Sub(x.Last) >= rivalFor })
 }
 
-// Watch raises an alarm for each other DHCP server: one that a machine chooses, and one that answers a
-// DISCOVER, until ctx ends. It asks on interfaces in mode reservation: in the other modes there is one.
+// Watch raises an alarm for each other DHCP server that a machine chooses or that answers a DISCOVER, until ctx ends.
+// It sends DISCOVERs only on interfaces in mode reservation: in the other modes, another server is expected.
 func (r *Rivals) Watch(ctx context.Context) error {
 	timer := time.NewTimer(rivalFirst)
 	defer timer.Stop()
@@ -105,7 +107,7 @@ func (r *Rivals) Watch(ctx context.Context) error {
 	}
 }
 
-// Probe asks for DHCP on an interface like an unknown client.
+// Probe broadcasts a DISCOVER on an interface and raises an alarm for each other server that answers.
 func (r *Rivals) Probe(ctx context.Context, iface string) {
 	defer r.guard.Recover("a probe for other DHCP servers")
 	found, err := r.checker.Ask(ctx, iface)
@@ -121,7 +123,7 @@ func (r *Rivals) Probe(ctx context.Context, iface string) {
 	}
 }
 
-// raise remembers a server and, if it is new, writes a log record and an event.
+// raise stores a server. If it is new, raise also writes a log record and an event.
 func (r *Rivals) raise(ctx context.Context, x inventory.Rival) {
 	defer r.guard.Recover("another DHCP server")
 	if x.Server == r.checker.self || x.Server == (netip.Addr{}) {

@@ -13,18 +13,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BootFiles are the files that a DHCP server names to machines.
+// BootFiles are the files that another DHCP server names to machines.
 type BootFiles struct {
 	BIOS, UEFI   string // by TFTP
 	HTTP, Script string // paths on the HTTP server: for UEFI HTTP boot, and for iPXE
-	Secure       bool   // UEFI starts by Secure Boot
+	Secure       bool   // whether UEFI gets a loader for Secure Boot
 }
 
-// Snippet returns the configuration that makes another DHCP server send machines to an Ingot
-// server on an interface with the mode "off". server is one of SnippetServers, otherwise the
-// error is inventory.ErrInvalid. address is Ingot's TFTP server, base the URL of its HTTP server.
+// Snippet returns configuration for another DHCP server that sends machines to an Ingot server, on an interface in
+// mode off. server is one of SnippetServers; otherwise Snippet returns inventory.ErrInvalid. address is Ingot's TFTP
+// server, and base the URL of its HTTP server.
 //
-// The file names are the same for every machine and at all times: Ingot refuses them to a machine that is not armed.
+// The file names are always the same for every machine: Ingot refuses the files to a machine that is not armed.
 func Snippet(server string, address netip.Addr, base string, files BootFiles) (string, error) {
 	text, ok := snippets[server]
 	if !ok {
@@ -48,14 +48,14 @@ func Snippet(server string, address netip.Addr, base string, files BootFiles) (s
 
 var hostForm = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 
-// keaUEFI is Kea's test for UEFI x64 among the first two architectures of option 93.
+// keaUEFI is Kea's expression that tests whether UEFI x64 is among the first two values of option 93.
 const keaUEFI = "substring(option[93].hex,0,2) == 0x0007 or substring(option[93].hex,0,2) == 0x0009 or " +
 	"substring(option[93].hex,2,2) == 0x0007 or substring(option[93].hex,2,2) == 0x0009"
 
-// SnippetServers returns the DHCP servers that Snippet knows.
+// SnippetServers returns the kinds of DHCP server for which there is a snippet, sorted.
 func SnippetServers() []string { return slices.Sorted(maps.Keys(snippets)) }
 
-// What holds for servers that name the same file to every client.
+// Notes for servers that name the same file to every client.
 const (
 	oneIPXE = `# This server names one file to every client: UEFI machines only, with iPXE 2.0 or later in Ingot's
 # loader directory, which finds its script without DHCP.

@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// SnippetDifferences compares the answers of a server (ProbeSnippet) with what Snippet names for an address, one of the
-// HTTP ports and one of the files; the usual ones come first. It returns one text for each client that was asked and
-// gets something else; uefi reports whether UEFI PXE is such a client.
+// SnippetDifferences compares the answers of a server to ProbeSnippet with those that Snippet would configure, for an
+// address, one of the HTTP ports and one of files; the usual port and files come first. It returns one text for each
+// kind of client that asked and got something else. uefi reports whether UEFI PXE is among these.
 func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int, files []BootFiles) (texts []string, uefi bool) {
 	for n, c := range probeClients {
 		a, asked := f.ByClient[c.name]
@@ -34,7 +34,7 @@ func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int, files
 	return texts, uefi
 }
 
-// wanted returns the values of bootSource that are right for a client with one of the files.
+// wanted returns the accepted values of bootSource for this kind of client, one of the ports and one of files.
 func (c probeClient) wanted(address netip.Addr, ports []int, files []BootFiles) (out []string) {
 	for _, f := range files {
 		switch {
@@ -51,7 +51,7 @@ func (c probeClient) wanted(address netip.Addr, ports []int, files []BootFiles) 
 	return out
 }
 
-// wantedURLs is wanted for a path by HTTP.
+// wantedURLs is wanted for the path of a file that is fetched by HTTP.
 func (c probeClient) wantedURLs(address netip.Addr, ports []int, path string) (out []string) {
 	for _, port := range ports {
 		hosts := []string{net.JoinHostPort(address.String(), strconv.Itoa(port))}
@@ -65,8 +65,8 @@ func (c probeClient) wantedURLs(address netip.Addr, ports []int, path string) (o
 	return out
 }
 
-// bootSource returns what a client takes of an answer: the file, and its server for TFTP. Firmware that boots by HTTP
-// ignores an answer without its class.
+// bootSource returns a text for what a client uses of an answer: the file and, for TFTP, its server. Firmware that
+// boots by HTTP ignores an answer without the class HTTPClient.
 func (o BootOffer) bootSource(c probeClient) string {
 	text := strconv.Quote(o.BootFile)
 	switch {

@@ -13,16 +13,16 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// networksFor is how long the networks of this host are not read again.
+// networksFor is how long the networks of this host are cached.
 const networksFor = 5 * time.Second
 
-// Table asks the kernel's neighbour table (arp(7)) for single addresses: the time does not depend on the size of the table,
-// which a flood of forged sources fills, and no host is asked.
+// Table looks up single addresses in the kernel's neighbour table (arp(7)). The look-up sends nothing, and its time
+// does not depend on the size of the table, which a flood of forged sources can fill.
 type Table struct {
 	read atomic.Pointer[hostNetworks]
 }
 
-// hostNetworks are the networks of this host where addresses are resolved by ARP, as last read.
+// hostNetworks caches the networks of this host on which addresses are resolved by ARP.
 type hostNetworks struct {
 	at  time.Time
 	all []hostNetwork
@@ -30,10 +30,11 @@ type hostNetworks struct {
 
 type hostNetwork struct {
 	device string
-	prefix netip.Prefix // with the address of this host
+	prefix netip.Prefix // address of this host, with the prefix length
 }
 
-// networks returns the networks of the Ethernet interfaces of this host.
+// networks returns the IPv4 networks of the Ethernet interfaces of this host that are up, or nil if they cannot be
+// read.
 func (n *Table) networks() []hostNetwork {
 	known := n.read.Load()
 	if known != nil && time.Since(known.at) < networksFor {
@@ -56,7 +57,7 @@ func (n *Table) networks() []hostNetwork {
 	return next.all
 }
 
-// MAC returns the MAC that the kernel knows for an address.
+// MAC returns the MAC for a in the kernel's neighbour table; ok is false if there is no resolved entry.
 func (n *Table) MAC(a netip.Addr) (mac string, ok bool) {
 	for _, x := range n.networks() {
 		if !x.prefix.Contains(a) {
@@ -69,8 +70,8 @@ func (n *Table) MAC(a netip.Addr) (mac string, ok bool) {
 	return "", false
 }
 
-// Unresolved reports whether an address is on a network of this host, and the kernel does not know its MAC. Behind a router, it is
-// the router that has to be known, and there are few of those.
+// Unresolved reports whether a is on a network of this host and the kernel has no MAC for it. For an address behind a
+// router it returns false: there the kernel resolves only the router, and there are few routers.
 func (n *Table) Unresolved(a netip.Addr) bool {
 	onLink := false
 	for _, x := range n.networks() {
@@ -96,7 +97,7 @@ type arpRequest struct {
 	device             [unix.IFNAMSIZ]byte
 }
 
-// sockaddr is struct sockaddr. Its data begin with a port if the family is AF_INET.
+// sockaddr is struct sockaddr. If family is AF_INET, data begins with a port.
 type sockaddr struct {
 	family uint16
 	data   [14]byte
@@ -104,7 +105,8 @@ type sockaddr struct {
 
 const arpComplete = 2 // ATF_COM of arp(7)
 
-// kernelNeighbour returns the MAC that the kernel knows for an address of an interface's network.
+// kernelNeighbour returns the MAC for a in the kernel's neighbour table of a device. ok is false if there is no entry
+// with a resolved Ethernet address.
 func kernelNeighbour(device string, a netip.Addr) (mac net.HardwareAddr, ok bool, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

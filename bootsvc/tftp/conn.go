@@ -17,32 +17,33 @@ import (
 )
 
 const (
-	maxBatch  = 64                   // packets that one system call writes
-	fullPause = 5 * time.Millisecond // until blocks are sent again that the socket had no room for
+	maxBatch  = 64                   // packets per system call
+	fullPause = 5 * time.Millisecond // wait before sending again after the socket had no room
 )
 
-// packets is the socket of a Conn, a *socket.
+// packets is the socket of a Conn: in the product a *socket, in tests a fake.
 type packets interface {
-	// Receive waits for a packet, and returns those that have come, up to limit. They are
-	// valid until the next Receive.
+	// Receive waits for a packet and returns up to limit packets that have arrived. They are valid until the next
+	// Receive.
 	Receive(limit int) ([]datagram, error)
-	// Send sends packets, at most maxBatch, and returns how many it has sent. It does not wait:
-	// if there is no room for the first one, the error is unix.EAGAIN. The packets' local must be
-	// valid. It must not be called while it runs.
+	// Send sends at most maxBatch packets without waiting and returns how many it has sent. If the socket has no room for
+	// the first packet, it returns unix.EAGAIN. The field local of each packet must be valid. Send must not be called
+	// concurrently.
 	Send([]datagram) (int, error)
-	// Stop makes a Receive that waits return, and later ones return at once.
+	// Stop makes a waiting Receive, and all later ones, return at once.
 	Stop()
 	Close() error
 }
 
-// Limits bounds the answers to addresses that may be forged.
+// Limits limits the answers to addresses that may be forged.
 type Limits interface {
-	// Unresolved reports whether an answer to an address has to wait for ARP. It may wait for the kernel.
+	// Unresolved reports whether an answer to an address must wait for ARP. It may block while it asks the kernel.
 	Unresolved(netip.Addr) bool
-	// MayWait reports whether one more answer may wait for ARP. own means that the address is reserved for an armed machine.
+	// MayWait reports whether one more answer to the address may wait for ARP. own means that the address is reserved for
+	// an armed machine.
 	MayWait(to netip.Addr, own bool) bool
-	// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address. ReturnUnproven
-	// says that such a client has proven it.
+	// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address, and counts it.
+	// ReturnUnproven takes back the count after that client has sent an ACK.
 	TakeUnproven() bool
 	ReturnUnproven()
 }
@@ -50,17 +51,16 @@ type Limits interface {
 type counters struct {
 	served, refused, aborted atomic.Int64
 	// Answers that were not sent.
-	unresolved atomic.Int64 // too many wait for addresses that do not answer ARP
-	unproven   atomic.Int64 // too many at once to clients that have not sent an ACK
-	unsent     atomic.Int64 // the socket had no room, or refused them
+	unresolved atomic.Int64 // too many waited for addresses that do not answer ARP
+	unproven   atomic.Int64 // too many at once went to clients that have not sent an ACK
+	unsent     atomic.Int64 // the socket had no room, or refused the packet
 }
 
-// Conn has the transfers of one socket. It answers from the address that the request
-// was sent to. Because the source of a request is easily forged, a source that has not
-// sent an ACK gets at most as many packets as it has sent (security S34).
+// Conn holds the transfers of one socket. It answers from the address that the request was sent to. Because the source
+// of a request is easily forged, a source that has not sent an ACK gets at most as many packets as it has sent
+// (security S34).
 //
-// If there are more transfers than maxSessions, the least valuable one is ended: see
-// value.
+// If there are more than maxSessions transfers, Conn ends the least valuable one: see session.value.
 type Conn struct {
 	packets
 	guard  *guard.Guard
@@ -73,17 +73,17 @@ type Conn struct {
 	transfers int                // total of serving
 	undecided int
 	crowd     int
-	recent    map[netip.Addr]int // requests since the time since
+	recent    map[netip.Addr]int // requests of each address after the time since
 	since     time.Time
 	closed    bool
-	out       []datagram // to be sent by flush
-	sleeping  []*session // to be woken by flush: sending comes first
-	held      []*session // have blocks that the socket had no room for
+	out       []datagram // packets for flush to send
+	sleeping  []*session // transfers for flush to wake, after it has sent
+	held      []*session // transfers with blocks that the socket had no room for
 }
 
-// session is one transfer, from its request until its end.
+// session is one transfer, from its request to its end.
 type session struct {
-	*sender // nil until the file is known
+	*sender // nil until the size of the file is known
 
 	peer    netip.AddrPort
 	local   netip.Addr
@@ -95,8 +95,8 @@ type session struct {
 	answers int  // packets sent before the first ACK
 	proven  bool // the client has sent an ACK, so its address is not forged
 	held    bool // its next block waits for room in the socket
-	counted bool // its first answer has taken a token of Limits
-	// unresolved means that the first answer has to wait for ARP, as seen when the request came.
+	counted bool // its first answer was counted by Limits.TakeUnproven
+	// unresolved means that the first answer must wait for ARP, as Limits.Unresolved reported when the request came.
 	unresolved bool
 	over       bool // nothing more is sent
 	wake       chan struct{}
@@ -109,8 +109,8 @@ func newConn(p packets) *Conn {
 	}
 }
 
-// receive handles packets until the socket is closed. It calls begin for each request
-// that is admitted, with c.mu locked.
+// receive handles packets until shut is called, and then returns nil. It calls begin with c.mu locked for each
+// admitted request.
 func (c *Conn) receive(begin func(*session)) error {
 	for expected := 1; ; {
 		in, err := c.Receive(expected)
@@ -126,8 +126,8 @@ func (c *Conn) receive(begin func(*session)) error {
 	}
 }
 
-// take handles packets that were received at once, and returns how many to expect next: one
-// of each session, and twice as many of strangers, who may be flooding the socket.
+// take handles the packets of one Receive, and returns how many to expect next: one from each session, and two for
+// each packet that belonged to no session, because its sender may be flooding the socket.
 func (c *Conn) take(in []datagram, begin func(*session)) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +143,7 @@ func (c *Conn) take(in []datagram, begin func(*session)) int {
 		}
 		switch b[1] {
 		case opRRQ, opWRQ:
-			if d.local.IsValid() { // RFC 1123 §4.2.3.5: a broadcast is ignored
+			if d.local.IsValid() { // RFC 1123 §4.2.3.5: ignore requests that were broadcast
 				c.ask(&session{peer: d.peer, local: d.local, last: now}, b, begin)
 			}
 		case opACK:
@@ -159,11 +159,11 @@ func (c *Conn) take(in []datagram, begin func(*session)) int {
 	return len(c.live) + 2*strangers
 }
 
-// ask handles a request. s becomes its session.
+// ask handles a read or write request. s becomes the session of a read request.
 func (c *Conn) ask(s *session, b []byte, begin func(*session)) {
 	if b[1] == opWRQ {
 		if c.count(s.peer.Addr(), s.last) {
-			s.asked, s.unresolved = 1, true // which is not looked up for an answer that no one needs
+			s.asked, s.unresolved = 1, true // assume that ARP is needed, instead of looking it up for an error packet
 			c.answer(s, [4]byte{0, opError, 0, 2}, []byte("read-only\x00"))
 		}
 		return
@@ -174,8 +174,7 @@ func (c *Conn) ask(s *session, b []byte, begin func(*session)) {
 	}
 }
 
-// repeatAnswer sends the first packet of a transfer again, if its client repeats the
-// request.
+// repeatAnswer sends the first packet of a transfer again after its client has repeated the request.
 func (c *Conn) repeatAnswer(s *session) {
 	if s.sender != nil && !s.proven && s.sent > s.acked {
 		s.sent = s.acked
@@ -183,7 +182,7 @@ func (c *Conn) repeatAnswer(s *session) {
 	}
 }
 
-// acknowledged handles an ACK of a session, or of none.
+// acknowledged handles an ACK. It ignores the ACK if s is nil or has no file yet.
 func (c *Conn) acknowledged(s *session, block uint16, now time.Time) {
 	if s == nil || s.sender == nil {
 		return
@@ -198,8 +197,8 @@ func (c *Conn) acknowledged(s *session, block uint16, now time.Time) {
 	}
 }
 
-// prove notes that the client of s answers. Its request no longer counts as one that
-// may be forged.
+// prove records that the client of s has answered a packet, so its address is not forged. The request no longer counts
+// for maxPerWindow.
 func (c *Conn) prove(s *session) {
 	if s.counted {
 		c.limits.ReturnUnproven()
@@ -211,16 +210,17 @@ func (c *Conn) prove(s *session) {
 	s.proven = true
 }
 
-// wakeUp makes the goroutine of s look at its state.
+// wakeUp makes the goroutine of s check the state of s again.
 func (s *session) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
-	default: // it will look in any case
+	default: // a wake-up is already pending
 	}
 }
 
-// transfer sends a file, and returns when the client has acknowledged its last block. It
-// returns errBusy if transfers of a higher rank need the room.
+// transfer sends a file, and returns nil when the client has acknowledged its last block. It returns errBusy if
+// transfers of a higher rank need the capacity, and errBrokeOff if the transfer is ended or the client no longer
+// answers.
 func (c *Conn) transfer(s *session, rank Rank, size int64, content io.Reader) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,7 +264,8 @@ func (c *Conn) transfer(s *session, rank Rank, size int64, content io.Reader) er
 	}
 }
 
-// readAhead reads a chunk of the file. No other transfer waits for a slow disk.
+// readAhead reads the next chunk of the file. It unlocks c.mu while reading, so that no other transfer waits for a
+// slow disk.
 func (c *Conn) readAhead(s *session, content io.Reader) (err error) {
 	chunk, last := s.buffer(), false
 	c.unlocked(func() { chunk, last, err = readChunk(content, chunk) })
@@ -274,15 +275,15 @@ func (c *Conn) readAhead(s *session, content io.Reader) (err error) {
 	return err
 }
 
-// unlocked calls f without the lock.
+// unlocked calls f with c.mu unlocked.
 func (c *Conn) unlocked(f func()) {
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	f()
 }
 
-// push queues the blocks that s may send. It ends s if the limits do not permit the first one: the
-// client repeats its request.
+// push queues the blocks that s may send now. If the limits do not permit the first one, it ends s: the client then
+// repeats its request.
 func (c *Conn) push(s *session, now time.Time) {
 	for !s.over && !s.held && !s.expired() {
 		block, content, ok := s.next()
@@ -301,9 +302,9 @@ func (c *Conn) push(s *session, now time.Time) {
 	}
 }
 
-// answer queues a packet of a transfer, unless the client has not proven its address and
-// has got as many packets as it has sent. It returns false if too many packets are sent to
-// such clients. content must remain valid until flush.
+// answer queues a packet of s. It drops the packet if the client has not proven its address and was already sent as
+// many packets as it sent requests. It returns false if mayAnswer does not permit the packet. content must remain
+// valid until flush.
 func (c *Conn) answer(s *session, head [4]byte, content []byte) bool {
 	d := datagram{peer: s.peer, local: s.local, head: head, content: content}
 	switch {
@@ -319,15 +320,15 @@ func (c *Conn) answer(s *session, head [4]byte, content []byte) bool {
 	}
 	if len(c.out) == maxBatch {
 		if c.flush(); s.held {
-			return true // and this block comes after those that had no room
+			return true // this block must wait too, behind those that had no room
 		}
 	}
 	c.out = append(c.out, d)
 	return true
 }
 
-// mayAnswer reports whether the limits permit a packet to a client that has not proven its
-// address, and counts those that they do not permit.
+// mayAnswer reports whether the limits permit a packet to a client that has not proven its address. It counts packets
+// that are not permitted.
 func (c *Conn) mayAnswer(s *session) bool {
 	own := s.rank == RankOwn
 	if s.unresolved && !c.limits.MayWait(s.peer.Addr(), own) {
@@ -344,9 +345,9 @@ func (c *Conn) mayAnswer(s *session) bool {
 	return true
 }
 
-// flush sends the queued packets. Send does not wait, so the lock is not held for longer than
-// the kernel needs to take the packets. One that cannot be sent is lost, as on the network,
-// but blocks of a transfer that the socket has no room for are sent a little later.
+// flush sends the queued packets. Send does not wait, so c.mu is held only while the kernel takes the packets. A
+// packet that cannot be sent is lost, as on the network. Only blocks of a transfer that the socket has no room for are
+// sent again after fullPause.
 func (c *Conn) flush() {
 	queued := c.out
 	c.out = c.out[:0]
@@ -362,14 +363,14 @@ func (c *Conn) flush() {
 		}
 		left = left[n:]
 	}
-	clear(queued) // or they would keep the chunk of a transfer that has ended
+	clear(queued) // otherwise they keep the chunk of an ended transfer in memory
 	for _, s := range c.sleeping {
 		s.wakeUp()
 	}
 	c.sleeping = c.sleeping[:0]
 }
 
-// hold puts back blocks that the socket has no room for. Other packets are lost.
+// hold makes transfers send their packets again after fullPause. It drops packets that belong to no proven transfer.
 func (c *Conn) hold(packets []datagram) {
 	for _, d := range packets {
 		if d.of == nil {
@@ -386,7 +387,7 @@ func (c *Conn) hold(packets []datagram) {
 	}
 }
 
-// resume lets the transfers go on that wait for room in the socket.
+// resume wakes the transfers that wait for room in the socket.
 func (c *Conn) resume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -397,7 +398,7 @@ func (c *Conn) resume() {
 	c.held = nil
 }
 
-// finish ends s after its goroutine has returned err.
+// finish ends s after its handler has returned err. For ErrNoFile, it sends an error packet.
 func (c *Conn) finish(s *session, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -408,7 +409,7 @@ func (c *Conn) finish(s *session, err error) {
 	c.end(s)
 }
 
-// shut ends all transfers, and receive.
+// shut ends all transfers and makes receive return.
 func (c *Conn) shut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,41 +9,40 @@ import (
 
 const (
 	maxSessions  = 1024 // transfers at once
-	maxUndecided = 256  // requests at once that are not decided yet (rankUndecided)
-	maxCrowd     = 8    // of maxUndecided, for addresses with more than maxPerWindow requests
-	maxPerWindow = 100  // requests of one address in countWindow without an ACK, so they may be forged
+	maxUndecided = 256  // requests whose rank is not decided yet (rankUndecided)
+	maxCrowd     = 8    // part of maxUndecided for addresses with more than maxPerWindow requests
+	maxPerWindow = 100  // requests of one address per countWindow; more may be forged. A proven request does not count
 	countWindow  = 10 * time.Second
 	maxSources   = 4096            // addresses whose requests are counted
-	stalled      = 5 * time.Second // without an expected ACK
+	stalled      = 5 * time.Second // a transfer without an ACK for this long makes no progress
 )
 
-// Rank is how important a request is, from the inventory.
+// Rank is the importance of a request, which the handler takes from the inventory.
 type Rank int
 
-// Ranks, the lowest first.
+// Ranks, lowest first.
 const (
 	rankUndecided Rank = iota // not looked up yet
 	RankKnown                 // a file that is served to any client that names its machine
 	RankArmed                 // a file of a machine with an open netboot window
-	RankOwn                   // like RankArmed, requested from the machine's own address
+	RankOwn                   // like RankArmed, and requested from the machine's own address
 )
 
 var (
-	// errBusy means that transfers of a higher rank need the room. The client gets no
-	// answer and retries.
+	// errBusy means that transfers of a higher rank need the capacity. The client gets no answer and retries.
 	errBusy     = errors.New("too many transfers")
 	errBrokeOff = errors.New("the transfer broke off")
 )
 
-// ErrNoFile is the error that a client gets, for any reason.
+// ErrNoFile means that there is no file for the client, for any reason. The client gets it as an error packet.
 var ErrNoFile = errors.New("file not found")
 
-// ErrOptional is ErrNoFile for a file that shim or GRUB can do without. It is not counted.
+// ErrOptional is ErrNoFile for a file that shim or GRUB can do without. It is not counted as a refusal.
 var ErrOptional = fmt.Errorf("optional: %w", ErrNoFile)
 
-// admit reports whether to handle a request, and registers it. A repeated request is
-// counted, and is answered like the first one. A request that follows a transfer which its client has
-// given up replaces that transfer: some clients always use the same port.
+// admit registers a request and reports whether to handle it. It repeats the answer to a repeated request instead. A
+// request from the address and port of a transfer which its client has given up replaces that transfer, because some
+// clients always use the same port.
 func (c *Conn) admit(s *session) bool {
 	crowded := !c.count(s.peer.Addr(), s.last)
 	known := c.live[s.peer]
@@ -70,17 +69,16 @@ func (c *Conn) admit(s *session) bool {
 	return true
 }
 
-// givenUp reports whether a request of the same client shows that it has given up the transfer s: it asks
-// for something else, or it has received a part and has been silent for long enough to begin again. A
-// request that was only delayed by the network does not end a transfer that makes progress. A request that
-// is not decided yet is not replaced, because its look-up goes on.
+// givenUp reports whether next, a request from the same address and port, shows that the client has given up the
+// transfer s: next asks for something else, or s has been silent for Timeout after the client acknowledged a part. A
+// request that the network only delayed therefore does not end a transfer that makes progress. While s is not decided
+// yet it is not replaced, because its look-up is running.
 func (s *session) givenUp(next *session) bool {
 	return s.rank != rankUndecided && (next.request != s.request || s.proven && next.last.Sub(s.last) >= Timeout)
 }
 
-// count counts a request of an address and returns false if there were too many. If there
-// are too many addresses to count, it begins a new window, so that forged addresses
-// cannot lock out others.
+// count counts a request of an address and returns false if the address has sent too many. If there are too many
+// addresses to count, it starts a new window, so that forged addresses cannot lock out others.
 func (c *Conn) count(a netip.Addr, now time.Time) bool {
 	if now.Sub(c.since) > countWindow || len(c.recent) >= maxSources {
 		c.recent, c.since = map[netip.Addr]int{}, now
@@ -89,9 +87,8 @@ func (c *Conn) count(a netip.Addr, now time.Time) bool {
 	return c.recent[a] <= maxPerWindow
 }
 
-// serve reports whether to serve a request of that rank, and makes room for it. A
-// machine's own address is served even after too many requests, because others
-// may have forged them.
+// serve reports whether to serve a request with this rank, and ends another transfer if there are too many. It serves
+// a machine's own address even after too many requests, because others may have forged them.
 func (c *Conn) serve(s *session, rank Rank) bool {
 	if s.over || s.crowded && rank < RankOwn {
 		return false
@@ -108,9 +105,8 @@ func (c *Conn) serve(s *session, rank Rank) bool {
 	return worst != s
 }
 
-// leastValuable returns the transfer to end: the one with the lowest value, then of
-// the address with the most transfers, then the one that has been idle longest. It
-// may be newest itself.
+// leastValuable returns the transfer to end: the lowest value, then the address with the most transfers, then the
+// longest time without an ACK. It may return newest.
 func (c *Conn) leastValuable(newest *session, now time.Time) *session {
 	worst := newest
 	for _, s := range c.live {
@@ -121,7 +117,7 @@ func (c *Conn) leastValuable(newest *session, now time.Time) *session {
 	return worst
 }
 
-// before reports whether a should be ended before b.
+// before reports whether a is to be ended rather than b.
 func (c *Conn) before(a, b *session, now time.Time) bool {
 	if v, w := a.value(now), b.value(now); v != w {
 		return v < w
@@ -132,8 +128,8 @@ func (c *Conn) before(a, b *session, now time.Time) bool {
 	return a.last.Before(b.last)
 }
 
-// value orders transfers by how much would be lost if they ended. It is highest for a
-// machine with an open window, from its own address, that is making progress.
+// value ranks a transfer by how much is lost if it ends. It is highest for a transfer that makes progress, to the own
+// address of a machine with an open window.
 func (s *session) value(now time.Time) int {
 	goesOn := s.proven && now.Sub(s.last) < stalled
 	switch {
@@ -149,7 +145,7 @@ func (s *session) value(now time.Time) int {
 	return 0
 }
 
-// end forgets a transfer. Nothing more is sent.
+// end removes a transfer and wakes its goroutine. Nothing more is sent.
 func (c *Conn) end(s *session) {
 	if s.over {
 		return
@@ -160,7 +156,7 @@ func (c *Conn) end(s *session) {
 	s.wakeUp()
 }
 
-// uncount removes s from the counters.
+// uncount removes s from the counters of its rank.
 func (c *Conn) uncount(s *session) {
 	if s.rank == rankUndecided {
 		c.undecided--

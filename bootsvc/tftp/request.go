@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	maxBlock = 1468 // an MTU of 1500 less the headers of IP (20), UDP (8) and TFTP (4)
-	// Timeout is how long a packet waits for an answer before it is sent again.
+	maxBlock = 1468 // an MTU of 1500 minus the headers of IP (20), UDP (8) and TFTP (4)
+	// Timeout is how long the server waits for an ACK before it repeats a packet, unless the client sets another time.
 	Timeout = 2 * time.Second
-	// Retries is how often it is sent again.
+	// Retries is how often the server repeats a packet.
 	Retries = 5
 
-	// Windows in blocks (RFC 7440). ACKs are as easily forged as requests, and a window is
-	// many times longer than its ACK: only an armed machine's own address gets long ones.
+	// Window sizes in blocks (RFC 7440). An ACK is as easily forged as a request, and causes a window of many times its
+	// size: therefore only an armed machine's own address gets long windows.
 	ownWindow    = 64
 	othersWindow = 8
 )
@@ -35,9 +35,8 @@ const (
 	maxName    = 255
 )
 
-// request is a read request (RFC 1350) with the options that this server knows
-// (RFC 2347). An option that the client did not ask for, or with an invalid value, is
-// zero.
+// request is a read request (RFC 1350) with the options that this server supports (RFC 2347). An option that is
+// missing or invalid is zero.
 type request struct {
 	name      string
 	netascii  bool
@@ -47,7 +46,7 @@ type request struct {
 	window    int           // RFC 7440, at most ownWindow blocks
 }
 
-// readRequest parses a read request.
+// readRequest parses a read or write request. ok is false if it is malformed.
 func readRequest(b []byte) (r request, ok bool) {
 	if len(b) < 4 || len(b) > maxRequest {
 		return r, false
@@ -67,7 +66,7 @@ func readRequest(b []byte) (r request, ok bool) {
 
 	for i := 2; i+1 < len(fields); i += 2 {
 		value := string(fields[i+1])
-		switch strings.ToLower(string(fields[i])) { // RFC 2347: names have no case
+		switch strings.ToLower(string(fields[i])) { // RFC 2347: option names are case-insensitive
 		case "blksize":
 			r.blockSize = min(optionValue(value, 8, 65464), maxBlock)
 		case "windowsize":
@@ -75,13 +74,13 @@ func readRequest(b []byte) (r request, ok bool) {
 		case "timeout":
 			r.timeout = time.Duration(optionValue(value, 1, 255)) * time.Second
 		case "tsize":
-			r.tsize = !r.netascii // the length of netascii is not known before it is sent
+			r.tsize = !r.netascii // the length in netascii is only known once the file is sent
 		}
 	}
 	return r, true
 }
 
-// optionValue returns the value of an option, or 0 if it is not from least to most.
+// optionValue returns the value of an option, or 0 if s is not a number between least and most.
 func optionValue(s string, least, most uint64) int {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n < least || n > most {
@@ -90,8 +89,7 @@ func optionValue(s string, least, most uint64) int {
 	return int(n)
 }
 
-// oack returns the OACK for the options of r, or nil if r has none. size is the file's,
-// in bytes.
+// oack returns the OACK for the options of r, or nil if r has none. size is the size of the file in bytes.
 func (r request) oack(size int64) []byte {
 	b := []byte{0, opOACK}
 	add := func(asked bool, name string, value int64) {

@@ -6,51 +6,51 @@ import (
 	"time"
 )
 
-// sender sends the content of a transfer in blocks (RFC 1350) and windows of blocks
-// (RFC 7440). It has no socket and no clock. Blocks are counted from 1, and their count
-// does not roll over as their numbers on the wire do. The OACK is block 0.
+// sender splits a file into blocks (RFC 1350) and windows of blocks (RFC 7440). It has no socket and no clock. The
+// OACK is block 0, and the file begins with block 1. The counters here do not wrap, unlike the 16-bit block numbers in
+// packets.
 //
-// A duplicate ACK repeats nothing in a transfer without windows (RFC 1123 §4.2.3.1). In
-// one with windows, it is how a client reports that the first block of a window is lost;
-// some clients (EDK2) repeat it for each block that comes after the lost one.
+// Without windows, a duplicate ACK repeats nothing (RFC 1123 §4.2.3.1). With windows, the client sends it to report
+// that the first block of a window is lost; some clients (EDK2) send it for each block that arrives after the lost
+// one.
 type sender struct {
 	oack      []byte // nil = the request had no options
 	blockSize int
 	window    int
 	timeout   time.Duration
 
-	acked   int64 // last block that the client has; -1 = not even the OACK
+	acked   int64 // last block that the client has acknowledged; -1 = not even the OACK
 	sent    int64 // last block that was sent
-	read    int64 // last block in chunks
+	read    int64 // last block that was read into chunks
 	final   int64 // last block of the file; -1 = not known yet
-	end     int64 // last block of the window
-	repeats int   // of blocks after acked
+	end     int64 // last block of the current window
+	repeats int   // how often the blocks after acked were repeated
 	sentAt  time.Time
 
-	repeated bool          // a block of this window was sent twice
-	trip     time.Duration // from the end of a window without repetitions to its ACK
+	repeated bool          // whether a block of this window was sent twice
+	trip     time.Duration // last measured time from the last packet of a window without repetitions to its ACK
 
-	// chunks are the next blocks of the file, at most two chunks of perChunk blocks. The
-	// first one begins with block first.
+	// chunks hold the next blocks of the file: at most two chunks, of perChunk blocks each. The first chunk begins with
+	// the block first.
 	chunks   [][]byte
 	first    int64
 	perChunk int64
-	spare    []byte // a chunk that was acknowledged
+	spare    []byte // an acknowledged chunk, for reuse
 }
 
 const (
-	plainBlock  = 512 // without the option blksize
+	plainBlock  = 512 // block size if the client does not send blksize
 	plainWindow = 1
 
-	// Bytes of a file that are read at once: chunkTotal divided by the number of transfers
-	// at the start of this one, within the limits. For each chunk, another thread wakes up.
+	// Bytes of a file to read at once: chunkTotal divided by the number of transfers at the start of this one, but from
+	// chunkMin to chunkMax. Each chunk costs a switch to the goroutine of its transfer.
 	chunkTotal = 4 << 20
 	chunkMin   = 64 << 10
 	chunkMax   = 1 << 20
 )
 
-// newSender returns the sender of a file of size bytes. In netascii, up to twice as
-// much is sent. transfers is the number of transfers including this one.
+// newSender returns the sender of a file of size bytes; netascii may double that size. transfers is the number of
+// transfers including this one.
 func newSender(r request, size int64, transfers int) *sender {
 	t := &sender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
 	if t.blockSize == 0 {
@@ -66,25 +66,25 @@ func newSender(r request, size int64, transfers int) *sender {
 		size *= 2
 	}
 	if t.oack != nil {
-		t.acked, t.sent = -1, -1 // a window of the OACK alone
+		t.acked, t.sent = -1, -1 // the first window is the OACK alone
 	} else {
 		t.beginWindow()
 	}
 	chunk := min(max(chunkTotal/int64(transfers), chunkMin), chunkMax)
-	if t.oack == nil { // two chunks are read before the client has sent an ACK
+	if t.oack == nil { // without an OACK, two chunks are read before the client has sent an ACK
 		chunk = chunkMin
 	}
 	t.perChunk = max(int64(t.window), min(chunk, size)/int64(t.blockSize)+1)
 	return t
 }
 
-// wantsChunk reports whether to read a chunk of the file: not before the client has
-// acknowledged the OACK, because the address of a request may be forged.
+// wantsChunk reports whether to read another chunk of the file. It returns false until the client has acknowledged the
+// OACK, because the source address of a request may be forged.
 func (t *sender) wantsChunk() bool {
 	return t.acked >= 0 && t.final < 0 && len(t.chunks) < 2
 }
 
-// readChunk reads the next chunk of a file into b. last reports that the file ends with it.
+// readChunk reads the next chunk of a file into b. last reports whether the file ends with this chunk.
 func readChunk(r io.Reader, b []byte) (chunk []byte, last bool, err error) {
 	n, err := io.ReadFull(r, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -93,7 +93,7 @@ func readChunk(r io.Reader, b []byte) (chunk []byte, last bool, err error) {
 	return b[:n], false, err
 }
 
-// buffer returns the memory for the next chunk.
+// buffer returns memory for the next chunk.
 func (t *sender) buffer() []byte {
 	b := t.spare
 	if t.spare = nil; b == nil {
@@ -102,8 +102,8 @@ func (t *sender) buffer() []byte {
 	return b
 }
 
-// addChunk appends a chunk. The last one of a file has less than a whole number of
-// blocks: its last block is short, or empty.
+// addChunk appends a chunk. The last block of a file is shorter than blockSize, and may be empty; addChunk counts it
+// with the last chunk.
 func (t *sender) addChunk(b []byte, last bool) {
 	t.chunks = append(t.chunks, b)
 	if !last {
@@ -114,7 +114,7 @@ func (t *sender) addChunk(b []byte, last bool) {
 	t.final = t.read
 }
 
-// next returns the next block to send, if the window and what has been read allow one.
+// next returns the next block to send. ok is false at the end of the window, or if the block is not read yet.
 func (t *sender) next() (number uint16, content []byte, ok bool) {
 	n := t.sent + 1
 	if n > t.read || n > t.end {
@@ -129,21 +129,21 @@ func (t *sender) next() (number uint16, content []byte, ok bool) {
 	return uint16(n), chunk[at:min(at+t.blockSize, len(chunk))], true
 }
 
-// unsend makes next return a block once more that was not sent. It must be called before the next ack.
+// unsend makes next return block again, because it could not be sent. The caller must call it before the next ack.
 func (t *sender) unsend(block int64) { t.sent = max(min(t.sent, block-1), t.acked) }
 
-// ack handles an ACK that came at now, and reports whether it acknowledges a block. The
-// blocks that next then returns are to be sent.
+// ack handles an ACK that came at now, and reports whether it acknowledges a new block. The caller then sends the
+// blocks that next returns.
 //
-// An ACK inside the window, or of the block before it, says that the next block is lost.
-// One that comes sooner than a quarter of a round trip after the last packet answers
-// earlier packets: then nothing is repeated, or each packet could cause two more.
+// An ACK for an earlier block than the last of the window reports that the next block is lost. But if it comes within
+// a quarter of a round trip after the last packet, it answers earlier packets, and nothing is repeated: otherwise each
+// packet could cause two more.
 func (t *sender) ack(number uint16, now time.Time) bool {
 	news := int64(number - uint16(t.acked))
 	soon := now.Sub(t.sentAt) <= t.trip/4
 	switch {
 	case news > t.sent-t.acked:
-		return false // of a block that was not sent, or an old one
+		return false // an ACK of a block that was not sent, or of one before acked
 	case news == 0:
 		if t.window > 1 && t.acked >= 0 && t.sent > t.acked && !soon && t.repeats < Retries {
 			t.repeat()
@@ -172,12 +172,12 @@ func (t *sender) ack(number uint16, now time.Time) bool {
 // done reports whether the client has acknowledged the last block.
 func (t *sender) done() bool { return t.final >= 0 && t.acked == t.final }
 
-// beginWindow makes next return the blocks after the last acknowledged one.
+// beginWindow makes next continue with the block after the last acknowledged one, in a new window.
 func (t *sender) beginWindow() {
 	t.sent, t.end = t.acked, t.acked+int64(t.window)
 }
 
-// repeat makes next return the blocks that are not acknowledged once more.
+// repeat makes next return the unacknowledged blocks again.
 func (t *sender) repeat() {
 	t.repeats++
 	t.repeated = true
@@ -188,5 +188,5 @@ func (t *sender) repeat() {
 	}
 }
 
-// expired reports whether blocks were repeated as often as they may be.
+// expired reports whether the blocks after acked were repeated more than Retries times.
 func (t *sender) expired() bool { return t.repeats > Retries }

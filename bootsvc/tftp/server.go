@@ -1,5 +1,5 @@
-// Package tftp serves files by TFTP (RFC 1350, 2347, 2348, 2349, 7440) on one port. A Handler says which file a client gets, and
-// how important that is.
+// Package tftp serves files by TFTP (RFC 1350, 2347, 2348, 2349, 7440) on one port. A Handler chooses the file for a
+// client, and its rank.
 package tftp
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
 )
 
-// A Request is a read request, which a Handler answers.
+// A Request is a read request for a Handler.
 type Request struct {
 	Name  string
 	From  netip.Addr
-	Local netip.Addr // of this host
-	// Send sends the file of that size, and returns when the client has acknowledged all of it.
+	Local netip.Addr // address of this host that the client asked
+	// Send sends a file of size bytes, and returns nil when the client has acknowledged all of it.
 	Send func(rank Rank, size int64, content io.Reader) error
 }
 
-// A Handler sends the file of a request, or returns ErrNoFile or ErrOptional.
+// A Handler sends the file of a request, or returns an error: ErrNoFile or ErrOptional if there is none to send.
 type Handler func(context.Context, Request) error
 
-// Server answers TFTP.
+// Server answers TFTP requests.
 type Server struct {
 	handle Handler
 	limits Limits
@@ -38,19 +38,19 @@ type Server struct {
 	stats  counters
 }
 
-// Stats counts requests and, in the second line, packets that were not sent: too many wait for ARP, too many at once to
-// clients that have not answered, no room in the socket.
+// Stats counts requests and, in the second line, answers that could not be sent: too many waited for ARP (Unresolved),
+// too many went at once to clients that have not answered (Unproven), or the socket had no room (Unsent).
 type Stats struct {
 	Served, Refused, Aborted     int64
 	Unresolved, Unproven, Unsent int64
 }
 
-// NewServer returns a server of the files of a handler.
+// NewServer returns a server that answers with the files of h.
 func NewServer(h Handler, l Limits, g *guard.Guard) *Server {
 	return &Server{handle: h, limits: l, guard: g}
 }
 
-// Stats returns what was counted since the start.
+// Stats returns the counts since the start of the server.
 func (s *Server) Stats() Stats {
 	c := &s.stats
 	return Stats{
@@ -76,14 +76,14 @@ func Listen(ctx context.Context, addr string) (*Conn, error) {
 	return newConn(s), nil
 }
 
-// Serve serves until ctx ends. It uses a single port: with a new port for each
-// transfer, every router between relay and server would need connection tracking.
+// Serve serves until ctx ends, and closes c. All transfers use one port: with a new port for each transfer, every
+// router between relay and server would need connection tracking.
 //
-// One goroutine receives packets and answers ACKs. Each transfer has another one, which
-// looks the machine up, reads the file ahead and repeats lost blocks.
+// One goroutine receives packets and handles ACKs. Each transfer has a goroutine of its own, which looks up the
+// machine, reads the file ahead and repeats lost blocks.
 func (s *Server) Serve(ctx context.Context, c *Conn) error {
 	c.guard, c.limits, c.stats = s.guard, s.limits, &s.stats
-	defer c.Close() // when no transfer uses it
+	defer c.Close() // deferred first, so it runs after all transfers have ended
 	var transfers sync.WaitGroup
 	defer transfers.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -95,7 +95,7 @@ func (s *Server) Serve(ctx context.Context, c *Conn) error {
 	})
 }
 
-// transfer handles one read request.
+// transfer handles one read request, and counts its result.
 func (s *Server) transfer(ctx context.Context, c *Conn, session *session) {
 	err := errBrokeOff
 	defer func() {

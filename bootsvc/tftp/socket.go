@@ -12,33 +12,32 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-const receiveBuffer = 2 << 20 // bytes that the kernel keeps of packets that are not read yet
+const receiveBuffer = 2 << 20 // bytes for packets that wait to be read
 
-// datagram is a UDP packet that was received, or is to be sent.
+// datagram is a UDP packet, received or to be sent.
 type datagram struct {
 	peer netip.AddrPort
-	// local is the address of this host that the packet was sent to, or is sent from. It is
-	// not valid if the packet was sent to a group of hosts.
+	// local is the address of this host that the packet was sent to, or is to be sent from. It is invalid for a received
+	// broadcast or multicast.
 	local   netip.Addr
-	head    [4]byte // only of a packet to be sent: comes before content
+	head    [4]byte // only in a packet to be sent: precedes content
 	content []byte
-	// of is the transfer whose block is to be sent again if there is no room for it; nil = the packet is then lost.
+	// of is the transfer that sends block again if the socket has no room for it now; nil = the packet is lost instead.
 	of    *session
 	block int64
 }
 
-// socket is a UDP socket whose reader waits in the kernel. With a socket of package
-// net, each packet first wakes Go's network poller, and then the reader: that takes
-// longer than everything else that is done for an ACK. It makes its system calls itself,
-// because package ipv4 allocates addresses and control messages for each packet: a tenth
-// of the time of a transfer without windows.
+// socket is a UDP socket whose reader blocks in the kernel. With a socket of package net, each packet first wakes Go's
+// network poller, which then wakes the reader: that takes longer than handling the ACK. socket makes system calls
+// directly, because package ipv4 allocates addresses and control messages for each packet, which takes a tenth of the
+// time of a transfer without windows.
 type socket struct {
 	fd       int
 	in, out  *packetVector
-	received []datagram // packets of the last Receive
+	received []datagram // reused by each Receive
 }
 
-// newSocket takes the socket of u, and closes u.
+// newSocket returns a socket on a duplicate of u's descriptor, and closes u.
 func newSocket(u *net.UDPConn) (s *socket, err error) {
 	defer func() { err = errors.Join(err, u.Close()) }()
 	raw, err := u.SyscallConn()
@@ -52,20 +51,20 @@ func newSocket(u *net.UDPConn) (s *socket, err error) {
 	}
 	s = &socket{fd: fd, in: &packetVector{}, out: &packetVector{}, received: make([]datagram, maxBatch/4)}
 	for n := range s.received {
-		s.received[n].content = make([]byte, maxRequest+1) // a longer packet is cut off, and invalid
+		s.received[n].content = make([]byte, maxRequest+1) // a longer packet is truncated to this size, which readRequest rejects
 	}
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// A large buffer keeps requests during a burst of forged ones, and windows of many transfers.
+	// Large buffers hold requests during a burst of forged ones, and the windows of many transfers.
 	if err := errors.Join(
 		wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, receiveBuffer),
 		wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
 	); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// Routers with a smaller MTU may split blocks. Otherwise they would drop the first one,
-	// and the client would wait until it is repeated.
+	// Let routers with a smaller MTU fragment blocks. Otherwise they drop a block, and the client waits until it is
+	// repeated.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
 	return s, nil
 }
@@ -76,7 +75,7 @@ func (s *socket) Receive(limit int) ([]datagram, error) {
 	for n := range s.received[:limit] {
 		s.in.set(n, s.received[n].content[:maxRequest+1])
 	}
-	// The first packet is waited for, others are not.
+	// Wait for the first packet only.
 	count, _, e := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.in.headers)), uintptr(limit),
 		unix.MSG_WAITFORONE, 0, 0)
 	if e != 0 {
@@ -93,7 +92,8 @@ func (s *socket) Receive(limit int) ([]datagram, error) {
 	return s.received[:count], nil
 }
 
-// Send implements packets. It does not wait although the socket does: what waits for ARP or for a slow link may fill its buffer.
+// Send implements packets. The socket is blocking, but Send must not wait: packets that wait for ARP or for a slow
+// link may fill the socket's buffer.
 func (s *socket) Send(packets []datagram) (int, error) {
 	for n := range packets {
 		d := &packets[n]
@@ -103,21 +103,21 @@ func (s *socket) Send(packets []datagram) (int, error) {
 	}
 	count, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.out.headers)), uintptr(len(packets)),
 		unix.MSG_DONTWAIT, 0, 0)
-	clear(s.out.buffers[:len(packets)]) // or they would keep the chunk of a transfer that has ended
+	clear(s.out.buffers[:len(packets)]) // otherwise they keep the chunk of an ended transfer in memory
 	if e != 0 {
 		return 0, os.NewSyscallError("sendmmsg", e)
 	}
 	return int(count), nil
 }
 
-// Stop implements packets. Linux wakes readers although an unconnected socket cannot be
-// shut down.
+// Stop implements packets. On Linux, shutdown wakes the readers of an unconnected UDP socket, although it returns an
+// error.
 func (s *socket) Stop() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 
 // Close closes the socket, which must not be in use.
 func (s *socket) Close() error { return unix.Close(s.fd) }
 
-// packetVector is an argument of recvmmsg(2) and sendmmsg(2).
+// packetVector is the memory for the arguments of recvmmsg(2) and sendmmsg(2).
 type packetVector struct {
 	headers [maxBatch]mmsghdr
 	peers   [maxBatch]unix.RawSockaddrInet4
@@ -131,15 +131,14 @@ type mmsghdr struct {
 	length uint32 // bytes that were received or sent
 }
 
-// packetInfo is the control message IP_PKTINFO of ip(7). Addr is the destination of a
-// received packet. Spec_dst is the address of this host that answers it, or the source of a
-// sent packet.
+// packetInfo is the control message IP_PKTINFO of ip(7). Of a received packet, Addr is the destination, and Spec_dst
+// the address of this host to answer from. Of a packet to be sent, Spec_dst is the source.
 type packetInfo struct {
 	unix.Cmsghdr
 	unix.Inet4Pktinfo
 }
 
-// set makes parts the content of packet n.
+// set makes the concatenation of parts the content of packet n.
 func (v *packetVector) set(n int, parts ...[]byte) {
 	h, peer, local, buffers := &v.headers[n], &v.peers[n], &v.locals[n], &v.buffers[n]
 	h.Name, h.Namelen = (*byte)(unsafe.Pointer(peer)), unix.SizeofSockaddrInet4

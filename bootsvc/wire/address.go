@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// ParseMAC parses an Ethernet MAC address in colon, dash, dot or bare form and
-// returns its canonical form. ok is false for anything else, and for an address that
-// no machine can have (zero, multicast, broadcast).
+// ParseMAC parses an Ethernet MAC address in colon, dash, dot or bare notation and returns its canonical form (lower
+// case, colons). ok is false for any other text, and for an address that no machine can have (zero, multicast,
+// broadcast).
 func ParseMAC(s string) (mac string, ok bool) {
 	if len(s) > 17 {
 		return "", false
@@ -34,7 +34,7 @@ func ParseMAC(s string) (mac string, ok bool) {
 	return HostMAC(b)
 }
 
-// HostMAC returns the canonical text of an Ethernet address, or false if it does not address a single host.
+// HostMAC returns the canonical text of an Ethernet address. ok is false if it is not the address of a single host.
 func HostMAC(b net.HardwareAddr) (mac string, ok bool) {
 	if len(b) != 6 || b[0]&1 != 0 || slices.Max(b) == 0 {
 		return "", false
@@ -42,7 +42,7 @@ func HostMAC(b net.HardwareAddr) (mac string, ok bool) {
 	return b.String(), true
 }
 
-// Addr4 returns ip as an address, or an invalid address if ip is zero or missing.
+// Addr4 returns ip as a netip.Addr, or an invalid address if ip is zero, missing or not IPv4.
 func Addr4(ip net.IP) netip.Addr {
 	a, ok := netip.AddrFromSlice(ip.To4())
 	if !ok || a.IsUnspecified() {
@@ -51,10 +51,10 @@ func Addr4(ip net.IP) netip.Addr {
 	return a
 }
 
-// Unmap returns a without a zone, and as IPv4 if it is IPv4-mapped IPv6.
+// Unmap returns a without a zone, and an IPv4-mapped IPv6 address as IPv4.
 func Unmap(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Prefixes returns the IPv4 addresses of i with their lengths.
+// Prefixes returns the IPv4 addresses of i with their prefix lengths, or nil if they cannot be read.
 func Prefixes(i *net.Interface) []netip.Prefix {
 	addrs, err := i.Addrs()
 	if err != nil {
@@ -69,19 +69,19 @@ func Prefixes(i *net.Interface) []netip.Prefix {
 	return out
 }
 
-// OnNetworks reports whether a is in one of these networks.
+// OnNetworks reports whether a is in one of the networks.
 func OnNetworks(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Relays are the relays that may ask, or their networks. If there are none, any relay may.
+// Relays are the addresses or networks of the relays that may send requests. If it is empty, any relay may.
 type Relays []netip.Prefix
 
-// MayAsk reports whether a relay may ask.
+// MayAsk reports whether the relay giaddr may send requests.
 func (r Relays) MayAsk(giaddr netip.Addr) bool { return len(r) == 0 || OnNetworks(r, giaddr) }
 
-// AreNear reports whether an address is in the network of a listed relay. The length of that
-// network is not known: 24 bits are assumed, as for a reservation without a netmask.
+// AreNear reports whether an address is in the network of a listed relay. If only the relay's address is listed, it
+// assumes a network of 24 bits, as for a reservation without a netmask.
 func (r Relays) AreNear(a netip.Addr) bool {
 	return slices.ContainsFunc(r, func(p netip.Prefix) bool {
 		if p.IsSingleIP() {

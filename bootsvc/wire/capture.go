@@ -23,21 +23,23 @@ import (
 )
 
 const (
-	// MaxCapture is the size of a capture, in bytes.
+	// MaxCapture is the maximum size of a capture file, in bytes.
 	MaxCapture = 64 << 20
-	// maxFrame is more than an Ethernet frame has, because the kernel joins segments of TCP.
+	// maxFrame is the size of the longest captured frame. It exceeds the Ethernet MTU because the kernel merges TCP
+	// segments.
 	maxFrame = 65550
 )
 
-// Capture selects the packets of one machine.
+// Capture selects the packets of one machine to capture.
 type Capture struct {
 	MACs      []string
 	Addresses []netip.Addr
-	// All takes the packets of every protocol, for example HTTP with the machine's user data.
+	// All includes packets of every protocol, for example HTTP with the machine's user data.
 	All bool
 }
 
-// CaptureOf selects the packets of a machine, by the MACs and addresses of its document.
+// CaptureOf returns a Capture of the packets of m, by the MACs and IPv4 addresses of its interfaces. all sets
+// Capture.All.
 func CaptureOf(m inventory.Machine, all bool) Capture {
 	c := Capture{All: all}
 	for _, i := range m.Interfaces {
@@ -49,9 +51,9 @@ func CaptureOf(m inventory.Machine, all bool) Capture {
 	return c
 }
 
-// Run writes the packets on interfaces to w until ctx ends, as a pcap file (draft-ietf-opsawg-pcap) of Ethernet frames. It
-// ends early with a nil error when the file has MaxCapture bytes. Each packet is one Write. Without CAP_NET_RAW, the error is
-// inventory.ErrUnavailable, and nothing is written.
+// Run writes the selected packets of the interfaces to w until ctx ends, as a pcap file (draft-ietf-opsawg-pcap) of
+// Ethernet frames. It ends early and returns nil once the file would exceed MaxCapture bytes. It writes each packet
+// with one call of Write. Without CAP_NET_RAW it returns inventory.ErrUnavailable and writes nothing.
 func (c Capture) Run(ctx context.Context, w io.Writer, interfaces []string, ports []uint16, g *guard.Guard) (err error) {
 	filter, err := bpf.Assemble(c.filter(ports))
 	if err != nil {
@@ -101,12 +103,12 @@ const (
 	ipProtocol   = etherHeader + 9
 	ipSource     = etherHeader + 12
 	ipTarget     = etherHeader + 16
-	bootpClient  = 28 // of the UDP payload: chaddr
+	bootpClient  = 28 // offset of chaddr in the UDP payload
 	bootpMinimum = 34
 )
 
-// filter returns the kernel's part of the filter: ARP, the boot protocols and, with All, packets of
-// the machine by their MAC or IPv4 address. Capture.takes does the rest.
+// filter returns a BPF program for the kernel that accepts ARP, the boot protocols (UDP ports) and, with All, packets
+// with the machine's MAC or IPv4 address. Of these packets, Capture.takes then selects those of the machine.
 func (c Capture) filter(ports []uint16) []bpf.Instruction {
 	refuse, accept := bpf.RetConstant{Val: 0}, bpf.RetConstant{Val: maxFrame}
 	var p []bpf.Instruction
@@ -149,8 +151,8 @@ func (c Capture) filter(ports []uint16) []bpf.Instruction {
 	return p
 }
 
-// takes reports whether a frame is one of the machine: its MAC or IPv4 address sends or receives it,
-// or it is a DHCP packet about its MAC.
+// takes reports whether a frame belongs to the machine: the machine's MAC or IPv4 address is its source or target, or
+// it is a DHCP packet with the machine's MAC.
 func (c Capture) takes(frame []byte) bool {
 	if len(frame) < etherHeader {
 		return false
@@ -160,7 +162,7 @@ func (c Capture) takes(frame []byte) bool {
 	}
 	body := frame[etherHeader:]
 	switch binary.BigEndian.Uint16(frame[etherType:]) {
-	case unix.ETH_P_ARP: // RFC 826: sender and target, of Ethernet and IPv4
+	case unix.ETH_P_ARP: // RFC 826: sender and target, each with MAC and IPv4 address
 		return len(body) >= 28 && (c.hasMAC(body[8:14]) || c.hasMAC(body[18:24]) || c.hasAddress(body[14:18]) || c.hasAddress(body[24:28]))
 	case unix.ETH_P_IP:
 		if len(body) < 20 {
@@ -189,8 +191,8 @@ func (c Capture) hasAddress(b []byte) bool {
 	return ok && slices.Contains(c.Addresses, a)
 }
 
-// packetSocket opens a socket that receives all frames of an interface that the filter lets through,
-// in both directions. Until the filter is attached, it receives nothing.
+// packetSocket opens a socket that receives the frames of an interface that pass the filter, in both directions. It
+// receives nothing before the filter is attached.
 func packetSocket(name string, filter []bpf.RawInstruction) (*os.File, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
@@ -215,7 +217,7 @@ func packetSocket(name string, filter []bpf.RawInstruction) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "packets of "+name), nil
 }
 
-// readFrames writes the machine's frames of one socket until ctx ends.
+// readFrames writes the machine's frames from one socket. It returns nil when ctx ends.
 func (c Capture) readFrames(ctx context.Context, f *os.File, p *pcapWriter, g *guard.Guard) error {
 	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -225,7 +227,7 @@ func (c Capture) readFrames(ctx context.Context, f *os.File, p *pcapWriter, g *g
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.ENETDOWN): // it may come back
+		case errors.Is(err, unix.ENETDOWN): // the interface is down, and may come up again
 			_ = clock.Sleep(ctx, time.Second)
 			continue
 		case err != nil:
@@ -251,10 +253,10 @@ var errCaptureFull = errors.New("the capture has its full size")
 type pcapWriter struct {
 	mu   sync.Mutex
 	w    io.Writer
-	left int // bytes
+	left int // bytes until MaxCapture
 }
 
-// begin writes the header of the file: version 2.4, times in nanoseconds, Ethernet.
+// begin writes the file header: version 2.4, timestamps in nanoseconds, Ethernet.
 func (p *pcapWriter) begin() error {
 	h := binary.LittleEndian.AppendUint32(nil, 0xa1b23c4d)
 	h = binary.LittleEndian.AppendUint16(h, 2)
@@ -265,7 +267,7 @@ func (p *pcapWriter) begin() error {
 	return p.write(h)
 }
 
-// add writes one frame. It returns errCaptureFull if the frame does not fit.
+// add writes one frame. It returns errCaptureFull if the frame exceeds the size of the file.
 func (p *pcapWriter) add(at time.Time, frame []byte) error {
 	b := make([]byte, 0, 16+len(frame))
 	for _, v := range []int64{at.Unix(), int64(at.Nanosecond()), int64(len(frame)), int64(len(frame))} {

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// Class is a kind of client.
+// Class is the kind of a DHCP client.
 type Class string
 
 // Classes of clients.
@@ -24,10 +24,10 @@ const (
 	ClassIPXE Class = "ipxe" // iPXE (option 77)
 )
 
-// Architectures of option 93 that have a loader.
+// Values of option 93 that have a loader, and ArchUnknown.
 const (
 	ArchBIOS     = 0
-	ArchUEFIEBC  = 7 // RFC 4578 and IANA disagree on 7 and 9: both are x64
+	ArchUEFIEBC  = 7 // RFC 4578 and IANA assign 7 and 9 differently: both are x64
 	ArchUEFI     = 9
 	ArchHTTPx86  = 15
 	ArchHTTP     = 16
@@ -44,7 +44,7 @@ func Architectures(b []byte) (out []int) {
 	return out
 }
 
-// HasLoader reports whether an architecture of option 93 has a loader.
+// HasLoader reports whether there is a loader for arch, a value of option 93.
 func HasLoader(arch int) bool {
 	switch arch {
 	case ArchBIOS, ArchUEFIEBC, ArchUEFI, ArchHTTPx86, ArchHTTP, ArchHTTPEBC, ArchHTTPBIOS:
@@ -55,15 +55,15 @@ func HasLoader(arch int) bool {
 
 // Options of iPXE (https://ipxe.org/howto/dhcpd).
 const (
-	IPXEOptions = 175 // contains iPXE's own options
-	NoProxyDHCP = 176 // one of them: do not wait 3 s for a proxy offer
+	IPXEOptions = 175 // the option that encloses iPXE's own options
+	NoProxyDHCP = 176 // an option in it: do not wait 3 s for a proxy offer
 )
 
-// ProxyPort is where a PXE client asks the server that it chose for its boot file (PXE 2.1 §2.2.3).
+// ProxyPort is the port on which a PXE client asks its chosen server for the boot file (PXE 2.1 §2.2.3).
 const ProxyPort = 4011
 
-// decodeDHCP returns the text of a DHCP packet with its options by code. Text of the client is
-// quoted and shortened.
+// decodeDHCP returns a DHCP packet as text, with its options sorted by code. Text that the client sent is quoted and
+// shortened.
 func decodeDHCP(payload []byte) string {
 	p, err := dhcpv4.FromBytes(payload)
 	if err != nil {
@@ -99,8 +99,8 @@ func sortedOptions(o dhcpv4.Options) []uint8 {
 	return codes
 }
 
-// decodeOption returns an option as code=value: addresses, numbers and text where the code has
-// them, bytes otherwise (RFC 2132, 4578, 3046).
+// decodeOption returns an option as code=value. Known options show addresses, numbers or text; others show bytes in
+// hexadecimal (RFC 2132, 4578, 3046).
 func decodeOption(code uint8, b []byte) string {
 	const most = 64
 	switch c := dhcpv4.GenericOptionCode(code); {
@@ -125,9 +125,9 @@ func decodeOption(code uint8, b []byte) string {
 	return fmt.Sprintf("%d=%x", code, b)
 }
 
-// Reply is what is remembered of a reply.
+// Reply is the part of a DHCP reply that the history keeps.
 type Reply struct {
-	Route   string // how it was sent; "" = not answered
+	Route   string // the way in which it was sent; "" = no reply
 	Kind    dhcpv4.MessageType
 	Address netip.Addr
 	File    string
@@ -147,5 +147,5 @@ func (a Reply) String() string {
 	return text
 }
 
-// ShortText returns the printable ASCII of a packet's text, at most 64 characters.
+// ShortText returns s as printable ASCII, at most 64 characters.
 func ShortText(s string) string { return plaintext.ASCII(s, 64) }

@@ -1,5 +1,5 @@
-// Package wire has what the boot protocols share on the network: addresses, sockets and packets, the last requests of each
-// client, and the records of what was seen. It decides nothing.
+// Package wire contains the code for network packets that all boot protocols use: addresses, sockets, the last
+// requests of each client, and the recorder of what was seen. It decides nothing.
 package wire
 
 import (
@@ -13,45 +13,45 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Limits of what is remembered of clients (security S48). It is kept in memory only.
+// Limits of the history of clients (security S48). The history is kept only in memory.
 const (
-	maxMACs   = 1024 // clients whose last requests are kept
-	maxEach   = 16   // requests of each
-	maxPacket = 1500 // bytes of a packet
-	MaxText   = 200  // characters of any other request
+	maxMACs   = 1024 // clients with a history
+	maxEach   = 16   // requests per client
+	maxPacket = 1500 // bytes of a DHCP packet; a longer one is not kept
+	MaxText   = 200  // characters of a request that is not DHCP
 )
 
-// Entry is a request as it is remembered; History.Of makes its text.
+// Entry is a request in the history. History.Of turns it into text.
 type Entry struct {
 	At             time.Time
 	Where          string     // interface or protocol
-	Relay          netip.Addr // if valid, it replaces where
-	Packet         []byte     // of DHCP, which has no request
-	Answer         Reply      // of DHCP, which has no reply
+	Relay          netip.Addr // if valid, it replaces Where
+	Packet         []byte     // for DHCP, instead of Request
+	Answer         Reply      // for DHCP, instead of Reply
 	Request, Reply string
 }
 
-// History remembers the last requests of each client.
+// History keeps the last requests of each client.
 type History struct {
 	mu    sync.Mutex
-	order *list.List // of *client, least recent first
+	order *list.List // of *client, least recently active first
 	byMAC map[string]*list.Element
-	// sending counts the files that are being sent to armed machines, by their MACs. The connections bound it.
+	// sending counts, by MAC, the running file transfers to armed machines. The number of connections bounds its size.
 	sending map[string]int
 }
 
 type client struct {
 	mac  string
-	last []Entry // a ring when it is full
-	next int     // the oldest, then
+	last []Entry // a ring once it has maxEach entries
+	next int     // index of the oldest entry of a full ring
 }
 
-// NewHistory returns a History of no client.
+// NewHistory returns an empty History.
 func NewHistory() *History {
 	return &History{order: list.New(), byMAC: map[string]*list.Element{}, sending: map[string]int{}}
 }
 
-// BeginTransfer notes that a file is being sent to a machine, until end is called.
+// BeginTransfer records that a file is being sent to a machine until end is called.
 func (w *History) BeginTransfer(mac string) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,7 +65,8 @@ func (w *History) BeginTransfer(mac string) (end func()) {
 	}
 }
 
-// Add remembers a request. It copies h.packet.
+// Add adds a request to the history of mac. It copies h.Packet. It ignores an empty mac, and packets of more than
+// maxPacket bytes.
 func (w *History) Add(mac string, h Entry) {
 	if mac == "" || len(h.Packet) > maxPacket {
 		return
@@ -77,8 +78,8 @@ func (w *History) Add(mac string, h Entry) {
 	*to = h
 }
 
-// client returns the client of mac and makes it the most recent one. When maxMACs are known, it reuses the memory of the
-// least recent one.
+// client returns the history of mac and makes it the most recently active one. If there are already maxMACs, it reuses
+// the memory of the least recently active one.
 func (w *History) client(mac string) *client {
 	e := w.byMAC[mac]
 	switch {
@@ -96,7 +97,7 @@ func (w *History) client(mac string) *client {
 	return e.Value.(*client)
 }
 
-// slot returns where the client's next request is remembered.
+// slot returns the entry for the client's next request.
 func (c *client) slot() *Entry {
 	n := len(c.last)
 	switch {
@@ -104,15 +105,15 @@ func (c *client) slot() *Entry {
 		n = c.next
 		c.next = (c.next + 1) % maxEach
 	case n < cap(c.last):
-		c.last = c.last[:n+1] // with the memory of an earlier packet
+		c.last = c.last[:n+1] // reuse the memory of an earlier packet
 	default:
 		c.last = append(c.last, Entry{})
 	}
 	return &c.last[n]
 }
 
-// HasAskedSince reports whether a client has asked for anything since then, or is being sent a file that it has asked for before.
-// It forgets clients that were silent while many others asked.
+// HasAskedSince reports whether a client has sent a request since the given time, or is still being sent a file. It
+// can return false for a client whose history was dropped because maxMACs others sent requests later.
 func (w *History) HasAskedSince(mac string, since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -5,13 +5,13 @@ import (
 	"net/netip"
 )
 
-// Hton16 returns v in the byte order of the network (byteorder(3)).
+// Hton16 converts v from host to network byte order (byteorder(3)).
 func Hton16(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// IPPacket returns payload with headers for IPv4 and UDP from port 67 to 68. The UDP
-// checksum is optional in IPv4, but some firmware needs it.
+// IPPacket returns payload with IPv4 and UDP headers, from port 67 to port 68. The UDP checksum is optional in IPv4,
+// but some firmware requires it.
 func IPPacket(src, dst netip.Addr, payload []byte) []byte {
 	b := make([]byte, 28, 28+len(payload))
 	b = append(b, payload...)

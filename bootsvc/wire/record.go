@@ -16,33 +16,32 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Limits of what unauthenticated packets can make the server store (security S46, S48).
+// Limits on what unauthenticated packets can make the server store (security S46, S48).
 const (
-	maxPendingSyslog = 4096                   // lines of syslog between two writes
-	maxSyslogEach    = 200                    // of one machine
-	maxPendingEvents = 4096                   // distinct events between two flushes
-	maxSeenPerPort   = 64                     // distinct unknown MACs of a relay or an interface between two writes
-	maxSeenRelayed   = 256                    // of all relays together, because relay addresses can be forged
-	flushEvery       = 500 * time.Millisecond // shortest time between two flushes of events
-	seenEvery        = 5 * time.Second        // unknown MACs
-	flushSoon        = 20 * time.Millisecond  // after the first event
+	maxPendingSyslog = 4096                   // syslog lines between two writes
+	maxSyslogEach    = 200                    // syslog lines of one machine between two writes
+	maxPendingEvents = 4096                   // distinct events between two writes
+	maxSeenPerPort   = 64                     // distinct unknown MACs per relay or interface between two writes
+	maxSeenRelayed   = 256                    // distinct unknown MACs of all relays together, because relay addresses can be forged
+	flushEvery       = 500 * time.Millisecond // shortest time between two writes of events or syslog lines
+	seenEvery        = 5 * time.Second        // the same for unknown MACs
+	flushSoon        = 20 * time.Millisecond  // time from the first record to the write
 )
 
-// Journal takes what was seen on the network, in batches. No packet waits for it.
+// Journal stores what was seen on the network, in batches. Packets do not wait for it.
 type Journal interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	PutSeen(ctx context.Context, seen []inventory.Seen) error
 	PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error
 }
 
-// Recorder takes events from packet handlers without blocking them, merges equal ones
-// and writes them in batches.
+// Recorder takes records from packet handlers without blocking them, merges equal events and writes all in batches.
 type Recorder struct {
 	journal Journal
 	guard   *guard.Guard
 	log     *slog.Logger
 	now     func() time.Time
-	// A value on these channels means that there is something to write.
+	// A value in one of these channels means that there are records of this kind to write.
 	wakeEvents, wakeSeen, wakeSyslog chan struct{}
 
 	mu     sync.Mutex
@@ -60,13 +59,13 @@ type eventKey struct {
 	kind         string
 }
 
-// pendingEvents are events that are not written yet, in the order of their first packets.
+// pendingEvents are events that are not written yet, in the order in which they first occurred.
 type pendingEvents struct {
 	list  []inventory.Event
-	index map[eventKey]int // in list
+	index map[eventKey]int // indexes of list
 }
 
-// add appends e, or merges it with an equal event. It returns false if there are too many.
+// add appends e, or merges it with an equal event. It returns false if there are already maxPendingEvents.
 func (p *pendingEvents) add(e inventory.Event) bool {
 	k := eventKey{e.Machine, e.Run, e.Epoch, e.Boot, e.Kind}
 	if i, ok := p.index[k]; ok {
@@ -87,10 +86,10 @@ func (p *pendingEvents) add(e inventory.Event) bool {
 
 // pendingSeen are unknown MACs that are not written yet.
 type pendingSeen struct {
-	order   *list.List // of seenMAC, by their last request
+	order   *list.List // of seenMAC, least recently seen first
 	byMAC   map[string]*list.Element
-	ports   map[string]int // how many MACs each port has
-	relayed int            // how many were seen through relays
+	ports   map[string]int // number of MACs per port
+	relayed int            // number of MACs that were seen through relays
 }
 
 type seenMAC struct {
@@ -102,9 +101,9 @@ func newPendingSeen() *pendingSeen {
 	return &pendingSeen{order: list.New(), byMAC: map[string]*list.Element{}, ports: map[string]int{}}
 }
 
-// add appends m, merged with an earlier entry of its MAC. If there are too many, it
-// drops the oldest MAC of the port, or of the relay with the most MACs, and returns
-// how many packets that MAC had.
+// add adds m, merged with an earlier entry for the same MAC. If there are then too many, it drops the least recently
+// seen MAC of m's port or, if the limit for all relays is exceeded, of the relay with the most MACs. It returns how
+// many packets of the dropped MAC were counted.
 func (p *pendingSeen) add(m seenMAC) (dropped int64) {
 	if known := p.byMAC[m.MAC]; known != nil {
 		old := p.remove(known)
@@ -119,7 +118,7 @@ func (p *pendingSeen) add(m seenMAC) (dropped int64) {
 	switch {
 	case p.ports[port] > maxSeenPerPort:
 	case m.Giaddr != "" && p.relayed > maxSeenRelayed:
-		for e := p.order.Front(); e != nil; e = e.Next() { // of two relays with as many MACs, the one with the oldest
+		for e := p.order.Front(); e != nil; e = e.Next() { // of two relays with equally many MACs, the first in order
 			if x := e.Value.(seenMAC); x.Giaddr != "" && (port == m.port || p.ports[x.port] > p.ports[port]) {
 				port = x.port
 			}
@@ -147,7 +146,7 @@ func (p *pendingSeen) remove(e *list.Element) seenMAC {
 	return m
 }
 
-// NewRecorder returns a Recorder that writes to j while Run runs.
+// NewRecorder returns a Recorder that writes to j. Run does the writing.
 func NewRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Time) *Recorder {
 	return &Recorder{
 		journal: j, guard: g, log: log, now: now, wakeEvents: make(chan struct{}, 1), wakeSeen: make(chan struct{}, 1),
@@ -156,19 +155,19 @@ func NewRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Ti
 	}
 }
 
-// Transfer records that a file was sent to the machine of an event.
+// Transfer records the event e with the duration of a file transfer that began at began.
 func (r *Recorder) Transfer(e inventory.Event, began time.Time) {
 	detail, err := json.Marshal(inventory.Transfer{Seconds: r.now().Sub(began).Seconds()})
-	if err == nil { // a struct of numbers always encodes
+	if err == nil { // encoding numbers does not fail
 		e.Detail = detail
 	}
 	r.Event(e)
 }
 
-// Event records an event that happens now. Equal events are merged and counted.
+// Event records an event that happens now. It merges and counts equal events.
 func (r *Recorder) Event(e inventory.Event) {
 	if e.Machine == "" {
-		return // a machine that is being discovered has no events
+		return // an unknown machine that is being discovered: it has no events
 	}
 	e.At, e.Count = r.now(), 1
 	r.mu.Lock()
@@ -181,8 +180,8 @@ func (r *Recorder) Event(e inventory.Event) {
 	signal(r.wakeEvents)
 }
 
-// Unknown records a MAC that belongs to no machine, seen at port (the relay's address,
-// or the interface). If there are too many, the newest are kept.
+// Unknown records a MAC that belongs to no machine, seen at port (the relay's address, or the interface). If there are
+// too many MACs, it keeps the most recently seen ones.
 func (r *Recorder) Unknown(mac, port, giaddr, class string) {
 	now := r.now()
 	r.mu.Lock()
@@ -194,12 +193,12 @@ func (r *Recorder) Unknown(mac, port, giaddr, class string) {
 	signal(r.wakeSeen)
 }
 
-// Dropped counts records for which there was no room.
+// Dropped counts the records that were dropped because there were too many.
 type Dropped struct {
 	Events, Seen, Syslog int64
 }
 
-// Dropped returns how many records were dropped.
+// Dropped returns how many records were dropped since the start.
 func (r *Recorder) Dropped() Dropped {
 	return Dropped{r.droppedEvents.Load(), r.droppedSeen.Load(), r.droppedSyslog.Load()}
 }
@@ -211,7 +210,7 @@ func signal(wake chan<- struct{}) {
 	}
 }
 
-// Run writes the records until ctx ends, and then the remaining ones.
+// Run writes records until ctx ends, then writes the remaining ones and returns nil.
 func (r *Recorder) Run(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { r.every(ctx, flushEvery, r.wakeEvents, r.flushEvents); return nil })
@@ -220,8 +219,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// every calls flush soon after a signal, but at most once in d. When ctx ends, it
-// flushes once more and returns.
+// every calls flush shortly after a signal on wake, at most once per d. When ctx ends, it flushes once more and
+// returns.
 func (r *Recorder) every(ctx context.Context, d time.Duration, wake <-chan struct{}, flush func(context.Context)) {
 	for {
 		select {
@@ -240,15 +239,15 @@ func (r *Recorder) every(ctx context.Context, d time.Duration, wake <-chan struc
 	}
 }
 
-// Flush writes all pending records.
+// Flush writes all pending records now.
 func (r *Recorder) Flush(ctx context.Context) {
 	r.flushEvents(ctx)
 	r.flushSeen(ctx)
 	r.flushSyslog(ctx)
 }
 
-// flushEvents writes the events in one batch. If that fails, it keeps them before newer ones, within the
-// same limits.
+// flushEvents writes the pending events in one batch. If that fails, it puts them back before newer events, within
+// maxPendingEvents.
 func (r *Recorder) flushEvents(ctx context.Context) {
 	defer r.guard.Recover("events of packets")
 	r.mu.Lock()
@@ -275,7 +274,7 @@ func (r *Recorder) flushEvents(ctx context.Context) {
 	signal(r.wakeEvents)
 }
 
-// flushSeen writes unknown MACs, and keeps them if that fails.
+// flushSeen writes the pending unknown MACs in one batch. If that fails, it puts them back.
 func (r *Recorder) flushSeen(ctx context.Context) {
 	defer r.guard.Recover("unknown MACs")
 	r.mu.Lock()
@@ -296,7 +295,7 @@ func (r *Recorder) flushSeen(ctx context.Context) {
 	r.log.Warn("writing unknown MACs; they are kept for the next try", "error", err, "macs", len(batch))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Append the MACs that were seen during the write: they are newer.
+	// Add the MACs that were seen during the write: they are more recent.
 	since := r.seen
 	r.seen = seen
 	for e := since.order.Front(); e != nil; e = e.Next() {
@@ -305,13 +304,13 @@ func (r *Recorder) flushSeen(ctx context.Context) {
 	signal(r.wakeSeen)
 }
 
-// syslogQueue are lines that are not written yet. recorder.mu protects it.
+// syslogQueue holds lines that are not written yet. Recorder.mu guards it.
 type syslogQueue struct {
 	lines []inventory.SyslogLine
-	of    map[string]int // lines of each machine
+	of    map[string]int // number of lines per machine
 }
 
-// syslog queues a line of a machine. If there are too many, it is dropped and counted.
+// syslog queues a line of a machine. If there are too many lines, it drops and counts the line.
 func (r *Recorder) syslog(x inventory.SyslogLine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -328,8 +327,8 @@ func (r *Recorder) syslog(x inventory.SyslogLine) {
 	signal(r.wakeSyslog)
 }
 
-// flushSyslog writes the lines. If that fails, they are lost: what matters is an event, and a disk
-// that is full is not filled by this.
+// flushSyslog writes the queued lines. If that fails, for example because the disk is full, the lines are lost:
+// everything important is also recorded as an event.
 func (r *Recorder) flushSyslog(ctx context.Context) {
 	defer r.guard.Recover("lines of syslog")
 	r.mu.Lock()

@@ -4,14 +4,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxDatagram is the size of the longest packet that is read, in bytes.
+// MaxDatagram is the size of the receive buffer for one packet, in bytes.
 const MaxDatagram = 4096
 
-// SendBuffer is how many bytes of packets the kernel keeps for a socket that are not sent yet. It counts them twice or more.
+// SendBuffer is the size in bytes that is requested for a socket's send buffer. The kernel charges a packet at least
+// twice its size.
 const SendBuffer = 8 << 20
 
-// SetBuffer sets the size of a socket's buffer: option is SO_SNDBUF or SO_RCVBUF, force the one of the same name with FORCE. Without
-// CAP_NET_ADMIN, the kernel permits net.core.wmem_max and rmem_max.
+// SetBuffer sets the size of a socket's buffer. option is SO_SNDBUF or SO_RCVBUF, and force is SO_SNDBUFFORCE or
+// SO_RCVBUFFORCE. Without CAP_NET_ADMIN, the kernel limits the size to net.core.wmem_max or net.core.rmem_max.
 func SetBuffer(fd, option, force, size int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
 		return nil

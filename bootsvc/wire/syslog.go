@@ -18,21 +18,21 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Limits of what packets to the syslog port can make the server keep (security S48). How many lines
-// of a machine are stored is a limit of the inventory.
+// Limits on what the server keeps of packets to the syslog port (security S48). The inventory limits how many lines of
+// a machine are stored.
 const (
-	maxSyslogPacket  = 2048 // bytes that are read of a packet
+	maxSyslogPacket  = 2048 // bytes to read of a packet
 	maxSyslogText    = 512  // characters of a line
 	maxSyslogProgram = 48
 )
 
-// syslogPort is the only port that clients know: DHCP option 7 (RFC 2132 §3.9) has none.
+// syslogPort is the only port to which DHCP clients send: option 7 (RFC 2132 §3.9) contains no port.
 const syslogPort = 514
 
 var severities = [8]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"} // RFC 5424 §6.2.1
 
-// Secrets that a machine may print: capability paths, boot tokens, claims and nonces, which are all
-// long hexadecimal numbers, and the user of a URL.
+// Secrets that a machine may print: capability paths, boot tokens, claims and nonces, which are all long hexadecimal
+// numbers, and the user information of a URL.
 var (
 	capabilityPath = regexp.MustCompile(`/c/([^/\s]*)/[^/\s]+`)
 	longHex        = regexp.MustCompile(`[0-9A-Fa-f]{40,}`)
@@ -40,7 +40,7 @@ var (
 	claimArgument  = regexp.MustCompile(`ingot\.claim=\S*`)
 )
 
-// redact cuts secrets out of a text.
+// redact replaces secrets in a text.
 func redact(s string) string {
 	s = capabilityPath.ReplaceAllString(s, "/c/$1/SECRET")
 	s = claimArgument.ReplaceAllString(s, "ingot.claim=SECRET")
@@ -51,12 +51,12 @@ func redact(s string) string {
 var (
 	syslogPriority = regexp.MustCompile(`^<([0-9]{1,3})>`)
 	syslogTime     = regexp.MustCompile(`^[A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} `)   // RFC 3164 §4.1.2
-	syslogTag      = regexp.MustCompile(`^(?:[^\s:\[\]]+ )?([A-Za-z0-9_./-]+)(?:\[[^\]\s]*\])?: ?`) // host, then tag
+	syslogTag      = regexp.MustCompile(`^(?:[^\s:\[\]]+ )?([A-Za-z0-9_./-]+)(?:\[[^\]\s]*\])?: ?`) // optional host, then tag
 )
 
-// parseSyslog reads a message of RFC 5424 or RFC 3164, or any text, without its time and host, which
-// the sender may get wrong. A message without a priority has the severity notice (RFC 3164 §4.3.3).
-// The result has no control characters and no secrets. ok is false for a message without text.
+// parseSyslog parses a message of RFC 5424 or RFC 3164, or any other text. It drops the time and the host, which the
+// sender may get wrong. Without a priority, the severity is notice (RFC 3164 §4.3.3). The result contains no control
+// characters and no secrets. ok is false if the message has no text.
 func parseSyslog(b []byte) (x inventory.SyslogLine, ok bool) {
 	text := redact(plaintext.ASCII(string(b), maxSyslogPacket))
 	x.Severity = severities[5]
@@ -86,7 +86,7 @@ func parseSyslog(b []byte) (x inventory.SyslogLine, ok bool) {
 	return x, x.Text != ""
 }
 
-// skipStructuredData returns what follows the structured data of RFC 5424 §6.3, or all of s if that
+// skipStructuredData returns the text after the structured data of RFC 5424 §6.3, or all of s if the structured data
 // has no end.
 func skipStructuredData(s string) string {
 	if rest, is := strings.CutPrefix(s, "-"); is {
@@ -111,28 +111,30 @@ func skipStructuredData(s string) string {
 	return ""
 }
 
-// Syslog receives what machines send by syslog.
+// Syslog receives the syslog messages of machines.
 type Syslog struct {
 	rec *Recorder
 	// machineAt returns the name of the machine with a source address, or "".
 	machineAt func(context.Context, netip.Addr) string
-	named     atomic.Bool // clients can send to this server
+	named     atomic.Bool // DHCP may name this server to clients
 	unknown   atomic.Int64
 }
 
-// NewSyslog returns a server that records lines with r. machineAt returns the name of the machine with a source address, or "".
+// NewSyslog returns a server that records lines with r. machineAt returns the name of the machine with a source
+// address, or "" if there is none.
 func NewSyslog(r *Recorder, machineAt func(context.Context, netip.Addr) string) *Syslog {
 	return &Syslog{rec: r, machineAt: machineAt}
 }
 
-// IsNamed reports whether clients of DHCP can be given this server: the option has no port.
+// IsNamed reports whether DHCP may name this server in option 7: it listens on port 514, the only port that clients
+// use.
 func (s *Syslog) IsNamed() bool { return s.named.Load() }
 
 // UnknownSenders returns how many messages came from hosts that are not in the inventory.
 func (s *Syslog) UnknownSenders() int64 { return s.unknown.Load() }
 
-// Listen binds a UDP address. Many hosts have a syslog daemon, so a port that cannot be bound is a warning, and the
-// result is nil.
+// Listen binds a UDP address. If that fails, it logs a warning and returns nil, because many hosts run a syslog daemon
+// on this port.
 func (s *Syslog) Listen(ctx context.Context, addr string) *net.UDPConn {
 	var lc net.ListenConfig
 	pc, err := lc.ListenPacket(ctx, "udp4", addr)
@@ -146,7 +148,7 @@ func (s *Syslog) Listen(ctx context.Context, addr string) *net.UDPConn {
 	return conn
 }
 
-// Serve reads messages until ctx ends. One goroutine reads them: the kernel drops what comes faster.
+// Serve reads messages until ctx ends. A single goroutine reads; the kernel drops messages that come faster.
 func (s *Syslog) Serve(ctx context.Context, conn *net.UDPConn) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -168,7 +170,8 @@ func (s *Syslog) Serve(ctx context.Context, conn *net.UDPConn) error {
 	}
 }
 
-// handle queues a message of a machine of the inventory, which is known by its source address. Other senders are counted.
+// handle queues a message if its source address belongs to a machine of the inventory. It counts messages of other
+// senders.
 func (s *Syslog) handle(ctx context.Context, b []byte, from netip.Addr) {
 	defer s.rec.guard.Recover("a message by syslog")
 	machine := s.machineAt(ctx, from)

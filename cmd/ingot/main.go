@@ -1,5 +1,5 @@
-// Command ingot installs operating systems on bare metal: the server (ingot
-// serve) and its command line.
+// Command ingot installs operating systems on bare metal. It is the server (ingot
+// serve) and the server's command-line client.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 var version string
 
 func main() {
-	// The embedded Temporal is this program again, as a child of the server.
+	// The server starts this program again, as a child process, for the embedded Temporal.
 	if len(os.Args) > 1 && os.Args[1] == temporalchild.Subcommand {
 		if err := temporalserver.ChildMain(os.Stdin, os.NewFile(temporalchild.ReadyFD, "ready"), os.Stderr); err != nil {
 			fmt.Fprintln(os.Stderr, "ingot:", err)

@@ -23,10 +23,11 @@ import (
 	agent "github.com/ingotmetal/ingot/worker-agent"
 )
 
-// deathPause is how long a fatal error stays on the screen before the machine reboots.
+// deathPause is how long a fatal error is on the screen before the machine reboots.
 const deathPause = 30 * time.Second
 
-// bootMachine runs as PID 1. It does not return: when it ends, the machine reboots or powers off.
+// bootMachine runs as PID 1: it sets up the machine and runs the agent. It does not return, because the machine reboots or
+// powers off at the end.
 func bootMachine() {
 	log := console()
 	defer func() {
@@ -35,13 +36,13 @@ func bootMachine() {
 		}
 		fmt.Println("ingot: booting again in", deathPause)
 		time.Sleep(deathPause)
-		_ = realHost{}.Reboot() // there is no way left to report an error
+		_ = realHost{}.Reboot() // an error cannot be reported anywhere
 	}()
 
 	began := time.Now()
 	mountAll(log)
 
-	// A panic in another goroutine ends PID 1, so the kernel panics, too. Let it reboot after 30 s.
+	// A panic in another goroutine ends PID 1, and then the kernel panics. Make the kernel reboot 30 s after that.
 	_ = os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0) // if this fails, the watchdog resets the machine
 	raw, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
@@ -95,8 +96,8 @@ func bootMachine() {
 	panic("the machine should have gone by now")
 }
 
-// console returns a logger to the system's console, with the uptime in place of the time: the clock
-// is wrong until the server answers the hello, and the kernel logs its uptime, too.
+// console returns a logger that writes to the system's console. It logs the uptime instead of the time, as the kernel
+// does, because the clock is wrong until the server answers the agent's first request.
 func console() *slog.Logger {
 	return slog.New(slog.NewTextHandler(prefixed{},
 		&slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
@@ -110,7 +111,7 @@ func console() *slog.Logger {
 type prefixed struct{}
 
 func (prefixed) Write(p []byte) (int, error) {
-	// Write each line with one call: otherwise the kernel's lines could be mixed in.
+	// Write prefix and line with one call: otherwise a line of the kernel could come between them.
 	_, err := os.Stdout.Write(append([]byte("ingot: "), p...))
 	return len(p), err
 }
@@ -124,7 +125,7 @@ func uptime() string {
 	return s
 }
 
-// memory returns the memory use of the agent, current and peak.
+// memory returns the current and the peak memory use of the agent, as text.
 func memory() string {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -150,15 +151,15 @@ func mountAll(log *slog.Logger) {
 		{"tmpfs", "/run", "mode=0755", unix.MS_NOSUID | unix.MS_NODEV},
 		{"tmpfs", "/tmp", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
 	} {
-		_ = os.MkdirAll(m.dir, 0o755) // if this fails, the mount reports the error
+		_ = os.MkdirAll(m.dir, 0o755) // on an error, the mount fails, too, and is logged
 		if err := unix.Mount(m.fs, m.dir, m.fs, m.flags, m.options); err != nil {
 			log.Error("mounting", "directory", m.dir, "error", err)
 		}
 	}
 }
 
-// reap waits for orphaned processes: PID 1 becomes their parent. While children is locked, the agent
-// waits for a process of its own.
+// reap waits for orphaned processes, whose parent is PID 1, so that they do not stay as zombies. The agent locks
+// children while it waits for a process that it has started.
 func reap(children sync.Locker) {
 	child := make(chan os.Signal, 1)
 	signal.Notify(child, syscall.SIGCHLD)
@@ -187,7 +188,7 @@ func rescueShell(log *slog.Logger) {
 			return
 		}
 
-		// If the reaper was faster, Wait returns an error that there is no child.
+		// Ignore the error: if reap has waited for the shell first, Wait finds no child.
 		_ = sh.Wait()
 		time.Sleep(time.Second)
 	}
@@ -221,9 +222,9 @@ func (realHost) Kexec() error { return leave(unix.LINUX_REBOOT_CMD_KEXEC) }
 
 func leave(how int) error {
 	fmt.Printf("ingot: up=%s memory %s\n", uptime(), memory())
-	// A disk that hangs blocks sync, too: the machine leaves anyway.
+	// A disk that hangs also blocks sync. Go on without it after syncLimit.
 	within(syncLimit, "a disk", unix.Sync)
-	if how != unix.LINUX_REBOOT_CMD_POWER_OFF { // a card that is down may not wake its machine (Wake-on-LAN)
+	if how != unix.LINUX_REBOOT_CMD_POWER_OFF { // a card that is down may not receive Wake-on-LAN packets
 		within(unplugLimit, "a network card", unplug)
 	}
 	return unix.Reboot(how)
@@ -232,11 +233,12 @@ func leave(how int) error {
 // unplugLimit is how long setting all network cards down may take.
 const unplugLimit = 5 * time.Second
 
-// syncLimit is how long the final sync may take. Every action has synced its disk before its
-// report.
+// syncLimit is how long the final sync may take. No data is lost after it, because each action syncs its disk before it
+// reports success.
 const syncLimit = 30 * time.Second
 
-// within calls f and returns when f returns, or after limit with a message that what hangs.
+// within calls f and returns when f has returned. After limit it prints a message that names what, and returns although
+// f still runs.
 func within(limit time.Duration, what string, f func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
@@ -247,8 +249,8 @@ func within(limit time.Duration, what string, f func()) {
 	}
 }
 
-// watchdog keeps resetting the timer of the hardware watchdog, if there is one. The watchdog resets
-// a machine whose agent or kernel hangs.
+// watchdog resets the timer of the hardware watchdog, if there is one, every 10 s. If agent or kernel hang, the timer
+// expires and the watchdog resets the machine.
 func watchdog(log *slog.Logger) {
 	names, err := filepath.Glob("/dev/watchdog[0-9]*")
 	if err != nil || len(names) == 0 {
@@ -261,7 +263,7 @@ func watchdog(log *slog.Logger) {
 		return
 	}
 
-	// Not every watchdog supports this time-out; its default is fine, too.
+	// Ignore the error: not every watchdog supports this time-out, and the default is good enough.
 	_ = unix.IoctlSetPointerInt(int(f.Fd()), unix.WDIOC_SETTIMEOUT, 120)
 	log.Info("watchdog", "device", names[0])
 	for {

@@ -1,4 +1,4 @@
-// Command worker-agent runs on the machine that Ingot provisions.
+// Command worker-agent is the agent on the machine that Ingot installs.
 //
 // As PID 1 (the /init of the in-memory system that deploy/agentos builds), it sets up the machine,
 // reads its parameters from the kernel command line (agent.CommandLine) and never exits.
@@ -8,7 +8,7 @@
 //	worker-agent -server https://127.0.0.1:7443 -pin sha256:… -machine m1 -claim … -plan ed25519:… \
 //	    -disk /dev/sda=disk.img,serial=A1
 //
-// Called as modprobe by the kernel, it loads modules.
+// If the kernel starts it under the name modprobe, it loads a kernel module.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// run runs the agent as an ordinary process.
+// run runs the agent as an ordinary process that simulates a machine.
 func run(ctx context.Context, args []string) error {
 	var cfg agent.Config
 	sim := simulated{}

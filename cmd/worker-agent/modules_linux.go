@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// baseModules are always loaded: no device requests them, or the kernel requests them only when it
-// can no longer run modprobe.
+// baseModules are the modules that are always loaded: no device requests them, or the kernel requests them at a time when it
+// cannot run modprobe.
 var baseModules = []string{
 	"crc32c_intel", "crc32c_generic", "virtio_pci", "virtio_rng", "sd_mod", "efivarfs",
 	"nls_cp437", "nls_iso8859_1", "nls_utf8", "nls_ascii",
 }
 
-// ipmiModules returns the modules for the management controller, if the firmware's tables name one that
-// speaks IPMI. Firmware without ACPI's IPI0001 has no device that requests them.
+// ipmiModules returns the modules for a BMC with IPMI, if the SMBIOS tables of the firmware name one, otherwise nil. Only the
+// ACPI device IPI0001 would request these modules, and not every firmware has it.
 func ipmiModules() []string {
 	tables, err := os.ReadFile("/sys/firmware/dmi/tables/DMI")
 	if err != nil {
@@ -38,13 +38,13 @@ func ipmiModules() []string {
 	return []string{"ipmi_si", "ipmi_devintf"}
 }
 
-// moduleIndex has the modules of one kernel, from depmod's tables.
+// moduleIndex holds the modules of a kernel, as read from depmod's tables.
 type moduleIndex struct {
 	dir     string
-	depends map[string][]string // path → paths that are loaded before it, in depmod's order
+	depends map[string][]string // path → paths of the modules that it needs, in depmod's order: the last one is loaded first
 	paths   map[string]string   // name → path
-	soft    map[string][]string // name → names that should be loaded before it
-	aliases map[string][]alias  // by the part before the first ':'
+	soft    map[string][]string // name → names of modules to load before it, if possible
+	aliases map[string][]alias  // by bus: the part of an alias before the first ':'
 	mu      sync.Mutex
 	loaded  map[string]bool // by path
 }
@@ -59,8 +59,8 @@ func moduleDir() string {
 	return filepath.Join("/lib/modules", unix.ByteSliceToString(u.Release[:]))
 }
 
-// loadModuleIndex reads modules.dep, modules.alias and modules.softdep in dir. On an error, the
-// index is usable but may be empty.
+// loadModuleIndex reads modules.dep, modules.alias and modules.softdep in dir. If there is an error, the
+// index can still be used, but modules may be missing in it.
 func loadModuleIndex(dir string) (*moduleIndex, error) {
 	m := &moduleIndex{
 		dir: dir, depends: map[string][]string{}, paths: map[string]string{}, soft: map[string][]string{},
@@ -100,7 +100,7 @@ func eachLine(file string, do func(string)) error {
 	if err != nil {
 		return err
 	}
-	// Opened only for reading.
+	// Ignore the error: the file was only read.
 	defer func() { _ = f.Close() }()
 	s := bufio.NewScanner(f)
 	s.Buffer(nil, 1<<20)
@@ -115,7 +115,7 @@ func eachLine(file string, do func(string)) error {
 
 func underscored(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
-// moduleName returns the module name of a file: kernel/fs/x-y.ko → x_y.
+// moduleName returns the name of the module in a file: kernel/fs/x-y.ko → x_y.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(path.Base(file), ".ko")
 	return underscored(name)
@@ -127,8 +127,8 @@ func (m *moduleIndex) count() int {
 	return len(m.loaded)
 }
 
-// load loads the module with that name and the modules that it needs. A module that is not in this
-// system is not an error: it may be built into the kernel.
+// load loads a module, by its name, and the modules that it needs. It returns nil if the index has no such module, which
+// may be built into the kernel.
 func (m *moduleIndex) load(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,8 +143,8 @@ func (m *moduleIndex) loadLocked(name string, depth int) error {
 
 	var errs []error
 	for _, pre := range m.soft[name] {
-		// Any one of several providers may be enough (crc32c): loading the module itself fails if
-		// none is there.
+		// Ignore the error: one of several modules may be enough (crc32c). If all are missing, loading
+		// the module itself fails.
 		_ = m.loadLocked(pre, depth+1)
 	}
 
@@ -164,12 +164,12 @@ func (m *moduleIndex) insert(file string) error {
 	if err != nil {
 		return err
 	}
-	// Opened only for reading.
+	// Ignore the error: the file was only read.
 	defer func() { _ = f.Close() }()
 	m.loaded[file] = true
 	err = unix.FinitModule(int(f.Fd()), "", 0)
 
-	// ENODEV: the hardware of the module is missing.
+	// EEXIST: the module is loaded already. ENODEV: the machine has no hardware for it.
 	if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("loading %s: %w", path.Base(file), err)
 	}
@@ -188,7 +188,8 @@ func (m *moduleIndex) loadAlias(modalias string) error {
 	return errors.Join(errs...)
 }
 
-// modprobe handles the kernel's request for a module: -q -- NAME.
+// modprobe handles the kernel's request for a module, "modprobe -q -- NAME", and returns the exit code. NAME is the name or an
+// alias of a module.
 func modprobe(args []string) int {
 	if len(args) == 0 {
 		return 1
@@ -204,7 +205,7 @@ func modprobe(args []string) int {
 	return 0
 }
 
-// hotplug loads modules for present and new devices.
+// hotplug loads modules for the devices that exist at the start, and for those that appear later.
 type hotplug struct {
 	log  *slog.Logger
 	mods *moduleIndex
@@ -217,10 +218,10 @@ type hotplug struct {
 
 func newHotplug(log *slog.Logger, mods *moduleIndex) *hotplug {
 	h := &hotplug{log: log, mods: mods, seen: map[string]bool{}, last: time.Now(), sock: -1}
-	// Open the socket before the first scan, so that no device is missed.
+	// Open the socket before coldplug scans the devices, so that none is missed between the two.
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err == nil {
-		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // the default size is small, but works
+		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // ignore the error: the default size works, too
 		err = unix.Bind(s, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})
 	}
 	if err != nil {
@@ -231,7 +232,7 @@ func newHotplug(log *slog.Logger, mods *moduleIndex) *hotplug {
 	return h
 }
 
-// listen loads modules for devices that the kernel announces.
+// listen loads modules for each device that the kernel announces, until the socket fails.
 func (h *hotplug) listen() {
 	buf := make([]byte, 64<<10)
 	for h.sock >= 0 {
@@ -274,7 +275,7 @@ func (h *hotplug) want(modalias string) {
 	}
 }
 
-// coldplug loads the base modules and the modules for present devices.
+// coldplug loads the base modules, and the modules for the devices that exist already.
 func (h *hotplug) coldplug() {
 	for _, name := range slices.Concat(baseModules, ipmiModules()) {
 		if err := h.mods.load(name); err != nil {
@@ -282,9 +283,9 @@ func (h *hotplug) coldplug() {
 		}
 	}
 
-	for range 4 { // a bus may appear behind another bus
+	for range 4 { // repeat: the module of a bus may make a further bus appear
 		before := h.mods.count()
-		// A device whose modalias cannot be read needs no module.
+		// Skip a device whose modalias cannot be read.
 		_ = filepath.WalkDir("/sys/devices", func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.Name() == "modalias" {
 				if b, err := os.ReadFile(p); err == nil {
@@ -299,8 +300,8 @@ func (h *hotplug) coldplug() {
 	}
 }
 
-// settle waits until no device has appeared for a second, and up to 15 s for the first disk: the
-// server's decisions need the complete list of disks.
+// settle waits until no device has appeared for one second, because the server's decisions need the complete list of
+// disks. It waits at most 15 s for the first disk, and at most 30 s altogether.
 func (h *hotplug) settle() {
 	began := time.Now()
 	for time.Since(began) < 30*time.Second {
@@ -314,8 +315,8 @@ func (h *hotplug) settle() {
 	}
 }
 
-// anyDisk reports whether dir, the block devices in sysfs, has a disk on which a system can be
-// installed. An optical drive does not count: it appears long before a controller has found its
+// anyDisk reports whether dir, the directory of block devices in sysfs, has a disk on which a system can be
+// installed. Optical and floppy drives do not count: they appear long before a storage controller has found its
 // disks.
 func anyDisk(dir string) bool {
 	found, err := filepath.Glob(filepath.Join(dir, "*", "device"))

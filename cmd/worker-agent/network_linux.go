@@ -17,11 +17,11 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// network configures the interface with the address mac and starts a goroutine that renews its
-// lease. It waits for an address without a limit.
+// network configures the interface with the address mac by DHCP, and starts a goroutine that renews the
+// lease. It retries until it has an address, without a limit.
 func network(ctx context.Context, log *slog.Logger, mac string) {
 	if lo, err := netlink.LinkByName("lo"); err == nil {
-		_ = netlink.LinkSetUp(lo) // the agent does not need the loopback interface
+		_ = netlink.LinkSetUp(lo) // ignore the error: the agent does not need the loopback interface
 	}
 	for pause := 500 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		link, lease, err := configure(ctx, log, mac)
@@ -34,7 +34,7 @@ func network(ctx context.Context, log *slog.Logger, mac string) {
 	}
 }
 
-// configure makes one attempt.
+// configure makes one attempt to configure the interface with the address mac, and returns the interface and its lease.
 func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link, *nclient4.Lease, error) {
 	link, err := findLink(mac)
 	if err != nil {
@@ -59,9 +59,9 @@ func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link,
 	return link, lease, nil
 }
 
-// unplug sets all network cards down before the kernel shuts down its devices. Linux 6.1 was seen
-// to hang there: it waited for a virtio card that still received packets, but whose ring had been
-// torn down.
+// unplug sets all network cards down. Without it, Linux 6.1 was seen to hang while it shut down its devices: it
+// waited for a virtio card that still received packets, although the kernel had already removed the
+// card's ring.
 func unplug() {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -96,8 +96,8 @@ func findLink(mac string) (netlink.Link, error) {
 	return nil, fmt.Errorf("finding the interface %s: there are: %v", mac, there)
 }
 
-// awaitCarrier waits for the link, up to limit. Without a link, DHCP fails and configure is called
-// again.
+// awaitCarrier waits until the interface has a carrier, but at most for limit. It reports no error: without a carrier, DHCP
+// fails, and network calls configure again.
 func awaitCarrier(link netlink.Link, limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		l, err := netlink.LinkByIndex(link.Attrs().Index)
@@ -107,14 +107,14 @@ func awaitCarrier(link netlink.Link, limit time.Duration) {
 	}
 }
 
-// request gets a new lease, or renews old. Its vendor class differs from those of firmware, so that the server does not
-// take this request for another network boot.
+// request renews a lease, or gets a new one if old is nil. It sends a vendor class that no firmware uses, so that the
+// server does not mistake the request for another network boot.
 func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*nclient4.Lease, error) {
 	c, err := nclient4.New(link.Attrs().Name, nclient4.WithTimeout(2*time.Second), nclient4.WithRetry(4))
 	if err != nil {
 		return nil, fmt.Errorf("opening a socket for DHCP: %w", err)
 	}
-	// Closing the client does not release the lease.
+	// Close does not release the lease; ignore its error.
 	defer func() { _ = c.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -133,7 +133,7 @@ func request(ctx context.Context, link netlink.Link, old *nclient4.Lease) (*ncli
 	return lease, nil
 }
 
-// apply sets the address, routes and name servers of ack.
+// apply configures the interface with the address, MTU, routes and name servers of ack.
 func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	mask := ack.SubnetMask()
 	if mask == nil {
@@ -148,7 +148,7 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 
 	for _, h := range have {
 		if h.IPNet.String() != addr.IPNet.String() {
-			_ = netlink.AddrDel(link, &h) // a second address is better than none
+			_ = netlink.AddrDel(link, &h) // ignore the error: an additional address does no harm
 		}
 	}
 	if err := netlink.AddrReplace(link, addr); err != nil {
@@ -176,14 +176,14 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	return errors.Join(errs...)
 }
 
-// routesOf returns the routes of ack, for an interface with the address own.
+// routesOf returns the routes in ack for an interface with this address and subnet.
 func routesOf(ack *dhcpv4.DHCPv4, own *net.IPNet) (out []netlink.Route) {
 	add := func(dst *net.IPNet, gw net.IP) {
 		r := netlink.Route{Dst: dst, Gw: gw}
 		switch {
 		case gw == nil || gw.IsUnspecified():
 			r.Gw, r.Scope = nil, netlink.SCOPE_LINK
-		case !own.Contains(gw): // otherwise the kernel answers that the network is unreachable
+		case !own.Contains(gw): // without this flag the kernel refuses the route: network is unreachable
 			r.SetFlag(netlink.FLAG_ONLINK)
 		}
 		out = append(out, r)
@@ -199,8 +199,8 @@ func routesOf(ack *dhcpv4.DHCPv4, own *net.IPNet) (out []netlink.Route) {
 	return out
 }
 
-// keep renews the lease at half its time until ctx ends. If the server does not answer, the address
-// stays: an installation may be running.
+// keep renews the lease each time half of it has passed, and never returns. If the server does not answer, it
+// keeps the address, because an installation may be running.
 func keep(ctx context.Context, log *slog.Logger, link netlink.Link, lease *nclient4.Lease) {
 	for {
 		half := lease.ACK.IPAddressLeaseTime(time.Hour) / 2

@@ -14,8 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
-// Partitions implements agent.Filesystems without loop devices: each partition is copied to a file
-// next to the disk's file.
+// Partitions implements agent.Filesystems without loop devices: it copies each partition to a file
+// next to the file of the disk.
 func (s simulated) Partitions(_ context.Context, path string) ([]filesys.Partition, error) {
 	found, err := s.disks.Partitions(path)
 	if err != nil {
@@ -33,8 +33,8 @@ func (s simulated) Partitions(_ context.Context, path string) ([]filesys.Partiti
 	return parts, nil
 }
 
-// Mount implements agent.Filesystems without mounting: debugfs(8) extracts the file system into a
-// directory, and mke2fs(8) rebuilds it from there.
+// Mount implements agent.Filesystems without a mount: debugfs(8) extracts the file system to a
+// directory, and at the unmount mke2fs(8) builds the file system again from that directory.
 func (s simulated) Mount(ctx context.Context, device, fstype string, readOnly bool) (string, func() error, error) {
 	if fstype != "ext4" {
 		return "", nil, fmt.Errorf("mounting %s: a simulated machine has no driver for %s", device, fstype)
@@ -80,12 +80,12 @@ func (s simulated) Grow(ctx context.Context, device, fstype string, _ int64) err
 	return found.store()
 }
 
-// find returns the partition with its copy at device.
+// find returns the partition whose copy is the file device.
 func (s simulated) find(device string) (simulatedPartition, error) {
 	for _, d := range s.disks {
 		parts, err := s.disks.Partitions(d.Path)
 		if err != nil {
-			continue // the partition cannot be on an unreadable disk
+			continue // if the disk cannot be read, none of its partitions was copied
 		}
 		for _, f := range parts {
 			if p := (simulatedPartition{f}); p.path() == device {
@@ -96,19 +96,19 @@ func (s simulated) find(device string) (simulatedPartition, error) {
 	return simulatedPartition{}, errors.New("there is no such partition")
 }
 
-// simulatedPartition is a partition that is copied to a file next to the disk's file.
+// simulatedPartition is a partition with a copy in a file next to the file of the disk.
 type simulatedPartition struct{ disk.FilePartition }
 
 // path returns the path of the copy.
 func (p simulatedPartition) path() string { return fmt.Sprintf("%s.p%d", p.File, p.Number) }
 
-// load copies the partition from the disk.
+// load writes the content of the partition to the copy.
 func (p simulatedPartition) load() error {
 	disk, err := os.Open(p.File)
 	if err != nil {
 		return err
 	}
-	// Opened only for reading.
+	// Ignore the error: the file was only read.
 	defer func() { _ = disk.Close() }()
 	copied, err := os.Create(p.path())
 	if err != nil {
@@ -118,7 +118,7 @@ func (p simulatedPartition) load() error {
 	return errors.Join(err, copied.Close())
 }
 
-// rebuild creates a file system from dir and writes it to the disk.
+// rebuild creates a new file system with the files in dir and the old label, and writes it to the partition.
 func (p simulatedPartition) rebuild(dir string) error {
 	old, err := os.Open(p.path())
 	if err != nil {
@@ -131,7 +131,7 @@ func (p simulatedPartition) rebuild(dir string) error {
 		return err
 	}
 
-	// mke2fs creates lost+found itself.
+	// Remove lost+found, because mke2fs creates it.
 	if err := os.RemoveAll(filepath.Join(dir, "lost+found")); err != nil {
 		return err
 	}
@@ -142,13 +142,13 @@ func (p simulatedPartition) rebuild(dir string) error {
 	return p.store()
 }
 
-// store writes the copy back to the disk.
+// store writes the copy back to the partition.
 func (p simulatedPartition) store() error {
 	made, err := os.Open(p.path())
 	if err != nil {
 		return err
 	}
-	// Opened only for reading.
+	// Ignore the error: the file was only read.
 	defer func() { _ = made.Close() }()
 	disk, err := os.OpenFile(p.File, os.O_WRONLY, 0)
 	if err != nil {

@@ -12,28 +12,28 @@ import (
 	"strings"
 )
 
-// architectures are what the image can be for: the name in OCI, and where
-// Debian's loader looks for libraries without configuration.
+// architectures maps the machine types for which an image can be made to the name of the
+// architecture in OCI and to the directory in which Debian's loader looks for libraries.
 var architectures = map[elf.Machine]struct{ name, triplet string }{
 	elf.EM_X86_64:  {"amd64", "x86_64-linux-gnu"},
 	elf.EM_AARCH64: {"arm64", "aarch64-linux-gnu"},
 }
 
-// closure finds the libraries that programs load, in the root filesystem
-// root, and the loader that they name.
+// closure collects the libraries that programs load, and the loader that they name, from
+// the root filesystem root.
 type closure struct {
 	root  string
 	arch  elf.Machine
-	found map[string]string // path in the image → file
+	found map[string]string // path in the image → file on this host
 }
 
-// add adds what program needs. All programs have to be of one architecture.
+// add adds the loader and the libraries that program needs. All programs must have the same architecture.
 func (c *closure) add(program string) error {
 	f, err := elf.Open(program)
 	if err != nil {
 		return fmt.Errorf("reading program %q: %w", program, err)
 	}
-	defer f.Close() // only read from
+	defer f.Close() // ignore the error: the file was only read
 	if _, ok := architectures[f.Machine]; !ok {
 		return fmt.Errorf("program %q is for %s: the image can be for amd64 and arm64", program, f.Machine)
 	}
@@ -84,8 +84,8 @@ func (c *closure) add(program string) error {
 	return nil
 }
 
-// find returns where in the image a library belongs, the first of the places
-// where the loader looks, and the file that it is here.
+// find returns the path of a library in the image, in the first directory in
+// which the loader looks, and the library's file on this host.
 func (c *closure) find(name string) (at, file string, err error) {
 	if strings.ContainsRune(name, '/') {
 		return "", "", fmt.Errorf("library %q is named by its path", name)

@@ -3,7 +3,7 @@ package main
 import (
 	"archive/tar"
 	"compress/gzip"
-	_ "crypto/sha256" // the digests' algorithm
+	_ "crypto/sha256" // the algorithm of digest.Canonical
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -22,22 +22,23 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// source names the parts of an image.
+// source describes the inputs of an image.
 type source struct {
-	Bin     string // ingot, ipxe/, agentos/
+	Bin     string // directory with ingot, ipxe/ and agentos/
 	Root    string // root filesystem of the host: libraries, ipmitool, certificates
 	Name    string // NAME:TAG
 	Version string
 }
 
-// built is an image.
+// built describes a finished image.
 type built struct {
 	File, Platform string
 	Digest         digest.Digest
 	Size           int64
 }
 
-// dockerManifest is what "docker load" reads if the engine does not support the OCI layout, as on many NAS.
+// dockerManifest is an entry of manifest.json, which "docker load" reads if the engine does not support the OCI layout, as on
+// many NAS.
 type dockerManifest struct {
 	Config   string
 	RepoTags []string
@@ -46,29 +47,29 @@ type dockerManifest struct {
 
 // entry is a file or a directory of a layer.
 type entry struct {
-	file string // on the host; "" for content
+	file string // source file on this host; "": the content is text
 	text string
 	mode int64
 	dir  bool
-	own  bool // of the image's user, not of root
-	caps bool // the program carries the server's capabilities
+	own  bool // owned by the image's user, not by root
+	caps bool // the program has fileCapabilities
 }
 
-// user is the id of the user and the group that the image runs as.
+// user is the uid and the gid of the processes in the image.
 const user = 65532
 
-// capabilityRecord is where a tar archive has the capabilities of a file. fileCapabilities are NET_BIND_SERVICE and NET_RAW, permitted
-// and effective, as the kernel stores them (struct vfs_cap_data, revision 2). The kernel does not start a program without all of them
-// in its container's limits.
+// capabilityRecord is the PAX record for the capabilities of a file in a tar archive. fileCapabilities is the value:
+// NET_BIND_SERVICE and NET_RAW, permitted and effective, as the kernel stores them (struct vfs_cap_data, revision 2). The
+// kernel refuses to start the program in a container that lacks one of these capabilities.
 const (
 	capabilityRecord = "SCHILY.xattr.security.capability"
 	fileCapabilities = "\x01\x00\x00\x02\x00\x24\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 )
 
-// epoch is the time of all files, so that equal inputs give equal bytes.
+// epoch is the modification time of all files, so that the same inputs give the same bytes.
 var epoch = time.Unix(0, 0).UTC()
 
-// build makes the image in an empty directory.
+// build makes the image in dir, which must be empty.
 func build(s source, dir string) (built, error) {
 	system, arch, err := s.system()
 	if err != nil {
@@ -145,7 +146,7 @@ func build(s source, dir string) (built, error) {
 	return built{File: out, Digest: top.Digest, Platform: im.OS + "/" + im.Architecture, Size: st.Size()}, nil
 }
 
-// nameAnnotations returns the annotations by which engines name the image NAME:TAG.
+// nameAnnotations returns the annotations from which container engines take the image's name, NAME:TAG.
 func nameAnnotations(name string) (map[string]string, error) {
 	_, tag, ok := strings.Cut(name, ":")
 	if !ok {
@@ -157,7 +158,7 @@ func nameAnnotations(name string) (map[string]string, error) {
 	}, nil
 }
 
-// addIndexes adds the documents by which an engine finds the manifest: OCI's, and Docker's.
+// addIndexes adds the documents by which an engine finds the manifest top: those of the OCI layout, and docker.
 func addIndexes(documents map[string][]byte, top oci.Descriptor, docker dockerManifest) (err error) {
 	index := oci.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: oci.MediaTypeImageIndex, Manifests: []oci.Descriptor{top},
@@ -174,7 +175,7 @@ func addIndexes(documents map[string][]byte, top oci.Descriptor, docker dockerMa
 	return nil
 }
 
-// newImageConfig returns the configuration of the image, without its layers.
+// newImageConfig returns the configuration of the image, without layers.
 func newImageConfig(architecture, version string) oci.Image {
 	return oci.Image{
 		Created: &epoch, Platform: oci.Platform{Architecture: architecture, OS: "linux"}, RootFS: oci.RootFS{Type: "layers"},
@@ -190,13 +191,13 @@ func newImageConfig(architecture, version string) oci.Image {
 	}
 }
 
-// blob is where the archive has the blob with that digest.
+// blob returns the path, in the archive, of the blob with the digest d.
 func blob(d digest.Digest) string {
 	return path.Join(oci.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
 }
 
-// writeLayer writes a packed layer and returns its descriptor and the digest
-// of what is in it.
+// writeLayer writes a gzipped layer. It returns the layer's descriptor and the
+// digest of the uncompressed layer.
 func writeLayer(file string, entries map[string]entry) (d oci.Descriptor, diff digest.Digest, err error) {
 	f, err := os.Create(file)
 	if err != nil {
@@ -217,7 +218,7 @@ func writeLayer(file string, entries map[string]entry) (d oci.Descriptor, diff d
 	return d, plain.Digest(), err
 }
 
-// withParents adds the directories that entries lie in.
+// withParents returns entries and the directories above them.
 func withParents(entries map[string]entry) map[string]entry {
 	out := maps.Clone(entries)
 	for name := range entries {
@@ -231,7 +232,7 @@ func withParents(entries map[string]entry) map[string]entry {
 	return out
 }
 
-// writeTar writes entries in the order of their names, without any time.
+// writeTar writes entries sorted by name, with the time epoch.
 func writeTar(w io.Writer, entries map[string]entry) error {
 	t := tar.NewWriter(w)
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
@@ -272,7 +273,7 @@ func writeEntry(t *tar.Writer, name string, e entry) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // ignore the error: the file was only read
 	st, err := f.Stat()
 	if err != nil {
 		return err
@@ -286,11 +287,11 @@ func writeEntry(t *tar.Writer, name string, e entry) error {
 		return err
 	}
 
-	_, err = io.Copy(t, f) // a file that grows or shrinks during this is an error of the archive
+	_, err = io.Copy(t, f) // if the size of the file changes, the archive returns an error
 	return err
 }
 
-// writeArchive puts documents and blobs into one file.
+// writeArchive writes documents and blobs to a tar archive. Keys are paths in the archive.
 func writeArchive(file string, documents map[string][]byte, blobs map[string]string) (err error) {
 	entries := map[string]entry{}
 	for name, b := range documents {
@@ -308,7 +309,7 @@ func writeArchive(file string, documents map[string][]byte, blobs map[string]str
 	return writeTar(f, withParents(entries))
 }
 
-// system returns the layer of the host's files.
+// system returns the layer with the files from the root filesystem, and the image's architecture.
 func (s source) system() (map[string]entry, elf.Machine, error) {
 	ipmitool := filepath.Join(s.Root, "usr/bin/ipmitool")
 	c := &closure{root: s.Root, found: map[string]string{}}
@@ -331,7 +332,7 @@ func (s source) system() (map[string]entry, elf.Machine, error) {
 		"tmp":               {dir: true, mode: 0o1777},
 	}
 
-	// Without these ipmitool prints warnings, and image servers with https cannot be verified.
+	// Without the first file ipmitool prints warnings; without the second, no https server can be verified.
 	for _, name := range []string{"usr/share/misc/enterprise-numbers.txt", "etc/ssl/certs/ca-certificates.crt"} {
 		out[name] = entry{file: filepath.Join(s.Root, name), mode: 0o644}
 	}
@@ -346,7 +347,7 @@ func (s source) system() (map[string]entry, elf.Machine, error) {
 	return out, c.arch, nil
 }
 
-// boot returns the layer of the files that machines load, in the folders where "ingot init" looks for them.
+// boot returns the layer with the files that machines load, in the directories in which "ingot init" looks for them.
 func (s source) boot() (map[string]entry, error) {
 	out := map[string]entry{}
 	for _, f := range []struct{ from, to string }{

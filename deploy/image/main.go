@@ -1,7 +1,7 @@
-// Command image makes a container image of what "make build" has made, without
-// a network and without a container engine: the server, the libraries that it
-// and ipmitool load, ipmitool, certificates of authorities, boot loaders and
-// the agent's system. The same files give the same bytes.
+// Command image makes a container image from the output of "make build", without
+// a network and without a container engine. The image holds the server, ipmitool,
+// the libraries that both load, CA certificates, boot loaders and the agent's
+// system. The same files give the same bytes.
 //
 //	go run ./deploy/image -bin bin -out bin/ingot.oci.tar # an OCI layout that "docker load" reads as well
 package main
@@ -30,12 +30,12 @@ func run(s source, out string, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected arguments %q", args)
 	}
-	// The image appears under its name only when it is complete.
+	// Build in a temporary directory, so that the output file appears only when the image is complete.
 	tmp, err := os.MkdirTemp(filepath.Dir(out), ".image-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp) // scratch
+	defer os.RemoveAll(tmp) // ignore the error: the files are temporary
 	built, err := build(s, tmp)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Command release makes what a release has in addition to the programs: manual pages and shell completions of the command line, the
-// list of what the programs consist of, and the signature of the checksums. The same inputs give the same bytes.
+// Command release makes the files of a release other than the programs: manual pages, shell completions, the software bill
+// of materials, and the signature of the checksums. The same inputs give the same bytes.
 //
 //	go run ./deploy/release manual -version V -seconds S DIR
 //	go run ./deploy/release sbom -version V -seconds S [-packages LIST]... -out FILE PROGRAM...

@@ -14,13 +14,13 @@ import (
 	"github.com/ingotmetal/ingot/internal/cli/host"
 )
 
-// writeManual writes one manual page for each command, and the completions of bash, zsh and fish.
+// writeManual writes a manual page for each command, and shell completions for bash, zsh and fish, to dir.
 func writeManual(version string, made time.Time, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 
-	// The defaults of the service, and not those of the user who makes the release.
+	// Show the default paths of the system service, and not of the user who makes the release.
 	if err := errors.Join(os.Setenv("XDG_CONFIG_HOME", "/etc"), os.Setenv("XDG_STATE_HOME", "/var/lib")); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func writeManual(version string, made time.Time, dir string) error {
 	return nil
 }
 
-// omitTime leaves out the line in which a manual page says when it was made.
+// omitTime makes the manual pages of cmd and its subcommands omit the line with the time of generation.
 func omitTime(cmd *cobra.Command) {
 	cmd.DisableAutoGenTag = true
 	for _, c := range cmd.Commands() {

@@ -277,7 +277,7 @@ func TestS43SBOM(t *testing.T) {
 
 	f, err := os.Open(out)
 	require.NoError(t, err)
-	defer f.Close() // only read from
+	defer f.Close() // ignore the error: the file was only read
 	var bom cyclonedx.BOM
 	require.NoError(t, cyclonedx.NewBOMDecoder(f, cyclonedx.BOMFileFormatJSON).Decode(&bom))
 	find := func(name string) cyclonedx.Component {

@@ -18,8 +18,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeSBOM writes what the programs consist of, as the programs themselves name it, and the Debian packages in the lists: files
-// with one name of a .deb file in each line.
+// writeSBOM writes a software bill of materials (CycloneDX) to out. It lists the Go modules in the build information of the
+// programs, and the Debian packages in lists: files with the name of one .deb file per line.
 func writeSBOM(version string, made time.Time, programs, lists []string, out string) error {
 	bom, err := newSBOM(version, made, programs, lists)
 	if err != nil {
@@ -31,8 +31,8 @@ func writeSBOM(version string, made time.Time, programs, lists []string, out str
 }
 
 func newSBOM(version string, made time.Time, programs, lists []string) (*cyclonedx.BOM, error) {
-	parts := map[string]cyclonedx.Component{} // by reference
-	needs := map[string][]string{}            // reference → references
+	parts := map[string]cyclonedx.Component{} // by BOM reference
+	needs := map[string][]string{}            // BOM reference → references of its dependencies
 	for _, file := range programs {
 		p := cyclonedx.Component{
 			BOMRef: "program:" + filepath.Base(file), Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(file), Version: version,
@@ -78,7 +78,7 @@ func newSBOM(version string, made time.Time, programs, lists []string) (*cyclone
 	return bom, nil
 }
 
-// readModules returns the modules in the build information of a program, and the Go release.
+// readModules returns the modules in the build information of a program, and Go's standard library as "std".
 func readModules(file string) (out []cyclonedx.Component, err error) {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
@@ -107,7 +107,7 @@ func hashes(file string) (*[]cyclonedx.Hash, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // only read from
+	defer f.Close() // ignore the error: the file was only read
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
 		return nil, err
@@ -115,13 +115,13 @@ func hashes(file string) (*[]cyclonedx.Hash, error) {
 	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: fmt.Sprintf("%x", sum.Sum(nil))}}, nil
 }
 
-// readPackages reads a list of .deb files, NAME_VERSION_ARCHITECTURE.deb, with a colon in VERSION written as %3a.
+// readPackages reads a list with one file name NAME_VERSION_ARCHITECTURE.deb per line. A colon in VERSION is written as %3a.
 func readPackages(list string) (out []cyclonedx.Component, err error) {
 	f, err := os.Open(list)
 	if err != nil {
 		return nil, fmt.Errorf("reading the list of Debian packages: %w", err)
 	}
-	defer f.Close() // only read from
+	defer f.Close() // ignore the error: the file was only read
 
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {

@@ -10,7 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
-// sign writes file.minisig, which "minisign -V" and "ingot image add --signature" verify. key is the file of a minisign key.
+// sign signs a file and writes the signature next to it, to FILE.minisig. key is the path of the minisign key. "minisign
+// -V" and "ingot image add --signature" can verify it. password decrypts an encrypted key.
 func sign(version, key, password, file string) error {
 	text, err := durablefile.ReadPrivate(key)
 	if err != nil {
@@ -31,13 +32,13 @@ func sign(version, key, password, file string) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close() // only read from
+	defer in.Close() // ignore the error: the file was only read
 	content := minisign.NewReader(in)
 	if _, err := io.Copy(io.Discard, content); err != nil {
 		return err
 	}
 
-	// The trusted comment is signed as well. It has no time of signing, so that the same release has the same signature.
+	// The signature covers the trusted comment, too. Put no time into it, so that the same release has the same signature.
 	signature := content.SignWithComments(private, "Ingot "+version, "signature of Ingot "+version)
 	return os.WriteFile(file+".minisig", signature, 0o644)
 }

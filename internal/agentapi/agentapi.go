@@ -1,6 +1,6 @@
-// Package agentapi is the interface for agents: they redeem the claim of their boot, fetch
-// work and images, and report. It needs its own TLS listener, whose key the boot script
-// pins.
+// Package agentapi serves the HTTP API for agents. An agent redeems the claim of its boot, which gives it a token, then
+// fetches work and images and sends reports. The API needs its own TLS listener: the boot script pins the key of the
+// listener.
 package agentapi
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 )
 
-// New returns the routes.
+// New returns the handler of all routes.
 func New(c Config) http.Handler {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = 2 * time.Second
@@ -22,7 +22,7 @@ func New(c Config) http.Handler {
 	if c.SecretsFor <= 0 {
 		c.SecretsFor = time.Hour
 	}
-	// Agents are not trusted until authenticated: limit what they can make the server log.
+	// Requests without a valid token can also cause log lines: limit their rate.
 	c.Log = slog.New(quietlog.Handler(c.Log.Handler(), c.Now))
 	s := &server{Config: c}
 

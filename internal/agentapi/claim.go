@@ -18,9 +18,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// deriveToken derives the bearer token of the agent that redeemed the claim of o's boot with
-// nonce. It is deterministic, so a lost answer can be repeated although only the token's
-// hash is stored.
+// deriveToken returns the bearer token of the agent that has redeemed the claim of a boot with nonce. The same
+// arguments give the same token, so a lost answer can be repeated although only the hash of the token is stored.
 func deriveToken(claimKey []byte, o inventory.Owner, boot int, nonce string) string {
 	m := hmac.New(sha256.New, claimKey)
 	fmt.Fprintf(m, "token\x00%s\x00%s\x00%d\x00%d\x00%s", o.Machine, o.Run, o.Epoch, boot, nonce)
@@ -28,8 +27,8 @@ func deriveToken(claimKey []byte, o inventory.Owner, boot int, nonce string) str
 	return base64.RawURLEncoding.EncodeToString(m.Sum(nil))
 }
 
-// claim redeems the claim of a boot. A wrong, a closed and an unknown claim get the same
-// answer after the same work (security S3).
+// claim redeems the claim of a boot and returns the token of the agent. A wrong claim, a claim that has expired and a
+// claim for an unknown machine get the same answer after the same work (security S3).
 func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, error) {
 	if b, err := hex.DecodeString(h.Nonce); err != nil || len(b) < 16 || len(b) > 64 {
 		return action.Welcome{}, inventory.Invalid("nonce", "", "is not 128 to 512 bits in hex")
@@ -55,7 +54,8 @@ func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, err
 	return s.redeem(ctx, g, h)
 }
 
-// redeem returns the agent's token.
+// redeem stores that the agent has redeemed the claim, and returns its token. If another agent has redeemed the claim,
+// the answer is 409.
 func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) (action.Welcome, error) {
 	now := s.Now()
 	tokenFor := func(nonce string) string { return deriveToken(s.ClaimKey, g.Owner, g.Boot, nonce) }
@@ -86,8 +86,8 @@ func refuseClaim(text string) error {
 	return httpapi.Refuse(http.StatusConflict, "claim-conflict", text, "")
 }
 
-// checkProtocol refuses an agent with another protocol version, and says which side is
-// older.
+// checkProtocol returns an error if the agent's protocol version differs from the server's. The error states which side
+// is older.
 func checkProtocol(protocol int) error {
 	switch {
 	case protocol < action.Protocol:
@@ -102,9 +102,9 @@ func checkProtocol(protocol int) error {
 	return nil
 }
 
-// checkHardware refuses hardware that cannot be the machine of g: it reports network
-// interfaces, and the inventory has none of them. The boot's agent then loses its token, and
-// an event makes the run ask the operator.
+// checkHardware refuses an agent whose hardware cannot be the machine of the grant: the agent reports MAC addresses,
+// and the inventory has none of them for the machine. The token of this boot is then revoked, and an event makes the
+// run ask the operator.
 func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.Hello) error {
 	m, err := s.Stores.Machines.Machine(ctx, g.Machine)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -129,8 +129,7 @@ func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.
 	return refuseClaim("the hardware is not the machine's")
 }
 
-// isOf reports whether h may come from m: it reports one of m's MAC addresses, or none at
-// all.
+// isOf reports whether h may come from the machine m: h contains one of its MAC addresses, or no MAC address at all.
 func isOf(m inventory.Machine, h action.Hello) bool {
 	macs := []string{h.MAC}
 	for _, n := range h.Facts.NICs {

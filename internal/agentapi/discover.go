@@ -11,12 +11,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// discoverEvery is how often the agent of an unknown machine reports, in seconds.
+// discoverEvery is the interval, in seconds, at which the agent of an unknown machine must report.
 const discoverEvery = 60
 
-// discover stores the hardware of an unknown machine. It is an unknown path for everyone else: for
-// a MAC and a source address that DHCP has not admitted together (security S3, S7). Reports are limited
-// by address before the body is read, and by MAC.
+// discover stores the hardware of an unknown machine. It returns 404 unless Discovery.Guest accepts the reported MAC
+// together with the source address of the request (security S3, S7). The rate is limited per source address, before the
+// body is read, and per MAC.
 func (s *server) discover(c *gin.Context) {
 	source, addrErr := netip.ParseAddrPort(c.Request.RemoteAddr)
 	address := source.Addr().Unmap()

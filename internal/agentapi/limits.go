@@ -11,17 +11,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// onceLog remembers which boots were logged, because a client that has captured a claim
-// decides how often it sends it.
+// onceLog remembers which log lines were written for which boot. Without it, a client that has captured a claim could
+// cause a line per request.
 type onceLog struct {
 	mu    sync.Mutex
 	lines map[string]struct{}
 }
 
-// maxLogged limits how many boots onceLog remembers.
+// maxLogged limits how many lines onceLog remembers. When there are more, it forgets all.
 const maxLogged = 4096
 
-// first reports whether the boot of g was not logged before.
+// first reports whether line was not logged for the boot of g before, and remembers it.
 func (l *onceLog) first(g inventory.Grant, line string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,32 +36,34 @@ func (l *onceLog) first(g inventory.Grant, line string) bool {
 }
 
 const (
-	// discoverPause is how long reports of a guest, and of its address, are refused after one.
+	// discoverPause is how long further reports from a MAC, or from a source address, are refused after a report.
 	discoverPause = 30 * time.Second
-	// maxReported is how many guests and addresses are remembered for that.
+	// maxReported is how many MACs and source addresses are remembered. While all of them are recent, reports from new
+	// ones are refused.
 	maxReported = 4096
 )
 
-// reported is when guests have reported last, by MAC and by source address.
+// reported holds when unknown machines have reported last, by MAC and by source address.
 type reported struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
-// isRecent reports whether a MAC or an address has reported a short time ago.
+// isRecent reports whether the MAC or source address key has reported within discoverPause.
 func (r *reported) isRecent(key string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.isRecentLocked(key, now)
 }
 
-// isRecentLocked is isRecent with r.mu locked. After the clock was set back, no report is recent.
+// isRecentLocked is isRecent for a caller that holds r.mu. A report with a time in the future, from before the clock
+// was set back, is not recent.
 func (r *reported) isRecentLocked(key string, now time.Time) bool {
 	last, ok := r.last[key]
 	return ok && !now.Before(last) && now.Sub(last) < discoverPause
 }
 
-// begin remembers a report. It returns false if it must be refused.
+// begin remembers a report and returns true, or returns false if the report must be refused.
 func (r *reported) begin(mac, source string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

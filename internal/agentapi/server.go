@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// AgentStore holds agents: the redeemed claims of their boots, and their tokens.
+// AgentStore holds the agents: which claims were redeemed, and the hashes of the tokens.
 type AgentStore interface {
 	Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error)
 	ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string, facts json.RawMessage) error
@@ -28,12 +28,12 @@ type MachineStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 }
 
-// GrantStore holds which run owns a machine.
+// GrantStore holds the grants: which run owns a machine.
 type GrantStore interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 }
 
-// WorkStore holds the work of agents and receives their results.
+// WorkStore holds the attempts that are assigned to agents, and stores their results.
 type WorkStore interface {
 	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
 	Delivered(ctx context.Context, o inventory.Owner, k action.Key) error
@@ -41,7 +41,7 @@ type WorkStore interface {
 	Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error)
 }
 
-// ChangeStore reports writes about a machine.
+// ChangeStore notifies its watchers of writes about a machine.
 type ChangeStore interface {
 	Watch(machine string) (ch <-chan struct{}, cancel func())
 }
@@ -51,7 +51,8 @@ type ImageStore interface {
 	Image(ctx context.Context, name string) (inventory.Image, error)
 }
 
-// Stores is what agents read and write; inventory/sqlite implements it all.
+// Stores holds the interfaces to the inventory that the routes read and write. Package inventory/sqlite implements all
+// of them.
 type Stores struct {
 	Agents   AgentStore
 	Changes  ChangeStore
@@ -61,43 +62,43 @@ type Stores struct {
 	Work     WorkStore
 }
 
-// Config is what the agents' interface needs. Everything except the durations is required.
+// Config holds the dependencies of the agent API. All fields are required except the durations and Discovery.
 type Config struct {
 	Stores   Stores
 	Agents   *engine.Agents
-	Stopping <-chan struct{} // closed when long polls must end
-	// ClaimKey derives claims and agent tokens; the boot servers use the same key.
+	Stopping <-chan struct{} // closed when the server stops; long polls then end
+	// ClaimKey is the key from which claims and agent tokens are derived. The boot servers must use the same key.
 	ClaimKey []byte
 	// OpenImage opens the file of an image; see imagefile.Files.
 	OpenImage func(i inventory.Image) (*os.File, error)
 	Guard     *guard.Guard
 	Log       *slog.Logger
 	Now       func() time.Time
-	// Heartbeat is how often agents call, in whole seconds; 0 means 2 s.
+	// Heartbeat is the interval of the agents' heartbeats, in whole seconds; 0 means 2 s.
 	Heartbeat time.Duration
-	// SecretsFor is how long an agent's claim opens the secrets window; 0 means 1 h.
+	// SecretsFor is how long the secrets window is open after an agent has redeemed its claim; 0 means 1 h.
 	SecretsFor time.Duration
-	// Discovery is zero if no unknown machine is discovered.
+	// Discovery is zero if unknown machines are not discovered.
 	Discovery Discovery
 }
 
 // Discovery receives the reports of unknown machines.
 type Discovery struct {
-	// Guest reports whether DHCP has given this address to this unknown MAC.
+	// Guest reports whether mac belongs to an unknown machine that uses this address during its discovery.
 	Guest func(ctx context.Context, mac string, address netip.Addr) bool
-	// Report stores the hardware of an unknown machine. It returns the machine's name if the
-	// machine is in the inventory now.
+	// Report stores the hardware of an unknown machine. It returns the name of the machine if it has been added to the
+	// inventory, otherwise "".
 	Report func(ctx context.Context, mac string, facts action.Facts) (machine string, err error)
 }
 
-// server answers agents.
+// server handles the requests of agents.
 type server struct {
 	Config
 	logged   onceLog
 	reported reported
 }
 
-// Limits of what an agent may send, in bytes.
+// Limits of the agents' request bodies and of the message in a report, in bytes.
 const (
 	maxHello     = action.MaxHello // security S7
 	maxHeartbeat = 64 << 10
@@ -105,10 +106,11 @@ const (
 	maxMessage   = 8 << 10
 )
 
-// bodyTime is how long the body of an agent's request may take.
+// bodyTime limits the time to receive the body of an agent's request.
 const bodyTime = 30 * time.Second
 
-// lenientBody is the body of an agent's request; the agent may run the next release.
+// lenientBody returns the Body for an agent's request. Unknown fields are ignored, because the agent may be of a newer
+// release than the server.
 func lenientBody(limit int64) httpapi.Body {
 	return httpapi.Body{Limit: limit, Lenient: true, Within: bodyTime}
 }

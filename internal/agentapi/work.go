@@ -20,15 +20,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// agentKey is the key of the agent in a request's context.
+// agentKey is the context key under which authenticate stores the agent.
 type agentKey struct{}
 
 func agentOf(ctx context.Context) inventory.Agent { return ctx.Value(agentKey{}).(inventory.Agent) }
 
-// authenticate finds the agent of the request's token, or answers with an error. 401: the
-// token is unknown (this site may have lost its data). 403: the token was revoked while its
-// run continues (because of a second agent for the boot, or a later boot). On both the agent
-// stops writing, stays up and keeps asking. 410 only if the grant says that its run has ended.
+// authenticate stores the agent with the request's token in the context, or ends the request with an error. 401 means
+// that the token is unknown; this server may have lost its data. 403 means that the token was revoked while the run
+// continues, because of a second agent for the boot or because of a later boot. After both, the agent stops writing but
+// stays up and keeps asking. 410 means that the run has ended or no longer owns the machine, according to the grant.
 func (s *server) authenticate(c *gin.Context) {
 	a, err := s.findAgent(c)
 	if err != nil {
@@ -65,8 +65,8 @@ func unauthorized(text string) error {
 	return httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, text, "")
 }
 
-// refuseAgent maps the store's errors for agents: fenced means that the run has ended,
-// conflict that the token was revoked.
+// refuseAgent returns the error for an agent. ErrConflict, which means that the token was revoked, becomes 403.
+// ErrFenced, which means that the run has ended, becomes 410.
 func refuseAgent(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrConflict):
@@ -81,10 +81,10 @@ func refuseAgent(err error) error {
 	return err
 }
 
-// maxWait limits how long a poll may wait.
+// maxWait limits how long a request for work may wait.
 const maxWait = time.Minute
 
-// next holds the request until there is an assignment.
+// next returns the agent's assignment. It waits for one as long as the query parameter wait allows, then returns 204.
 func (s *server) next(c *gin.Context) {
 	wait, err := parseWait(c.Query("wait"))
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *server) next(c *gin.Context) {
 		return
 	}
 	a := agentOf(c.Request.Context())
-	// Subscribe before the first look, so that no assignment is missed.
+	// Watch before the first look, so that no assignment is missed.
 	changed, cancel := s.Stores.Changes.Watch(a.Machine)
 	defer cancel()
 	deadline := time.NewTimer(wait)
@@ -124,7 +124,7 @@ func (s *server) next(c *gin.Context) {
 	}
 }
 
-// findWork returns the assignment of a, if any, and records its delivery.
+// findWork returns the next assignment of an agent, if there is one, and records that it was delivered.
 func (s *server) findWork(c *gin.Context, a inventory.Agent) (work action.Assignment, found bool, err error) {
 	ctx := c.Request.Context()
 	next, err := s.Stores.Work.NextAssignment(ctx, a.Owner)
@@ -134,7 +134,7 @@ func (s *server) findWork(c *gin.Context, a inventory.Agent) (work action.Assign
 	if err != nil {
 		return work, false, refuseAgent(err)
 	}
-	// An assignment of an earlier boot is void: that boot's agent is gone.
+	// An assignment for another boot is not for this agent.
 	if next.Boot != 0 && next.Boot != a.Boot {
 		return work, false, nil
 	}
@@ -153,7 +153,7 @@ func (s *server) findWork(c *gin.Context, a inventory.Agent) (work action.Assign
 	return work, true, nil
 }
 
-// parseWait parses "30" or "30s".
+// parseWait parses a duration such as "30s", or "30" for seconds. It returns 0 for "", and at most maxWait.
 func parseWait(v string) (time.Duration, error) {
 	if v == "" {
 		return 0, nil
@@ -170,8 +170,8 @@ func parseWait(v string) (time.Duration, error) {
 	return min(max(d, 0), maxWait), nil
 }
 
-// report receives a result. When it answers 204, the result is on disk. The store's notifier
-// wakes the pump.
+// report stores the result of an attempt. It returns 204 only after the result is on disk. The write to the store wakes
+// the engine's Pump, which sends the result to the run.
 func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, error) {
 	a := agentOf(ctx)
 	if r.Key.Epoch != a.Epoch {
@@ -182,9 +182,9 @@ func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, er
 		return httpapi.Empty{}, err
 	}
 
-	// The end of a log says what went wrong, but the start of a message does.
+	// Of a long log keep the end, of a long message the start: the reason of a failure is there.
 	r.Log, r.Message = plaintext.Tail(r.Log, engine.MaxLogTail), plaintext.Head(r.Message, maxMessage)
-	// Log lines from heartbeats that were not flushed yet come first.
+	// Log lines of heartbeats that still wait for a flush come before the log of the result.
 	waiting := s.Agents.TakeLog(a, r.Key)
 	r.Log = engine.JoinLog(waiting, r.Log)
 	if _, err := s.Stores.Work.Report(ctx, a.Owner, a.Boot, r); err != nil {
@@ -214,7 +214,7 @@ func checkResult(r action.Result) error {
 	return problems.Err()
 }
 
-// heartbeat records a sign of life and answers with orders.
+// heartbeat records an agent's heartbeat, and returns which attempts the agent must stop.
 func (s *server) heartbeat(ctx context.Context, h action.Heartbeat) (action.Orders, error) {
 	a := agentOf(ctx)
 	stops, err := s.Stores.Work.Stops(ctx, a.Owner)
@@ -226,7 +226,7 @@ func (s *server) heartbeat(ctx context.Context, h action.Heartbeat) (action.Orde
 	return action.Orders{Stop: stops}, nil
 }
 
-// image serves an image to an agent over its pinned connection.
+// image serves the file of an image to an agent.
 func (s *server) image(c *gin.Context) {
 	if err := s.serveImage(c); err != nil {
 		httpapi.Fail(c, err)

@@ -1,4 +1,5 @@
-// Package apitypes declares what the server and the clients of the API encode and decode. It needs no server.
+// Package apitypes declares the JSON bodies that both the server and the clients of the API use. It does not import the
+// server.
 package apitypes
 
 import (
@@ -8,39 +9,40 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// A MachineView is a machine with its netboot window, shown run and agent.
+// A MachineView is a machine with its current state: the netboot window, the run, the installed system and the agent.
 type MachineView struct {
 	inventory.Machine
 	Netboot  inventory.Netboot   `json:"netboot"`
-	Workflow *inventory.Workflow `json:"workflow"` // an open run, or the latest that installed or wiped it, or null
-	// Installed is what the last run that wrote to the disk installed; nil if the inventory
-	// knows of none.
+	Workflow *inventory.Workflow `json:"workflow"` // open run of the machine, or the latest run that installed or wiped it, or null
+	// Installed is the system that the last run that wrote to the disk has installed; nil if the inventory has no such
+	// run.
 	Installed *inventory.Installed `json:"installed,omitempty"`
 	LastSeen  time.Time            `json:"lastSeen,omitzero"`
-	// Firmware is vendor, version and date of the machine's firmware, as its newest agent has found it. Only in
-	// the view of a single machine.
+	// Firmware holds vendor, version and date of the machine's firmware, as its newest agent has reported them. It is
+	// set only if a single machine is requested.
 	Firmware string `json:"firmware,omitempty"`
 }
 
-// BMCCheck says whether a BMC accepted the login, and what it reported. Message says why it
-// did not.
+// BMCCheck is the result of a login to a BMC. If OK, BMCReport is what the BMC has reported; otherwise Message is the
+// reason.
 type BMCCheck struct {
 	OK bool `json:"ok"`
 	*inventory.BMCReport
 	Message string `json:"message,omitempty"`
 }
 
-// Started is a run that was started.
+// Started identifies a run that a request has started. Job is the name of the BMC job, if it is one.
 type Started struct {
 	Workflow string `json:"workflow"`
 	Run      string `json:"run"`
 	Job      string `json:"job,omitempty"`
-	// Existing: a job of this name and with these tasks was started before, and no other one was.
+	// Existing means that an earlier request has started this job, with the same name and tasks, so that this request
+	// has started nothing.
 	Existing bool `json:"existing,omitempty"`
 }
 
-// Installation is the body of the routes that install a machine: fields that override those
-// of the machine for this run.
+// Installation is the body of the routes that install a machine. Its fields apply to this run only; template and image
+// override those of the machine.
 type Installation struct {
 	Template    string            `json:"template,omitempty"`
 	Image       string            `json:"image,omitempty"`

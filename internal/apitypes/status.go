@@ -6,7 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Status is what GET /v1/status answers.
+// Status is the answer to GET /v1/status.
 type Status struct {
 	Version       string         `json:"version"`
 	UptimeSeconds int64          `json:"uptimeSeconds"`
@@ -15,28 +15,29 @@ type Status struct {
 	Machines      int            `json:"machines"`
 	OpenWorkflows int            `json:"openWorkflows"`
 	Secrets       string         `json:"secrets"` // ok | missing | wrong
-	// Inventory is the result of the database check at the start.
+	// Inventory is the result of the check of the database when the server started.
 	Inventory InventoryStatus `json:"inventory"`
 	Notify    *NotifyStatus   `json:"notify,omitempty"`
 	Reconcile Repairs         `json:"reconcile"`
-	// Panics counts packets and requests since the start whose handling panicked. Each panic
-	// is a bug in Ingot.
+	// Panics is how often the handling of a packet or a request has panicked since the server started. Each panic is a
+	// bug in Ingot.
 	Panics int64 `json:"panics,omitempty"`
-	// Retrying lists activities of open runs that fail and are retried, at most ten.
+	// Retrying lists up to ten activities of open runs that have failed and are being retried.
 	Retrying []string `json:"retrying,omitempty"`
-	// Waiting lists runs and operations that wait for an operator, at most ten of each; MoreWaiting: there are more.
+	// Waiting lists up to ten runs and up to ten operations that wait for the operator. MoreWaiting means that there
+	// are more.
 	Waiting     []WaitingStatus `json:"waiting,omitempty"`
 	MoreWaiting bool            `json:"moreWaiting,omitempty"`
-	// Restored is the backup from which the site was restored.
+	// Restored describes the backup from which the server was restored, if it was.
 	Restored *RestoredStatus `json:"restored,omitempty"`
-	// Site is this server among its peers, if it has any.
+	// Site is the role of this server among its peers, if it has any.
 	Site *inventory.SiteStatus `json:"site,omitempty"`
-	// Space is the space of DataDir, and of ImageDir if it is on another disk.
+	// Space is the free space of the data directory, and of the image directory if it is on another disk.
 	Space []SpaceStatus `json:"space"`
 	Time  time.Time     `json:"time"`
 }
 
-// Repairs is what the reconciler has repaired since the server started.
+// Repairs counts what the server has repaired since it started.
 type Repairs struct {
 	GrantsEnded            int64 `json:"grantsEnded"`
 	OperatorWindowsExpired int64 `json:"operatorWindowsExpired"`
@@ -45,95 +46,98 @@ type Repairs struct {
 	AgentsIdle             int64 `json:"agentsIdle"`
 	// ClockSteps is how often the clock of this server was set.
 	ClockSteps int64 `json:"clockSteps"`
-	// SignalsRefused is how many events Temporal has refused.
+	// SignalsRefused is how many events Temporal has refused permanently.
 	SignalsRefused int64 `json:"signalsRefused"`
-	// RunsFenced is how many runs were told that they have lost their machine.
+	// RunsFenced is how many runs were signalled that they have lost the grant of their machine.
 	RunsFenced int64 `json:"runsFenced"`
-	// Stuck is how many runs have workflow code that keeps failing now.
+	// Stuck is the number of runs whose workflow code fails now, so that they cannot go on.
 	Stuck int64 `json:"stuck"`
 }
 
 // WaitingStatus is a run or an operation that waits for an operator.
 type WaitingStatus struct {
-	Name  string    `json:"name"` // machine, or the id of an operation
+	Name  string    `json:"name"` // machine, or workflow id of an operation
 	Type  string    `json:"type"`
 	Run   string    `json:"run"`
 	Since time.Time `json:"since"`
-	Text  string    `json:"text"`           // what is asked
-	Next  string    `json:"next,omitempty"` // the command that answers
+	Text  string    `json:"text"`           // question for the operator
+	Next  string    `json:"next,omitempty"` // command with which the operator answers
 }
 
-// RestoredStatus says from which backup a site was restored.
+// RestoredStatus describes the backup from which the server was restored.
 type RestoredStatus struct {
 	Backup string              `json:"backup"`
 	Taken  time.Time           `json:"taken"`
 	At     time.Time           `json:"at"`
-	Held   []inventory.HeldRun `json:"held"` // those that are still open
+	Held   []inventory.HeldRun `json:"held"` // held runs that are still open
 }
 
-// TemporalStatus says whether Temporal is ready.
+// TemporalStatus is the state of the connection to Temporal.
 type TemporalStatus struct {
 	Ready   bool      `json:"ready"`
 	Address string    `json:"address,omitempty"`
 	UI      string    `json:"ui,omitempty"`
-	Since   time.Time `json:"since,omitzero"`  // when it was ready last, or this server started
-	Error   string    `json:"error,omitempty"` // why it is not ready
+	Since   time.Time `json:"since,omitzero"`  // when Temporal was last ready, or this server started; zero if Ready
+	Error   string    `json:"error,omitempty"` // why Temporal is not ready
 }
 
-// NetbootStatus says where DHCP answers.
+// NetbootStatus is the state of the boot servers.
 type NetbootStatus struct {
 	Interfaces []string `json:"interfaces"`
-	// Relays of a server that only answers relays, and its Address.
+	// Relays and Address are set for a server that serves DHCP relays only: the addresses of the relays and of the
+	// server.
 	Relays  []string `json:"relays,omitempty"`
 	Address string   `json:"address,omitempty"`
 	Off     bool     `json:"off"`
 	Message string   `json:"message,omitempty"`
-	// Rivals are other DHCP servers that were seen in the last hour.
+	// Rivals lists the other DHCP servers that were seen in the last hour.
 	Rivals []inventory.Rival `json:"rivals,omitempty"`
-	// Messages by syslog that are not kept since the server started: of machines that sent too many, and
-	// of hosts that are not in the inventory.
+	// How many syslog messages were dropped since the server started: SyslogDropped from machines that sent too many,
+	// SyslogUnknown from hosts that are not in the inventory.
 	SyslogDropped int64 `json:"syslogDropped,omitempty"`
 	SyslogUnknown int64 `json:"syslogUnknown,omitempty"`
 }
 
-// NotifyStatus is the state of the notices.
+// NotifyStatus is the state of the notices, which the server sends to a webhook.
 type NotifyStatus struct {
-	Receiver string    `json:"receiver"` // without path
-	Waiting  int       `json:"waiting"`  // to be delivered
+	Receiver string    `json:"receiver"` // URL of the receiver, without the path
+	Waiting  int       `json:"waiting"`  // notices to be delivered
 	Oldest   time.Time `json:"oldest,omitzero"`
-	Sent     time.Time `json:"sent,omitzero"` // the last one
+	Sent     time.Time `json:"sent,omitzero"` // when the last notice was delivered
 	Dropped  int       `json:"dropped,omitempty"`
-	Error    string    `json:"error,omitempty"` // of the last attempt
+	Error    string    `json:"error,omitempty"` // error of the last attempt
 }
 
 // InventoryStatus is the result of a check of the whole database.
 type InventoryStatus struct {
-	Checked time.Time `json:"checked,omitzero"` // zero: the check is running
+	Checked time.Time `json:"checked,omitzero"` // zero while the check is running
 	Error   string    `json:"error,omitempty"`  // damage and remedy
 }
 
-// SecretsStatus says whether stored secrets can be opened: State is ok, missing or wrong,
-// and Unreadable names those that cannot be opened.
+// SecretsStatus shows whether the secret key opens the stored secrets. State is ok, missing or wrong, as the key is.
+// Unreadable names the secrets that cannot be opened.
 type SecretsStatus struct {
 	State      string   `json:"state"`
 	Unreadable []string `json:"unreadable"`
 }
 
-// SpaceStatus is the room on one disk.
+// SpaceStatus is the free space of one disk.
 type SpaceStatus struct {
 	Directory string `json:"directory"`
-	// FreeBytes excludes what the reserve lacks, which others must not use.
+	// FreeBytes is the free space, without the bytes that are needed to restore the reserve.
 	FreeBytes    int64 `json:"freeBytes"`
 	MinFreeBytes int64 `json:"minFreeBytes"`
-	// Low: new runs and uploads are refused.
+	// Low means that FreeBytes is less than MinFreeBytes, so that uploads are refused, and new runs if it is the disk
+	// of the databases.
 	Low     bool           `json:"low"`
 	Reserve *ReserveStatus `json:"reserve,omitempty"`
 	Message string         `json:"message,omitempty"` // remedy
 }
 
-// ReserveStatus is the space reserved for DHCP, disarming and open runs.
+// ReserveStatus is the state of the file that reserves space for DHCP, for the closing of netboot windows and for open
+// runs.
 type ReserveStatus struct {
 	SizeBytes int64 `json:"sizeBytes"`
-	// Held: the reserve exists. It does not while it is in use because the disk was full.
+	// Held means that the reserve exists. While it is in use because the disk was full, Held is false.
 	Held bool `json:"held"`
 }

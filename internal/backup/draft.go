@@ -15,15 +15,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// A Draft is an archive whose parts are files on this host.
+// A Draft is an archive that is not written yet. Its parts are files on this host.
 type Draft struct {
 	Manifest
 
-	paths map[string]string // of the parts, by name
-	key   []byte            // authenticates the manifest; nil: the site has no key file
+	paths map[string]string // paths of the parts by name
+	key   []byte            // authenticates the manifest; nil = the site has no key file
 }
 
-// NewDraft returns a Draft without parts, made by that version of the program.
+// NewDraft returns a Draft without parts; version is the version of this program.
 func NewDraft(id, version string) *Draft {
 	return &Draft{
 		Manifest: Manifest{
@@ -52,7 +52,7 @@ func (c *countingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Add makes the file at path a part of the archive.
+// Add adds the file at path to the archive as the part with that name.
 func (d *Draft) Add(name, path string) error {
 	p, err := Describe(name, path)
 	if err == nil {
@@ -66,7 +66,7 @@ func (d *Draft) addPart(p Part, path string) {
 	d.paths[p.Name] = path
 }
 
-// AddTemporal adds a copy of Temporal's database, after reading it back.
+// AddTemporal verifies a copy of Temporal's database and adds it to the archive.
 func (d *Draft) AddTemporal(ctx context.Context, path string) error {
 	c, err := temporalfile.ReadCopy(ctx, path)
 	if err != nil {
@@ -76,7 +76,7 @@ func (d *Draft) AddTemporal(ctx context.Context, path string) error {
 	return d.Add(TemporalName, path)
 }
 
-// AddInventory adds a copy of the inventory, after reading it back.
+// AddInventory verifies a copy of the inventory and adds it to the archive.
 func (d *Draft) AddInventory(ctx context.Context, path string) error {
 	c, err := sqlite.ReadCopy(ctx, path)
 	if err != nil {
@@ -86,8 +86,7 @@ func (d *Draft) AddInventory(ctx context.Context, path string) error {
 	return d.Add(InventoryName, path)
 }
 
-// Authenticate seals the archive with the keys in the file, which are those that
-// a restore has.
+// Authenticate makes WriteTo authenticate the manifest with the current key in keyFile, which a restore needs as well.
 func (d *Draft) Authenticate(keyFile string) error {
 	ring, err := keyring.Load(keyFile)
 	if err != nil {
@@ -99,7 +98,7 @@ func (d *Draft) Authenticate(keyFile string) error {
 	return nil
 }
 
-// AddKeys wraps key files, by name, with a passphrase, and writes them to path.
+// AddKeys encrypts files (key files by name) with the passphrase, writes the result to path, and adds it to the archive.
 func (d *Draft) AddKeys(passphrase inventory.Secret, files map[string][]byte, path string) error {
 	w, sealed, err := Wrapped(passphrase, d.ID, files)
 	if err != nil {
@@ -112,7 +111,7 @@ func (d *Draft) AddKeys(passphrase inventory.Secret, files map[string][]byte, pa
 	return d.Add(KeysName, path)
 }
 
-// AddImage lists an image, and with include adds its file from dir, unless it is served in place.
+// AddImage lists an image in the manifest. With include, it also adds the image's file in dir, unless the image is served in place.
 func (d *Draft) AddImage(i inventory.Image, dir string, include bool) error {
 	x := Image{Name: i.Name, File: i.File, Size: i.Size, SHA256: i.SHA256, URL: i.URL}
 	if i.InPlace != nil {

@@ -6,12 +6,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// damaged is an archive that differs from what was written.
+// damaged returns the error of an archive whose content has changed since it was written.
 func damaged(format string, args ...any) error {
 	return refuse("the backup is damaged: "+format, args...)
 }
 
-// refused is inventory.ErrInvalid, without its text.
+// refused is an error that is inventory.ErrInvalid, but does not contain its text.
 type refused struct{ error }
 
 func (refused) Is(target error) bool { return target == inventory.ErrInvalid }

@@ -1,7 +1,7 @@
-// Package backup makes, checks and restores Ingot's backups. A backup is a tar file that starts with a
-// manifest, which has the SHA-256 of each part, and ends with the seal of the
-// manifest: its digest, and a MAC under a key that only the site has. It knows
-// neither the databases nor their paths.
+// Package backup makes, checks and restores Ingot's backups.
+//
+// A backup is a tar file. It starts with a manifest, which contains the SHA-256 of each part, and ends with the seal of
+// the manifest: a digest of it, and a MAC under a key that only the site has.
 package backup
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 )
 
-// Names in the archive. Images are below ImagePrefix.
+// Names of the parts. The names of images begin with ImagePrefix.
 const (
 	manifestName  = "manifest.json"
 	sealName      = "manifest.seal"
@@ -35,40 +35,40 @@ const (
 	ImagePrefix   = "images/"
 )
 
-// Format is the version of the archive that this program writes and reads. Archives
-// of lower formats hold inventories from before the first release.
+// Format is the version of the archive that this program writes and reads. Archives with a lower format hold
+// inventories from before the first release.
 const Format = 3
 
-// maxManifest limits the unverified manifest, in bytes.
+// maxManifest is the size limit for a manifest that is not verified yet, in bytes.
 const maxManifest = 64 << 20
 
-// A Manifest says what an archive holds.
+// A Manifest describes the content of an archive.
 type Manifest struct {
 	Format  int       `json:"format"`
-	ID      string    `json:"id"` // is in both databases, too
+	ID      string    `json:"id"` // id of the backup; both databases contain it, too
 	Created time.Time `json:"created"`
-	Version string    `json:"version"` // of the program that made it
+	Version string    `json:"version"` // version of the program that made the backup
 	Host    string    `json:"host,omitempty"`
-	// Temporal is nil when the runs live in a cluster elsewhere, at External.
+	// Temporal is nil if the runs live in an external cluster; External is its address.
 	Temporal  *dbcopy.Database `json:"temporal,omitempty"`
 	External  string           `json:"external,omitempty"`
 	Inventory dbcopy.Database  `json:"inventory"`
-	// Key is how the keys are wrapped; nil: they are not in the archive, and
-	// Lost names the secrets that cannot be read without them.
+	// Key describes how the keys are encrypted. If it is nil, the archive contains no keys, and Lost names the secrets that
+	// cannot be opened without them.
 	Key    *Wrap    `json:"key,omitempty"`
 	Lost   []string `json:"lost,omitempty"`
 	Images []Image  `json:"images"`
-	Parts  []Part   `json:"parts"` // in the order of the archive
+	Parts  []Part   `json:"parts"` // in the order in which they are in the archive
 }
 
-// An Image is a file of the image server, which may be in the archive or not.
+// An Image is an image of the image server. Its file may be missing from the archive.
 type Image struct {
 	Name     string `json:"name"`
 	File     string `json:"file"`
 	Size     int64  `json:"size"`
 	SHA256   string `json:"sha256"`
 	URL      string `json:"url,omitempty"`
-	InPlace  string `json:"inPlace,omitempty"` // path of a file that is not part of the backup
+	InPlace  string `json:"inPlace,omitempty"` // path of a file on a share, which is never in the archive
 	Included bool   `json:"included"`
 }
 
@@ -79,7 +79,7 @@ type Part struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Describe returns the part that the file at path makes under name.
+// Describe returns the size and the digest of the file at path, as the part with that name.
 func Describe(name, path string) (Part, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -91,10 +91,10 @@ func Describe(name, path string) (Part, error) {
 	return Part{name, n, hex.EncodeToString(h.Sum(nil))}, err
 }
 
-// A Seal ends an archive. The digest shows that the archive is complete; the MAC
-// shows who wrote the manifest, and with it every part.
+// A Seal is the last file of an archive. Its digest proves that the manifest is unchanged; its MAC proves that a holder of the site's
+// keys has written the manifest, which contains the digest of every part.
 type Seal struct {
-	SHA256 string `json:"sha256"`         // of the manifest
+	SHA256 string `json:"sha256"`         // digest of the manifest
 	HMAC   string `json:"hmac,omitempty"` // "" = the site had no key file when the backup was made
 }
 
@@ -112,7 +112,7 @@ func (s Seal) mac(key []byte) []byte {
 	return m.Sum(nil)
 }
 
-// MadeWith reports whether the manifest was written by a holder of one of keys.
+// MadeWith reports whether the seal's MAC was made with one of keys.
 func (s Seal) MadeWith(keys [][]byte) bool {
 	have, err := hex.DecodeString(s.HMAC)
 	if err != nil {
@@ -128,9 +128,8 @@ func (s Seal) MadeWith(keys [][]byte) bool {
 	return false
 }
 
-// Write writes the archive that m describes, sealed with key; paths maps each
-// part to its file. A part that differs from m is an error; the output is then
-// not a valid archive.
+// Write writes the archive that m describes and seals it with key; paths maps the name of each part to its file. It returns
+// an error if a part differs from m; the output is then not a valid archive.
 func Write(w io.Writer, m Manifest, paths map[string]string, key []byte) error {
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -185,11 +184,9 @@ func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
 	return nil
 }
 
-// Read reads an archive to its end. Take gets each part and may read it, whole
-// or not at all; nil: the parts are only checked. What take was given is proven complete
-// only when Read returns without an error, and proven to be the site's own only
-// by [Seal.MadeWith]. An archive that is damaged, cut short or of another format
-// is inventory.ErrInvalid.
+// Read reads an archive to its end and checks it. It calls take, if not nil, for each part; take must read the whole part or
+// nothing of it. Until Read has returned nil, the parts may be incomplete; until [Seal.MadeWith] has returned true,
+// anyone may have made them. Read returns inventory.ErrInvalid if the archive is damaged, cut short or of another format.
 func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manifest, Seal, error) {
 	t := tar.NewReader(r)
 	text, err := entry(t, manifestName, maxManifest)
@@ -227,7 +224,7 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 	return m, seal, nil
 }
 
-// readSeal reads the seal, which must match the manifest.
+// readSeal reads the seal. It returns an error if the seal's digest is not the one of the manifest.
 func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 	text, err := entry(t, sealName, 1<<10)
 	if err != nil {
@@ -246,7 +243,7 @@ func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 	return s, nil
 }
 
-// pass hands a part to take and compares it with its digest.
+// pass calls take for a part, and returns an error if the part does not have the digest in m.
 func pass(m Manifest, p Part, r io.Reader, d hash.Hash, take func(Manifest, Part, io.Reader) error) error {
 	if take != nil {
 		if err := take(m, p, r); errors.Is(err, io.ErrUnexpectedEOF) {
@@ -265,7 +262,7 @@ func pass(m Manifest, p Part, r io.Reader, d hash.Hash, take func(Manifest, Part
 	return nil
 }
 
-// entry reads the next file, which must be the named one.
+// entry returns the content of the next file, which must have that name and at most limit bytes.
 func entry(t *tar.Reader, name string, limit int64) ([]byte, error) {
 	h, err := t.Next()
 	if err != nil {
@@ -283,7 +280,7 @@ func entry(t *tar.Reader, name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// parse reads and judges a manifest.
+// parse reads and checks a manifest.
 func parse(text []byte) (m Manifest, err error) {
 	var v struct{ Format int }
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -325,7 +322,7 @@ func parse(text []byte) (m Manifest, err error) {
 		}
 	}
 
-	if m.Key != nil { // before gigabytes are unpacked
+	if m.Key != nil { // check before gigabytes are unpacked
 		if err := m.Key.check(); err != nil {
 			return m, err
 		}
@@ -341,9 +338,8 @@ func parse(text []byte) (m Manifest, err error) {
 	return m, nil
 }
 
-// Judge compares what the databases hold with m, and with one another.
-// Temporal is nil when the archive has none. Databases of two different backups are
-// inventory.ErrInvalid.
+// Judge compares the content of the databases with m, and with each other. temporal is nil if the archive has no Temporal
+// database. It returns inventory.ErrInvalid if they differ, or are from two backups.
 func (m Manifest) Judge(inventoryCopy dbcopy.Copy, temporal *dbcopy.Copy) error {
 	if err := m.judge("the inventory", m.Inventory, inventoryCopy); err != nil || temporal == nil {
 		return err
@@ -359,7 +355,7 @@ func (m Manifest) Judge(inventoryCopy dbcopy.Copy, temporal *dbcopy.Copy) error 
 	return nil
 }
 
-// judge compares a copy with what the manifest says of it.
+// judge compares a copy with its description in the manifest.
 func (m Manifest) judge(what string, want dbcopy.Database, got dbcopy.Copy) error {
 	if got.ID != m.ID {
 		return refuse("the backup is mixed: %s in it is of backup %q, not %q", what, got.ID, m.ID)

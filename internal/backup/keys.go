@@ -12,11 +12,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// MinPassphrase is how long a passphrase must be, bytes.
+// MinPassphrase is the minimum length of a passphrase in bytes.
 const MinPassphrase = 12
 
-// A Wrap is how the keys are encrypted: AES-256-GCM under a key that Argon2id
-// (RFC 9106) makes of a passphrase.
+// A Wrap describes how the keys are encrypted: AES-256-GCM under a key that Argon2id (RFC 9106) derives from a passphrase.
 type Wrap struct {
 	KDF       string `json:"kdf"`
 	Time      uint32 `json:"time"`
@@ -31,7 +30,7 @@ const argon2id = "argon2id"
 // ErrPassphrase means that the passphrase does not open the keys.
 var ErrPassphrase = refuse("the passphrase is not the one of this backup")
 
-// Wrapped encrypts files, by name, for the backup id.
+// Wrapped returns files (by name), encrypted for the backup id, and how they are encrypted.
 func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (Wrap, []byte, error) {
 	if len(passphrase.Reveal()) < MinPassphrase {
 		return Wrap{}, nil, refuse("the passphrase is shorter than %d characters", MinPassphrase)
@@ -42,9 +41,9 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 		return Wrap{}, nil, err
 	}
 
-	// The second recommended parameters of RFC 9106, section 4.
+	// The parameters that RFC 9106, section 4, recommends for hosts with less memory.
 	w := Wrap{KDF: argon2id, Time: 3, MemoryKiB: 64 << 10, Threads: 4, Salt: make([]byte, 16), Nonce: make([]byte, 12)}
-	_, _ = rand.Read(w.Salt) // never returns an error: it ends the program instead
+	_, _ = rand.Read(w.Salt) // never returns an error: it crashes the program instead
 	_, _ = rand.Read(w.Nonce)
 	gcm, err := w.gcm(passphrase)
 	if err != nil {
@@ -54,7 +53,7 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 	return w, gcm.Seal(nil, w.Nonce, text, []byte(id)), nil
 }
 
-// Limits of Argon2id. An archive is untrusted, so it must not choose how much memory and time are used.
+// Limits for the parameters of Argon2id: an untrusted archive must not determine how much memory and time are used.
 const (
 	minMemoryKiB = 8 << 10
 	maxMemoryKiB = 256 << 10
@@ -62,7 +61,7 @@ const (
 	maxThreads   = 4
 )
 
-// check refuses parameters that this program does not write, before a key is derived with them.
+// check refuses parameters that this program never writes, before a key is derived with them.
 func (w Wrap) check() error {
 	if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime || w.Threads > maxThreads {
 		return refuse("the keys of the backup ask for %d MiB of memory, %d passes and %d threads; at most %d MiB, %d and %d are used",
@@ -74,7 +73,7 @@ func (w Wrap) check() error {
 	return nil
 }
 
-// Unwrap decrypts the result of Wrapped for the same id; ErrPassphrase if it cannot.
+// Unwrap decrypts the result of Wrapped. It returns ErrPassphrase if the passphrase or the id is another one.
 func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map[string][]byte, error) {
 	if err := w.check(); err != nil {
 		return nil, err

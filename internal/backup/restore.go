@@ -21,12 +21,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// restoreDir is where an archive is unpacked, below the data directory. No server
-// starts while it is there: the files next to it may be half a site.
+// restoreDir is the directory, below the data directory, into which an archive is unpacked. As long as it exists, no server
+// starts, because the files next to it may be incomplete.
 const restoreDir = "restore.tmp"
 
-// RefuseUnfinishedRestore refuses a data directory in which a restore has not
-// ended.
+// RefuseUnfinishedRestore returns inventory.ErrConflict if a restore into the data directory is unfinished.
 func RefuseUnfinishedRestore(dataDir string) error {
 	there, err := durablefile.Exists(filepath.Join(dataDir, restoreDir))
 	if err != nil || !there {
@@ -36,8 +35,7 @@ func RefuseUnfinishedRestore(dataDir string) error {
 	return human.Advise(err, "ingot restore FILE, again")
 }
 
-// SecretFiles are the files that a site needs to keep its identity, by their name
-// in an archive.
+// SecretFiles returns the paths of the files that hold a site's keys, tokens and certificates, by their names in an archive.
 func SecretFiles(cfg config.Config) map[string]string {
 	folder := filepath.Dir(cfg.KeyFile)
 	return map[string]string{
@@ -56,22 +54,21 @@ type Restored struct {
 	inventory.Restore
 	DataDir   string   `json:"dataDir"`
 	SiteEpoch int64    `json:"siteEpoch"`
-	Lost      []string `json:"lost"`          // secrets that no key opens
-	Missing   []string `json:"missingImages"` // whose files are not there
+	Lost      []string `json:"lost"`          // names of secrets that no key opens
+	Missing   []string `json:"missingImages"` // images whose files are missing
 }
 
-// A Restore makes a host the server of a backup.
+// A Restore restores a backup on this host.
 type Restore struct {
-	Config     config.Config // of this host
+	Config     config.Config // configuration of this host
 	File       string
-	Passphrase inventory.Secret // zero: the keys are not taken from the backup
-	WithoutKey bool             // restore although no key may prove who made the backup
+	Passphrase inventory.Secret // zero = do not use the keys in the backup
+	WithoutKey bool             // restore even if no key proves who made the backup
 
-	undo []func() error // removes what was made, in the order of making
+	undo []func() error // functions that revert the completed steps, in the order of the steps
 }
 
-// Look makes the checks that are possible before the operator is asked. It changes
-// nothing.
+// Look makes all checks that are possible before the operator is asked, and returns the manifest. It changes nothing.
 func (r *Restore) Look(ctx context.Context) (Manifest, error) {
 	cfg := r.Config
 	if hostnet.ServerAnswers(ctx, cfg) {
@@ -98,8 +95,8 @@ func (r *Restore) Look(ctx context.Context) (Manifest, error) {
 	return m, err
 }
 
-// requireEmpty refuses a data directory that holds something. What an unfinished
-// restore has left does not count.
+// requireEmpty returns inventory.ErrConflict if the data directory is not empty. It ignores images, and the files of an
+// unfinished restore.
 func (r *Restore) requireEmpty() error {
 	entries, err := os.ReadDir(r.Config.DataDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +123,7 @@ func (r *Restore) requireEmpty() error {
 	return nil
 }
 
-// Do restores the backup. After an error the host is unchanged.
+// Do restores the backup. After an error, the host is as before.
 func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 	defer func() {
 		if err == nil {
@@ -152,7 +149,7 @@ func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 		return out, err
 	}
 
-	// No database of the archive is opened before this.
+	// No database of the archive may be opened before it is authenticated.
 	if err := r.authenticate(&u, ring, files[keysFile] != nil); err != nil {
 		return out, err
 	}
@@ -174,10 +171,10 @@ func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 	return out, r.commit(u.Manifest, staging)
 }
 
-// stage makes the directory in which the backup is unpacked.
+// stage creates the directory into which the backup is unpacked, and removes an unfinished restore first.
 func (r *Restore) stage() (string, error) {
 	dir := r.Config.DataDir
-	var made []string // directories that were missing, the innermost first
+	var made []string // missing directories, the innermost first
 	for d := dir; ; d = filepath.Dir(d) {
 		there, err := durablefile.Exists(d)
 		if err != nil {
@@ -202,7 +199,7 @@ func (r *Restore) stage() (string, error) {
 		return "", err
 	}
 	if there {
-		// An unfinished restore. Its directory marks it, so it goes last.
+		// Remove the directory of the unfinished restore last, because RefuseUnfinishedRestore looks for it.
 		for _, name := range []string{"ingot.db", "temporal", restoreDir} {
 			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 				return "", err
@@ -216,8 +213,8 @@ func (r *Restore) stage() (string, error) {
 	return staging, nil
 }
 
-// loadKeys returns the ring that opens the inventory, nil when there is none, and
-// the key files of the archive by name. A key file of this host stays.
+// loadKeys returns the ring that opens the inventory (nil if there is none), and the archive's key files by name. It uses this host's
+// key file if there is one, which must not differ from the archive's.
 func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error) {
 	files := map[string][]byte{}
 	if u.Key != nil && !r.Passphrase.IsZero() {
@@ -233,7 +230,7 @@ func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error
 	case errors.Is(err, fs.ErrNotExist) && files[keysFile] == nil:
 		return nil, files, nil
 	case errors.Is(err, fs.ErrNotExist):
-		// It is checked before it is put in its place.
+		// The archive's keys are checked before they are put in place.
 		file = filepath.Join(u.Dir, keysFile)
 		err = os.WriteFile(file, files[keysFile], 0o600)
 	case err == nil && files[keysFile] != nil && !bytes.Equal(b, files[keysFile]):
@@ -248,8 +245,8 @@ func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error
 	return ring, files, err
 }
 
-// authenticate refuses a backup that was not made with the site's own keys. When
-// neither the passphrase nor this host gives a key, the operator has to accept that.
+// authenticate returns an error if the backup was not made with the site's keys. If neither the archive nor this host
+// provides a key, it returns nil only for WithoutKey.
 func (r *Restore) authenticate(u *Unpacked, ring *keyring.Ring, unwrapped bool) error {
 	switch {
 	case unwrapped:
@@ -264,8 +261,7 @@ func (r *Restore) authenticate(u *Unpacked, ring *keyring.Ring, unwrapped bool) 
 		"or give --without-key if no one else can have read the file: %w", r.Config.KeyFile, inventory.ErrInvalid)
 }
 
-// holdRuns makes the copies databases that a server runs on. Runs that were under
-// way wait for the operator, who can only abort them.
+// holdRuns prepares the databases for a server: runs that were open are held, and an operator can only abort them.
 func (r *Restore) holdRuns(ctx context.Context, u *Unpacked, ring *keyring.Ring, out *Restored) (err error) {
 	var open []inventory.HeldRun
 	for _, x := range u.OpenRuns {

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 )
 
-// placeSecrets writes the secret files that are missing. A site needs a token.
+// placeSecrets writes the secret files that do not exist yet. It makes an admin token if files has none.
 func (r *Restore) placeSecrets(files map[string][]byte) error {
 	if files["token"] == nil {
 		files["token"] = identity.NewToken()
@@ -36,8 +36,7 @@ func (r *Restore) placeSecrets(files map[string][]byte) error {
 	return nil
 }
 
-// placeImages puts the files of images in their place and lists those that are
-// missing.
+// placeImages moves the files of images to their places, and adds the images whose files are missing to out.Missing.
 func (r *Restore) placeImages(m Manifest, staging string, out *Restored) error {
 	out.Missing = []string{}
 	shared := imagefile.New("", r.Config.Images.Shares)
@@ -76,7 +75,7 @@ func (r *Restore) placeImages(m Manifest, staging string, out *Restored) error {
 	return nil
 }
 
-// moveFile renames a file, or copies it to another file system.
+// moveFile renames a file, or copies it if to is on another file system.
 func moveFile(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o750); err != nil {
 		return err
@@ -95,8 +94,8 @@ func moveFile(from, to string) error {
 	return writeFile(to, f)
 }
 
-// commit puts the databases in their places. The inventory goes first: next to it
-// only its own Temporal is accepted. No server starts here before the last step.
+// commit moves the databases to their places. The inventory goes first: next to it, only its own Temporal is accepted. No server
+// starts on this data directory until staging is removed.
 func (r *Restore) commit(m Manifest, staging string) error {
 	dir := r.Config.DataDir
 	place := func(name, to string) error {
@@ -130,6 +129,6 @@ func (r *Restore) commit(m Manifest, staging string) error {
 	if err := os.RemoveAll(staging); err != nil {
 		return err
 	}
-	r.undo = nil // from here on the directory is a site
+	r.undo = nil // from here on, the data directory is complete
 	return durablefile.SyncDir(dir)
 }

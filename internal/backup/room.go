@@ -12,15 +12,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// InventoryFile is the database of the inventory.
+// InventoryFile returns the path of the inventory's database.
 func InventoryFile(cfg config.Config) string { return filepath.Join(cfg.DataDir, "ingot.db") }
 
-// TemporalFile is the database of the embedded Temporal.
+// TemporalFile returns the path of the embedded Temporal's database.
 func TemporalFile(cfg config.Config) string {
 	return temporalchild.DefaultConfig(filepath.Join(cfg.DataDir, "temporal")).File
 }
 
-// DatabaseSize is how many bytes both databases of a site take.
+// DatabaseSize returns the size of both databases of a site in bytes.
 func DatabaseSize(cfg config.Config) (size int64, err error) {
 	for _, db := range []string{InventoryFile(cfg), TemporalFile(cfg)} {
 		for _, file := range []string{db, db + "-wal"} {
@@ -35,8 +35,7 @@ func DatabaseSize(cfg config.Config) (size int64, err error) {
 	return size, nil
 }
 
-// RequireRoom refuses a backup whose copies would take the room that runs under
-// way need: inventory.ErrFull.
+// RequireRoom returns inventory.ErrFull if the copies of a backup would use disk space that running workflows need.
 func RequireRoom(cfg config.Config) error {
 	size, err := DatabaseSize(cfg)
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// Verify proves that an archive is complete, in a temporary directory. It needs
-// no keys, so it does not prove who made the archive.
+// Verify checks an archive for completeness, in a temporary directory. It needs no keys, and does not prove who made the archive.
 func Verify(ctx context.Context, file string) (_ Manifest, err error) {
 	dir, err := os.MkdirTemp("", "ingot-verify-*")
 	if err != nil {
@@ -32,9 +31,8 @@ func Verify(ctx context.Context, file string) (_ Manifest, err error) {
 	return u.Manifest, err
 }
 
-// Unpacked is an archive whose parts are in Dir with the digests of its manifest.
-// Before Authenticate anyone may have made it; before CheckDatabases no database
-// is proven.
+// Unpacked is an archive whose parts are in Dir and have the digests in its manifest. Until Authenticate has returned nil, anyone
+// may have made it; until CheckDatabases has returned nil, its databases may be damaged.
 type Unpacked struct {
 	Manifest
 	Dir      string
@@ -44,7 +42,7 @@ type Unpacked struct {
 	sealedKeys []byte
 }
 
-// maxKeys limits the part that is read into memory, bytes.
+// maxKeys is the size limit for the encrypted keys, which are read into memory, in bytes.
 const maxKeys = 1 << 20
 
 func unpackFile(ctx context.Context, file, dir string, images bool) (Unpacked, error) {
@@ -56,8 +54,8 @@ func unpackFile(ctx context.Context, file, dir string, images bool) (Unpacked, e
 	return Unpack(ctx, f, dir, images)
 }
 
-// Unpack reads an archive into dir, with the files of images or without, and
-// compares every digest. After an error the contents of dir mean nothing.
+// Unpack reads an archive into dir and checks every digest. With images, it also unpacks the image files. After an
+// error, the files in dir must not be used.
 func Unpack(ctx context.Context, from io.Reader, dir string, images bool) (u Unpacked, err error) {
 	u.Dir = dir
 	u.Manifest, u.seal, err = Read(from, func(_ Manifest, p Part, r io.Reader) error {
@@ -75,13 +73,12 @@ func Unpack(ctx context.Context, from io.Reader, dir string, images bool) (u Unp
 	return u, err
 }
 
-// UnwrapKeys returns the key files of the archive, by name.
+// UnwrapKeys returns the key files of the archive, by name. The archive must contain keys.
 func (u *Unpacked) UnwrapKeys(passphrase inventory.Secret) (map[string][]byte, error) {
 	return u.Key.Unwrap(passphrase, u.ID, u.sealedKeys)
 }
 
-// Authenticate refuses an archive that no holder of the site's keys has made.
-// Origin says where ring comes from.
+// Authenticate returns an error if the archive was not made by a holder of the keys in ring. origin describes ring in the error.
 func (u *Unpacked) Authenticate(ring *keyring.Ring, origin string) error {
 	if u.seal.MadeWith(ring.BackupKeys()) {
 		return nil
@@ -91,7 +88,7 @@ func (u *Unpacked) Authenticate(ring *keyring.Ring, origin string) error {
 		origin, inventory.ErrInvalid)
 }
 
-// CheckDatabases opens both databases and compares them with the manifest.
+// CheckDatabases opens both databases, compares them with the manifest, and sets OpenRuns.
 func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 	inv, err := sqlite.ReadCopy(ctx, filepath.Join(u.Dir, InventoryName))
 	if err != nil {
@@ -110,9 +107,8 @@ func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 	return u.Judge(inv, &c.Copy)
 }
 
-// OpenInventory makes the copies the databases that a server runs on, and opens
-// the inventory. A ring that does not open its secrets is an error; nil: no key.
-// The caller closes the store.
+// OpenInventory prepares the copies for use by a server, and opens the inventory. It returns an error if ring does not open the
+// inventory's secrets; with a nil ring, secrets are not opened. The caller must close the store.
 func (u *Unpacked) OpenInventory(ctx context.Context, ring *keyring.Ring) (*sqlite.Store, error) {
 	if u.Temporal != nil {
 		if err := temporalfile.Adopt(ctx, filepath.Join(u.Dir, TemporalName)); err != nil {
@@ -134,7 +130,7 @@ func (u *Unpacked) OpenInventory(ctx context.Context, ring *keyring.Ring) (*sqli
 	return s, nil
 }
 
-// writeFile writes a new file, and its directory if that is missing.
+// writeFile creates a file, and its directory if that is missing.
 func writeFile(to string, r io.Reader) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err

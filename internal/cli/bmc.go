@@ -59,7 +59,7 @@ correction at the BMC itself, --retry logs in once more; a success ends the rest
 	return cmd
 }
 
-// printReport prints what a BMC reported.
+// printReport prints the report of a BMC after a successful log-in.
 func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 	fmt.Fprintf(w, "logged in to the BMC of %s; power is %s\n", machine, r.Power)
 	for _, x := range []struct{ name, value string }{
@@ -120,7 +120,7 @@ server keeps the password that the BMC accepts. Drivers: redfish.`,
 	})
 }
 
-// runJob starts a BMC job and waits for its end.
+// runJob starts a BMC job by a POST request, waits for its end and shows it. A job that fails is an error.
 func runJob(c *Call, machine, route string, in any) error {
 	st, err := postOnce(c, route, in)
 	if err != nil {
@@ -145,11 +145,11 @@ func runJob(c *Call, machine, route string, in any) error {
 	return nil
 }
 
-// jobStart is how long the record of a job may be missing, because a worker writes it when
+// jobStart is how long the record of a new job may be missing: a worker writes the record only when
 // it starts the job.
 const jobStart = time.Minute
 
-// waitForJob waits until a job has ended.
+// waitForJob waits until a job has ended, and returns its last record.
 func waitForJob(c *Call, machine, job string) (last client.Answer[inventory.BMCJob], err error) {
 	begun := time.Now()
 	err = c.poll(c.pollEvery/4, func() (bool, error) {

@@ -1,5 +1,5 @@
-// Package cli is the part of the ingot command that is a client of a server's REST API, and what all its commands share.
-// Package host adds the commands that work on the files of the server's host.
+// Package cli holds the commands of ingot that are clients of a server's REST API, and the code that all commands share.
+// Package host adds the commands that work on files of the server's host.
 package cli
 
 import (
@@ -19,8 +19,8 @@ import (
 // An Extension adds commands to the command line.
 type Extension func(root *cobra.Command, o *Options)
 
-// Main runs the command with the arguments of the process and returns its exit code. version
-// is the version of the build, or "" for the version of the module.
+// Main runs ingot with the arguments of the process and returns the exit code. version
+// is the version of the build, or "" for the version of the Go module.
 func Main(version string, more ...Extension) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -39,7 +39,7 @@ func Run(ctx context.Context, root *cobra.Command, out, errs io.Writer) int {
 	return exitCode(err)
 }
 
-// moduleVersion is the version in the build information of the program.
+// moduleVersion returns the version of the Go module in the program's build information.
 func moduleVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version
@@ -47,7 +47,7 @@ func moduleVersion() string {
 	return "unknown"
 }
 
-// Root returns the command line with the commands of the extensions.
+// Root returns the root command, with all commands of this package and of the extensions.
 func Root(version string, more ...Extension) *cobra.Command {
 	if version == "" {
 		version = moduleVersion()

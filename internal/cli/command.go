@@ -21,18 +21,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Options are the flags that every command has.
+// Options holds the flags that every command has, and the settings of this program.
 type Options struct {
 	client.Lookup
 	output string
 
-	// pollEvery is the pause between two requests of a waiting command.
+	// pollEvery is the pause between two requests of a command that waits for a run or operation.
 	pollEvery time.Duration
 	// ProgramVersion is the version of this program.
 	ProgramVersion string
 }
 
-// A Call is one execution of a command: its streams, flags and arguments.
+// A Call is one execution of a command, with its streams, flags and arguments.
 type Call struct {
 	*cobra.Command
 	*Options
@@ -41,7 +41,7 @@ type Call struct {
 	remote *client.Client // nil until the first request
 }
 
-// NewCommand sets run as the body of cmd.
+// NewCommand makes cmd call run, and returns cmd.
 func (o *Options) NewCommand(cmd *cobra.Command, run func(c *Call) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := &Call{Command: cmd, Options: o, Args: args}
@@ -56,8 +56,8 @@ func (o *Options) NewCommand(cmd *cobra.Command, run func(c *Call) error) *cobra
 	return cmd
 }
 
-// Server returns the client of the server given by the flags, the environment, the login or
-// this host's configuration.
+// Server returns the client of the server that the flags, the environment, the stored session or
+// this host's configuration name.
 func (c *Call) Server() (*client.Client, error) {
 	if c.remote != nil {
 		return c.remote, nil
@@ -67,12 +67,12 @@ func (c *Call) Server() (*client.Client, error) {
 	return c.remote, err
 }
 
-// LoadConfig reads this host's configuration.
+// LoadConfig reads this host's configuration file. A missing file is an error only if --config names it.
 func (c *Call) LoadConfig() (config.Config, error) {
 	return config.Load(c.ConfigFile, c.Flags().Changed("config"))
 }
 
-// Request sends a request without a body, or with one of the given length. The caller closes the answer's body.
+// Request sends a request with a body of length bytes; nil means no body. The caller closes the body of the response.
 func (c *Call) Request(method, route string, body io.Reader, length int64) (*http.Response, error) {
 	s, err := c.Server()
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *Call) Request(method, route string, body io.Reader, length int64) (*htt
 	return s.Request(c.Context(), method, route, body, length)
 }
 
-// ask sends a request to the server and decodes the answer.
+// ask sends a request to the server and decodes the answer. The argument in becomes the JSON body; nil means no body.
 func ask[T any](c *Call, method, route string, in any) (client.Answer[T], error) {
 	s, err := c.Server()
 	if err != nil {
@@ -98,7 +98,8 @@ func post[T any](c *Call, route string, in any) (client.Answer[T], error) {
 	return ask[T](c, http.MethodPost, route, in)
 }
 
-// postOnce is post for a route that starts something: it is sent again if the answer is lost, and starts one thing.
+// postOnce is post for a route that starts a run or operation. If the answer is lost, it sends the request again, and the
+// server still starts only one; see client.Start.
 func postOnce(c *Call, route string, in any) (client.Answer[apitypes.Started], error) {
 	s, err := c.Server()
 	if err != nil {
@@ -112,7 +113,7 @@ func remove(c *Call, route string) error {
 	return err
 }
 
-// getAll asks for all pages of a list.
+// getAll reads all pages of a list.
 func getAll[T any](c *Call, route string) (client.Answer[client.List[T]], error) {
 	s, err := c.Server()
 	if err != nil {
@@ -130,7 +131,7 @@ func getAndShow[T any](c *Call, route string, table func(w io.Writer, v T) error
 	return show(c, a, table)
 }
 
-// postAndShow sends in to a route and shows the answer.
+// postAndShow sends a POST request and shows the answer.
 func postAndShow[T any](c *Call, route string, in any, table func(w io.Writer, v T) error) error {
 	a, err := post[T](c, route, in)
 	if err != nil {
@@ -139,7 +140,7 @@ func postAndShow[T any](c *Call, route string, in any, table func(w io.Writer, v
 	return show(c, a, table)
 }
 
-// A listing is the command "list" of one noun.
+// A listing describes the command "list" of one kind of object.
 type listing[T any] struct {
 	cmd     *cobra.Command
 	route   string
@@ -150,7 +151,7 @@ type listing[T any] struct {
 	row     func(v T) []any
 }
 
-// listCommand returns the command of a listing.
+// listCommand returns the command "list" that l describes.
 func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 	l.cmd.Use, l.cmd.Args, l.cmd.Aliases = "list", cobra.NoArgs, []string{"ls"}
 	selecting := l.filters
@@ -181,14 +182,14 @@ func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 	})
 }
 
-// notePage prints how to get the next page, if there is one.
+// notePage prints the flag that gets the next page. next is the cursor of that page; "": there is none.
 func (c *Call) notePage(next string) {
 	if next != "" {
 		c.Note("there are more; the next page: --after %s", next)
 	}
 }
 
-// A filter is a flag of a listing that is sent to the server as a query parameter of the
+// A filter is a flag of a "list" command. Its value is sent to the server as the query parameter of the
 // same name.
 type filter struct {
 	name, usage string
@@ -198,7 +199,7 @@ type filter struct {
 	complete    cobra.CompletionFunc
 }
 
-// pageFilters are the flags of a list that the server divides into pages and sorts by one
+// pageFilters returns the flags of a list that the server divides into pages and sorts by
 // key.
 func pageFilters(key string) []filter {
 	return []filter{
@@ -208,18 +209,18 @@ func pageFilters(key string) []filter {
 	}
 }
 
-// labelFilter is the flag of a list of machines or of their runs.
+// labelFilter returns the flag --label for a list of machines or of their runs.
 func labelFilter() filter {
 	return filter{name: "label", usage: "only of machines with all of these labels: rack=a1,role=db"}
 }
 
-// stateFilter is the flag of a list of runs or operations, or of machines by their last run.
+// stateFilter returns the flag --state for a list of runs or operations, or of machines by the state of their last run.
 func stateFilter(usage string) filter {
 	words := append(inventory.States(), inventory.FilterWaiting)
 	return filter{name: "state", usage: usage + ", or waiting for an operator: " + strings.Join(words, ", "), words: words}
 }
 
-// addFilters adds flags and returns a function that reads them.
+// addFilters adds the flags to cmd. It returns a function that validates the flags that are set and returns them as a query.
 func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error) {
 	for _, f := range filters {
 		switch {
@@ -254,7 +255,7 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 	}
 }
 
-// read validates a value and returns it as the server expects it.
+// read validates v, the value of the flag, and returns the value to send to the server.
 func (f filter) read(v string) (string, error) {
 	if n, err := strconv.Atoi(v); f.number && (err != nil || n < 1) {
 		return "", UsageError("invalid --%s %s; write a number of at least 1", f.name, v)
@@ -272,16 +273,16 @@ func (f filter) read(v string) (string, error) {
 	return "", UsageError("invalid --%s %q; must be one of %s", f.name, v, strings.Join(f.words, ", "))
 }
 
-// A deletion describes what a "delete" command will delete.
+// A deletion describes the object that a "delete" command deletes.
 type deletion struct {
 	what  string // "machine node-1", for the confirmation
 	lost  string // what is lost with it, appended to what
-	word  string // what the operator types to confirm; "": the argument
+	word  string // the operator has to type it to confirm; "": the argument
 	route string
 }
 
-// deleteCommand returns a command that finds the object of its argument, asks for
-// confirmation and deletes the object.
+// deleteCommand returns a "delete" command: it calls find to get the object that the argument names, asks for
+// confirmation, and deletes the object.
 func deleteCommand(o *Options, cmd *cobra.Command, find func(c *Call) (deletion, error)) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	yes := YesFlag(cmd)
@@ -306,7 +307,8 @@ func deleteCommand(o *Options, cmd *cobra.Command, find func(c *Call) (deletion,
 	})
 }
 
-// Group returns a command that only holds subcommands.
+// Group returns a command that only holds subcommands. Without a subcommand it prints its help; an unknown one is an
+// error.
 func Group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
@@ -326,7 +328,7 @@ func Group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// YesFlag adds the flag that confirms without a question.
+// YesFlag adds the flag --yes, which answers each request for confirmation with yes.
 func YesFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("yes", "y", false, "do not ask for confirmation")
 }
@@ -335,17 +337,17 @@ func waitFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("wait", "w", false, "show the progress until it ends")
 }
 
-// requireEvidence is a flag of commands that wait for an installation.
+// requireEvidence is the name of a flag of commands that can wait for an installation.
 const requireEvidence = "require-evidence"
 
-// waitFlags is waitFlag, for a command whose run or operation installs machines.
+// waitFlags adds --wait and --require-evidence, for a command that starts or shows an installation.
 func waitFlags(cmd *cobra.Command) *bool {
 	cmd.Flags().
 		Bool(requireEvidence, false, "with --wait: exit code 7 if the evidence of the installed system is weak, or nothing was installed")
 	return waitFlag(cmd)
 }
 
-// requiresEvidence reports whether the command has the flag, and it is set.
+// requiresEvidence reports whether the command has the flag --require-evidence and it is set.
 func (c *Call) requiresEvidence() bool {
 	f := c.Flags().Lookup(requireEvidence)
 	return f != nil && f.Value.String() == "true"
@@ -355,14 +357,14 @@ func fileFlag(cmd *cobra.Command, usage string) *string {
 	return cmd.Flags().StringP("file", "f", "", usage)
 }
 
-// requireFlags makes existing flags mandatory.
+// requireFlags makes flags of cmd mandatory.
 func requireFlags(cmd *cobra.Command, flags ...string) {
 	for _, f := range flags {
 		cobra.CheckErr(cmd.MarkFlagRequired(f))
 	}
 }
 
-// readInput reads a file, or standard input for "-".
+// readInput reads a file, or standard input for "-". It returns the name for messages, too.
 func readInput(cmd *cobra.Command, file string) (name string, b []byte, err error) {
 	if file == "-" {
 		b, err = io.ReadAll(cmd.InOrStdin())
@@ -377,7 +379,8 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 	return file, b, nil
 }
 
-// readSecret reads a file that holds a secret, or standard input for "-". [durablefile.ReadPrivate] says which modes are refused.
+// readSecret reads a file that holds a secret, or standard input for "-". It refuses a file with a mode that
+// [durablefile.ReadPrivate] refuses.
 func readSecret(cmd *cobra.Command, file string) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(cmd.InOrStdin())

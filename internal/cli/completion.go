@@ -8,20 +8,20 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 )
 
-// NoFiles disables the completion of file names.
+// NoFiles is the completion directive that offers no file names.
 const NoFiles = cobra.ShellCompDirectiveNoFileComp
 
-// CompleteFlag sets the completion of an existing flag's value.
+// CompleteFlag sets f as the completion function of a flag of cmd.
 func CompleteFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, f))
 }
 
-// completeWords completes a flag's value from fixed words.
+// completeWords makes words the completions of a flag's value.
 func completeWords(cmd *cobra.Command, flag string, words ...string) {
 	CompleteFlag(cmd, flag, cobra.FixedCompletions(words, NoFiles))
 }
 
-// complete completes with what list returns.
+// complete returns a completion function that offers the words that list returns.
 func (o *Options) complete(list func(c *Call) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		words, err := list(&Call{Command: cmd, Options: o, Args: args})
@@ -32,7 +32,7 @@ func (o *Options) complete(list func(c *Call) ([]string, error)) cobra.Completio
 	}
 }
 
-// names completes from a field of the items of a list.
+// names returns a completion function that offers the values of a field of all items of the list at route.
 func (o *Options) names(route, field string) cobra.CompletionFunc {
 	return o.complete(func(c *Call) ([]string, error) {
 		a, err := getAll[map[string]any](c, route)
@@ -50,7 +50,7 @@ func (o *Options) names(route, field string) cobra.CompletionFunc {
 	})
 }
 
-// firstArg completes only the first argument.
+// firstArg returns a completion function that calls f for the first argument, and offers nothing for the others.
 func firstArg(f cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -66,7 +66,7 @@ func (o *Options) templates() cobra.CompletionFunc { return o.names(client.Path(
 func (o *Options) images() cobra.CompletionFunc    { return o.names(client.Path("images"), "name") }
 func (o *Options) labs() cobra.CompletionFunc      { return o.names(client.Path("genesis"), "name") }
 
-// operations completes the ids of operations, of every type or of one.
+// operations completes the ids of operations of all types.
 func (o *Options) operations() cobra.CompletionFunc { return o.names(client.Path("operations"), "id") }
 
 // operationsOf completes the names of the operations of one type.

@@ -41,7 +41,7 @@ func printLeases(w io.Writer, all []inventory.DHCPLease) error {
 	})
 }
 
-// leaseState returns the state of a lease, with the other host of a conflict.
+// leaseState returns the state of a lease, and for an address conflict also the other host.
 func leaseState(x inventory.DHCPLease) string {
 	if x.Other == "" {
 		return x.State

@@ -36,7 +36,7 @@ func machineDisksCommand(o *Options) *cobra.Command {
 	})
 }
 
-// printDisks lists disks with the flag that selects each.
+// printDisks prints a table of disks, with the flag that selects each disk.
 func printDisks(w io.Writer, disks []action.Disk) error {
 	return PrintTable(w, []string{"PATH", "SIZE", "MODEL", "BY", "HOLDS", "SELECT WITH"}, disks, func(d action.Disk) []any {
 		holds := strings.Join(d.Signatures, ", ")
@@ -57,7 +57,7 @@ func printDisks(w io.Writer, disks []action.Disk) error {
 	})
 }
 
-// diskFlag is the flag that selects a disk, to paste.
+// diskFlag returns the flag that selects d, quoted for a shell, or "" if the disk has no stable identity.
 func diskFlag(d action.Disk) string {
 	switch {
 	case d.Serial != "":
@@ -71,7 +71,7 @@ func diskFlag(d action.Disk) string {
 	return ""
 }
 
-// diskText describes a disk and the data lost with it, ending in a comma.
+// diskText describes a disk and the data on it. The text ends with a comma.
 func diskText(d action.Disk) string {
 	text := d.Path
 	for _, x := range [][2]string{{"", d.Model}, {"serial ", d.Serial}, {"wwn ", d.WWN}} {
@@ -93,7 +93,7 @@ func diskText(d action.Disk) string {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
 
-// ShellWord quotes text from a machine, so that pasting it into a shell cannot run a
+// ShellWord returns s, a text from a machine, quoted for a shell, so that a pasted command line cannot run another
 // command.
 func ShellWord(s string) string {
 	s = Inert(s)

@@ -22,18 +22,17 @@ const (
 	exitNotFound     = 3
 	exitConflict     = 4
 	exitUnavailable  = 5
-	exitSecondServer = 6 // the systemd unit knows it: the server is not started again
+	exitSecondServer = 6 // the systemd unit lists it: systemd does not restart the server
 	exitWeak         = 7
 )
 
-// commandError is an error of a command that ran. Cobra's own errors (unknown
+// commandError is an error that the body of a command returned. The errors of cobra itself (unknown
 // commands, wrong flags) are not commandErrors.
 type commandError struct{ error }
 
 func (e commandError) Unwrap() error { return e.error }
 
-// exitCode returns the exit code for an error. It is the only mapping from inventory errors
-// to exit codes.
+// exitCode returns the exit code for an error. No other code maps errors to exit codes.
 func exitCode(err error) int {
 	var ran commandError
 	switch {
@@ -56,7 +55,7 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
-// codeName returns the API's name of an exit code.
+// codeName returns the error code of the REST API that corresponds to an exit code.
 func codeName(code int) string {
 	names := map[int]string{
 		exitFailure: "failed", exitUsage: "invalid", exitNotFound: "not_found",
@@ -66,19 +65,19 @@ func codeName(code int) string {
 	return names[code]
 }
 
-// UsageError returns an error about how a command was called.
+// UsageError returns an error about wrong flags, arguments or input. Its kind is inventory.ErrInvalid.
 func UsageError(format string, args ...any) error {
 	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
 }
 
-// reported is an error whose text was already printed.
+// reported is an error whose text is printed already.
 type reported struct{ error }
 
 func (r reported) Unwrap() error { return r.error }
 
-// report writes err to standard error: one problem per line, starting with its place so that
-// an editor finds it, and last the command that helps. With --output json or yaml it has the
-// form of the API's errors.
+// report writes err to standard error. Each problem is one line that begins with its place, so that
+// an editor can jump there; the last line is a command that helps. With --output json or yaml it
+// writes the error in the form that the REST API uses.
 func report(cmd *cobra.Command, err error) {
 	var done reported
 	if errors.As(err, &done) {
@@ -96,7 +95,7 @@ func report(cmd *cobra.Command, err error) {
 	}
 }
 
-// describeError converts any error to the form of the API's errors.
+// describeError converts err to the form that the REST API uses for errors.
 func describeError(cmd *cobra.Command, err error) client.Error {
 	e := client.Error{Text: inventory.TextOf(err), Code: codeName(exitCode(err))}
 	var answer *client.Error
@@ -118,7 +117,7 @@ func describeError(cmd *cobra.Command, err error) client.Error {
 	return e
 }
 
-// maxShownProblems is how many problems are printed in text. A list with one mistake in each row has thousands.
+// maxShownProblems limits the problems that are printed as text. A long CSV with an error in each row has thousands.
 const maxShownProblems = 100
 
 // writeError prints e as text.

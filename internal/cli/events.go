@@ -54,8 +54,7 @@ func workflowEventsCommand(o *Options) *cobra.Command {
 	})
 }
 
-// getEvents returns the page of a run's events that the flags select, or all events if no
-// limit is set.
+// getEvents returns one page of a run's events if page has a limit, otherwise all events that page selects.
 func getEvents(c *Call, run string, page url.Values) (client.Answer[client.List[inventory.Event]], error) {
 	route := client.WithQuery(client.Path("workflows", run, "events"), page)
 	if page.Has("limit") {
@@ -64,7 +63,7 @@ func getEvents(c *Call, run string, page url.Values) (client.Answer[client.List[
 	return getAll[inventory.Event](c, route)
 }
 
-// eventText returns the message of an event, or its result.
+// eventText returns the message of an event. For the end of an action without a message, it returns the result of the action.
 func eventText(e inventory.Event) string {
 	if e.Message != "" || e.Kind != inventory.EventActionDone {
 		return e.Message
@@ -100,7 +99,7 @@ func followEvents(c *Call, run string) error {
 	}, func() error { return runGoesOn(c, last) })
 }
 
-// A follower prints the items of a list as they arrive.
+// A follower prints the items of a growing list as they are added.
 type follower[T any] struct {
 	c     *Call
 	route string
@@ -109,7 +108,7 @@ type follower[T any] struct {
 	after int64 // seq of the last item that was printed
 }
 
-// print prints the new items, one per line, and returns how many there were.
+// print prints the items that were added since its last call, one per line, and returns how many they are.
 func (f *follower[T]) print() (n int, err error) {
 	l, err := get[client.List[T]](f.c, fmt.Sprintf("%s?after=%d", f.route, f.after))
 	if err != nil {
@@ -130,7 +129,8 @@ func (f *follower[T]) print() (n int, err error) {
 	return len(l.Value.Items), nil
 }
 
-// followFlags adds the flags of a list that is printed a page at a time, or as it grows.
+// followFlags adds --follow, which prints a list as it grows, and the flags that select one page of the list. until is
+// the end of --follow, for the help.
 func followFlags(cmd *cobra.Command, until string) (follow *bool, page func() (url.Values, error)) {
 	follow = cmd.Flags().BoolP("follow", "f", false, "go on until "+until)
 	page = addFilters(cmd, pageFilters("seq"))

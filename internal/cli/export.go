@@ -66,7 +66,7 @@ An existing file is not overwritten without --force.`,
 	})
 }
 
-// checkTarget refuses a file that exists, before the server is asked.
+// checkTarget returns an error if file exists and force is false. It runs before the first request to the server.
 func checkTarget(file string, force bool) error {
 	if file == "" || force {
 		return nil
@@ -78,7 +78,7 @@ func checkTarget(file string, force bool) error {
 	return nil
 }
 
-// machinesToExport returns the machines that the arguments and labels choose, by name.
+// machinesToExport returns the machines that the arguments and the labels of selector select, sorted by name.
 func machinesToExport(c *Call, selector map[string]string) ([]inventory.Machine, error) {
 	route := client.Path("machines")
 	if len(selector) > 0 {
@@ -97,7 +97,7 @@ func machinesToExport(c *Call, selector map[string]string) ([]inventory.Machine,
 	var out []inventory.Machine
 	var missing []error
 	for _, arg := range c.Args {
-		mac, _ := inventory.ParseMAC(arg) // "" is the MAC of none
+		mac, _ := inventory.ParseMAC(arg) // "" if arg is not a MAC, which matches no machine
 		n := slices.IndexFunc(a.Value.Items, func(m inventory.Machine) bool {
 			_, has := m.InterfaceByMAC(mac)
 			return m.Name == arg || has
@@ -116,8 +116,8 @@ func machinesToExport(c *Call, selector map[string]string) ([]inventory.Machine,
 	return slices.CompactFunc(out, func(a, b inventory.Machine) bool { return a.Name == b.Name }), nil
 }
 
-// templatesToExport returns the stored templates that are not built in; with named, only
-// those that a machine of ms names.
+// templatesToExport returns the stored templates that are not built in. If named is true, it returns only
+// the templates that a machine of ms uses.
 func templatesToExport(c *Call, ms []inventory.Machine, named bool) ([]inventory.Template, error) {
 	a, err := getAll[inventory.Template](c, client.Path("templates"))
 	if err != nil {
@@ -134,7 +134,7 @@ func templatesToExport(c *Call, ms []inventory.Machine, named bool) ([]inventory
 	return out, nil
 }
 
-// writeExport writes a file that only its owner may read; an existing one only with force.
+// writeExport writes b to a file that only its owner may read. It replaces an existing file only if force is true.
 func writeExport(file string, b []byte, force bool) error {
 	if force {
 		return durablefile.Replace(file, b)

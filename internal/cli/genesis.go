@@ -22,8 +22,8 @@ func genesisCommand(o *Options) *cobra.Command {
 		genesisCancelCommand(o), genesisListCommand(o), genesisDeleteCommand(o))
 }
 
-// isFile reports whether an argument is a lab file rather than the name of a
-// stored lab.
+// isFile reports whether arg is the path of a lab file, and not the name of a stored lab: it contains
+// a slash, a backslash or a dot, or a file of that name exists.
 func isFile(arg string) bool {
 	if strings.ContainsAny(arg, `/\.`) {
 		return true
@@ -32,7 +32,7 @@ func isFile(arg string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// labsAndFiles completes the names of stored labs, and files.
+// labsAndFiles completes the names of stored labs and of files.
 func (o *Options) labsAndFiles() cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
 		names, _ := firstArg(o.labs())(cmd, args, to)
@@ -196,7 +196,7 @@ says so here, on the page, and in ingot genesis status.`,
 	})
 }
 
-// confirmStoredLab asks for confirmation before a stored lab is started.
+// confirmStoredLab asks for confirmation before the stored lab that the argument names is started, and returns the name.
 func confirmStoredLab(c *Call, yes bool) (name string, err error) {
 	name = c.Args[0]
 	a, err := post[genesis.Plan](c, client.Path("genesis", name, "plan"), nil)
@@ -206,8 +206,8 @@ func confirmStoredLab(c *Call, yes bool) (name string, err error) {
 	return name, confirmOverwrite(c, yes, name, a.Value.Destroys)
 }
 
-// prepareLab does everything before the start of a lab file: it checks, asks for
-// confirmation, sends images and stores the file.
+// prepareLab prepares the start of the lab file that the argument names: it checks the lab, asks for
+// confirmation, sends missing images and stores the lab. It returns the name of the lab.
 func prepareLab(c *Call, yes, replace bool) (name string, err error) {
 	f, err := readLab(c.Args[0])
 	if err != nil {
@@ -246,7 +246,8 @@ func confirmOverwrite(c *Call, yes bool, name string, disks []string) error {
 	return c.Confirm(yes, what, name)
 }
 
-// startGenesis starts or resumes a Genesis. If wait is set, it shows it until it ends.
+// startGenesis starts or resumes the Genesis of a lab; verb is the last element of the route. If wait is true, it shows
+// the progress until the end.
 func startGenesis(c *Call, name, verb string, in any, wait bool) error {
 	text := fmt.Sprintf("\nnext: ingot genesis status %s --wait", name)
 	return startOperation(c, client.Path("genesis", name, verb), in, wait, text)

@@ -14,16 +14,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A labFile is a lab file on this host with the files that it names.
+// A labFile is a lab file on this host, with the content of the files that it names.
 type labFile struct {
 	path     string
 	bundle   inventory.GenesisBundle
 	lab      genesis.Lab
-	problems inventory.Problems // of the parts that could be read
+	problems inventory.Problems // found while reading
 }
 
-// readLab reads a lab file and the files that it names. Mistakes in them are
-// not an error: the server may find more.
+// readLab reads a lab file and the files that it names. It stores problems of their content in the result
+// instead of returning an error, so that they can be reported together with those that the server finds.
 func readLab(file string) (labFile, error) {
 	f := labFile{path: file}
 	var err error
@@ -41,7 +41,7 @@ func readLab(file string) (labFile, error) {
 	return f, err
 }
 
-// resolve returns the path of a file that the lab file names.
+// resolve returns the path of a file that the lab file names: a relative name is relative to the lab file.
 func (f labFile) resolve(name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -49,7 +49,7 @@ func (f labFile) resolve(name string) string {
 	return filepath.Join(filepath.Dir(f.path), filepath.FromSlash(name))
 }
 
-// withPaths replaces the names of files in problems by paths relative to here.
+// withPaths returns ps with file names that are relative to the working directory, and not to the lab file.
 func (f labFile) withPaths(ps inventory.Problems) inventory.Problems {
 	out := slices.Clone(ps)
 	for i, p := range out {
@@ -60,7 +60,7 @@ func (f labFile) withPaths(ps inventory.Problems) inventory.Problems {
 	return out
 }
 
-// hashImage hashes the file of an image, which takes a while for gigabytes.
+// hashImage returns the SHA-256 of the file of an image, in hex, and shows the progress.
 func (f labFile) hashImage(c *Call, i genesis.Image) (string, error) {
 	file, err := os.Open(f.resolve(i.File))
 	if err != nil {
@@ -70,8 +70,8 @@ func (f labFile) hashImage(c *Call, i genesis.Image) (string, error) {
 	return hashFile(c, file)
 }
 
-// checkImages compares the images of the lab with the server's images and the local files.
-// It returns those that the server lacks.
+// checkImages compares the images of the lab with the server's images and with the local files. It
+// returns the images that the server lacks, and the problems that it finds.
 func (f labFile) checkImages(c *Call) (lacking []genesis.Image, ps inventory.Problems, err error) {
 	a, err := getAll[inventory.Image](c, client.Path("images"))
 	if err != nil {
@@ -89,13 +89,13 @@ func (f labFile) checkImages(c *Call) (lacking []genesis.Image, ps inventory.Pro
 	return lacking, ps, c.Context().Err()
 }
 
-// checkLab returns every problem of the lab, found here and on the server, as one
-// inventory.Problems, and the images that the server lacks. It stores nothing. Problems that
-// only prevent a start now are in the plan.
+// checkLab checks the lab here and on the server, and stores nothing. It returns the plan and the images that the server
+// lacks. If the lab is invalid, the error is one inventory.Problems with all problems from both. Problems that do not make
+// the lab invalid, but prevent a start now, are in the plan.
 func (f labFile) checkLab(c *Call, replace bool) (plan client.Answer[genesis.Plan], lacking []genesis.Image, err error) {
 	lacking, ps, err := f.checkImages(c)
 	local := f.lab.Together(f.problems, ps)
-	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // without a valid bundle it cannot be sent
+	if err == nil && (len(local) == 0 || f.bundle.Check() == nil) { // an invalid bundle cannot be sent
 		plan, err = f.send(c, replace, true)
 	}
 
@@ -122,8 +122,8 @@ func (f labFile) checkLab(c *Call, replace bool) (plan client.Answer[genesis.Pla
 	return plan, lacking, nil
 }
 
-// withoutMissingImages removes problems of images that the server does not have yet, because
-// start sends them.
+// withoutMissingImages returns ps without the problems that an image is missing on the server, because
+// "genesis start" sends missing images.
 func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 	out := inventory.Problems{}
 	for _, p := range ps {
@@ -134,7 +134,7 @@ func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 	return out
 }
 
-// send checks the lab on the server, and stores it unless only is set.
+// send sends the lab to the server, which checks it and, unless only is true, stores it.
 func (f labFile) send(c *Call, replace, only bool) (client.Answer[genesis.Plan], error) {
 	body := struct {
 		File    string            `json:"file"`
@@ -149,9 +149,9 @@ func (f labFile) send(c *Call, replace, only bool) (client.Answer[genesis.Plan],
 	return ask[genesis.Plan](c, "PUT", client.Path("genesis", f.bundle.Name), body)
 }
 
-// sendImage uploads an image, or makes the server fetch it.
+// sendImage uploads an image, or makes the server fetch it if the lab gives a URL.
 func (f labFile) sendImage(c *Call, i genesis.Image) error {
-	u := upload{name: i.Name, sha256: i.SHA256, replace: true} // what start destroys was confirmed
+	u := upload{name: i.Name, sha256: i.SHA256, replace: true} // the operator has already confirmed the start
 	if slices.ContainsFunc(f.lab.Machines, func(m genesis.Machine) bool { return isInstallerImage(m, i.Name) }) {
 		u.use = inventory.UseInstaller
 	}
@@ -166,8 +166,8 @@ func (f labFile) sendImage(c *Call, i genesis.Image) error {
 	return err
 }
 
-// isInstallerImage reports whether an installer of m boots or fetches an image: its template
-// gets the name, or its document names the image, as Harvester's names its ISO.
+// isInstallerImage reports whether the installer of m boots or fetches the image, and it is not the image of m. That is so if
+// the hardware map, a label or the user data of m names the image, as Harvester's user data names its ISO.
 func isInstallerImage(m genesis.Machine, image string) bool {
 	names := func(values map[string]string) bool {
 		return slices.Contains(slices.Collect(maps.Values(values)), image)

@@ -18,14 +18,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/images/provenance"
 )
 
-// proof is what the operator gives to have a file proven: each may be "".
+// proof holds the sources by which the origin of an image file is verified. Each may be "".
 type proof struct {
-	sums      string // list of digests: a file or a URL
-	signature string // of the list or, without one, of the file: a file or a URL
-	key       string // that made the signature: its text or a file
+	sums      string // list of digests that includes the image: a file or a URL
+	signature string // minisign signature of the list, or without a list, of the image: a file or a URL
+	key       string // public key of the signature: its text or a file
 }
 
-// check refuses combinations that prove nothing.
+// check returns an error for a combination that verifies nothing. declared is the digest that the operator gave, or "".
 func (p proof) check(declared string) error {
 	switch {
 	case p.sums != "" && declared != "":
@@ -39,7 +39,9 @@ func (p proof) check(declared string) error {
 	return nil
 }
 
-// declare sets in u what the proof says about the image at from.
+// declare sets the digest of an image, which is a file or a URL, in u after it has verified the signature, if there is
+// one. If the image is a URL with a signature of its own, declare sets signature and key instead, and the server
+// verifies them.
 func (p proof) declare(c *Call, from string, u *upload) (err error) {
 	if p.signature != "" && p.sums == "" && isURL(from) {
 		signature, key, err := p.readSignature(c)
@@ -61,8 +63,8 @@ func (p proof) declare(c *Call, from string, u *upload) (err error) {
 	return nil
 }
 
-// digest returns the SHA-256 or SHA-512 that the proof gives for the image, "" if there is none. What is signed was
-// verified.
+// digest returns the SHA-256 or SHA-512 of an image, according to the list of digests or, without one, of the signed
+// file. It verifies the signature, if there is one. It returns "" if the proof is empty.
 func (p proof) digest(c *Call, from string) (string, error) {
 	if p.sums == "" && p.signature == "" {
 		return "", nil
@@ -88,7 +90,8 @@ func (p proof) digest(c *Call, from string) (string, error) {
 	return provenance.FindSum(shownSource(p.sums), list, name)
 }
 
-// verifyFile verifies the signature of a file and returns its digest, both of one reading.
+// verifyFile verifies the signature of a file and returns the SHA-256 of the file. It reads the file only once, so both apply
+// to the same content.
 func (p proof) verifyFile(c *Call, file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -136,7 +139,7 @@ func isURL(from string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https")
 }
 
-// shownSource returns a file or URL without what may be a credential.
+// shownSource returns a file or URL for messages, without user, password and query, which may be credentials.
 func shownSource(from string) string {
 	u, err := url.Parse(from)
 	if err != nil || !isURL(from) {
@@ -146,7 +149,7 @@ func shownSource(from string) string {
 	return shown.String()
 }
 
-// smallFetch limits how long a list or a signature is fetched.
+// smallFetch is the time-out for fetching a list or a signature.
 const smallFetch = time.Minute
 
 // readSmall reads a list or a signature from a file or a URL.
@@ -169,7 +172,7 @@ func readSmall(ctx context.Context, from string) ([]byte, error) {
 	client := http.Client{CheckRedirect: checkRedirect}
 	resp, err := client.Do(req)
 	if err != nil {
-		var dialed *url.Error // its text repeats the whole URL
+		var dialed *url.Error // the text of a url.Error quotes the whole URL
 		if errors.As(err, &dialed) {
 			err = dialed.Err
 		}
@@ -182,7 +185,8 @@ func readSmall(ctx context.Context, from string) ([]byte, error) {
 	return readLimited(resp.Body, shownSource(from))
 }
 
-// checkRedirect refuses to leave https, and long chains. The next server does not learn the address that led to it.
+// checkRedirect refuses a redirect from https to http, and more than five redirects. It removes the Referer, so that the next
+// server does not get the previous URL.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > 5 {
 		return errors.New("more than five redirects")
@@ -190,11 +194,11 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {
 		return errors.New("it redirects from https to http")
 	}
-	r.Header.Del("Referer") // its query may be a credential of the server before (security S22)
+	r.Header.Del("Referer") // the query of the previous URL may be a credential (security S22)
 	return nil
 }
 
-// readLimited reads all of r, which is called name, if it is not too long.
+// readLimited reads all of r. More than provenance.MaxSums bytes are an error. name is the source, for that error.
 func readLimited(r io.Reader, name string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, provenance.MaxSums+1))
 	if err == nil && len(b) > provenance.MaxSums {

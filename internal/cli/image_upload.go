@@ -17,20 +17,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// upload is an image on its way to the server.
+// upload describes an image that is sent to the server, or that the server fetches.
 type upload struct {
 	name, use string
 	sha256    string // as declared, or ""
 	sha512    string // as declared, or ""
 	content   string // digest of the local file, or ""
-	asIs      bool   // agents get the file itself
-	replace   bool   // also an image that machines, templates or lab files name
+	asIs      bool   // the server does not convert the file for agents
+	replace   bool   // replace an image of this name even if machines, templates or lab files use it
 
-	// The server verifies a minisign signature of what it fetches; both are texts.
+	// Texts of the minisign signature and key with which the server verifies the file that it fetches or reads.
 	signature, publicKey string
 }
 
-// addImage stores the image of a file or URL, which p proves.
+// addImage stores an image from a file or URL on the server. p is the proof of the origin of the image.
 func addImage(c *Call, u upload, from string, p proof) (a client.Answer[inventory.Image], err error) {
 	if err := p.check(cmp.Or(u.sha256, u.sha512)); err != nil {
 		return a, err
@@ -44,7 +44,7 @@ func addImage(c *Call, u upload, from string, p proof) (a client.Answer[inventor
 	return uploadImage(c, u, from)
 }
 
-// registerImage makes the server serve one of its host's files where it lies.
+// registerImage makes the server serve a file of its own host from path, without a copy.
 func registerImage(c *Call, u upload, path string, p proof) error {
 	switch {
 	case !filepath.IsAbs(path):
@@ -71,7 +71,7 @@ func registerImage(c *Call, u upload, path string, p proof) error {
 	return postAndShow(c, client.Path("images"), in, text(imageStored))
 }
 
-// query returns the query of each request about the upload.
+// query returns the query for each request about this upload.
 func (u upload) query() url.Values {
 	q := url.Values{}
 	for k, v := range map[string]string{"use": u.use, "sha256": u.sha256, "sha512": u.sha512, "content": u.content} {
@@ -88,7 +88,8 @@ func (u upload) query() url.Values {
 	return q
 }
 
-// findStored returns the image that u would make again: of the same file, in the same form, and unchanged since.
+// findStored returns the stored image, and true, if the upload u would store the same image again: one from the same file,
+// in the same form, whose stored file is still intact.
 func findStored(c *Call, u upload) (a client.Answer[inventory.Image], isStored bool, err error) {
 	given := cmp.Or(u.content, u.sha256)
 	if given == "" {
@@ -112,7 +113,7 @@ func findStored(c *Call, u upload) (a client.Answer[inventory.Image], isStored b
 	return a, check.Value.OK, err
 }
 
-// fetchImage makes the server fetch an image, and shows the progress.
+// fetchImage makes the server fetch an image from a URL, and shows the progress. It fetches nothing if findStored finds the image.
 func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image], error) {
 	a, isStored, err := findStored(c, u)
 	if err != nil || isStored {
@@ -123,7 +124,7 @@ func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image],
 	p := newProgress(c, 0, "")
 	defer p.end()
 	sent := make(chan struct{})
-	close(sent) // nothing is sent from here
+	close(sent) // this program sends no bytes, so show the server's progress at once
 	defer watchUpload(c, upload{name: u.name}, p, sent)()
 
 	in := map[string]any{
@@ -133,11 +134,11 @@ func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image],
 	return post[inventory.Image](c, client.Path("images"), in)
 }
 
-// maxBreaks is how often in a row an upload may break off without progress.
+// maxBreaks is how often in a row sendAll retries an upload that broke off without progress.
 const maxBreaks = 5
 
-// uploadImage sends a file. It resumes an earlier upload of the same file, which the server
-// recognizes by the digest.
+// uploadImage sends a file to the server. If an earlier upload of the same file broke off, it sends only the rest; the
+// server recognizes the file by the digest.
 func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.Image], err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -178,8 +179,8 @@ func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.I
 	return s.sendAll()
 }
 
-// readUpload returns how many bytes of an upload the server has, and how many of the complete
-// file it has checked. A missing or invalid header counts as 0, so that everything is sent.
+// readUpload returns how many bytes of an upload the server has received, and, once the file is complete, how many of
+// them it has checked. A missing or invalid header counts as 0, so that the whole file is sent.
 func readUpload(c *Call, u upload) (have, checked int64, err error) {
 	route := client.WithQuery(client.Path("images", u.name, "upload"), u.query())
 	resp, err := c.Request(http.MethodHead, route, nil, 0)
@@ -193,17 +194,17 @@ func readUpload(c *Call, u upload) (have, checked int64, err error) {
 	return have, checked, nil
 }
 
-// sending is a file that is being sent.
+// sending is an upload of a file in progress.
 type sending struct {
 	c      *Call
 	upload upload
 	file   *os.File
 
-	have, total int64 // bytes that the server has, and all bytes
+	have, total int64 // bytes that the server has received, and size of the file
 	progress    *progress
 }
 
-// sendAll sends until the server has everything, and retries after interruptions.
+// sendAll sends the file until the server has all of it, and retries after interruptions.
 func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 	for breaks := 0; ; breaks++ {
 		a, err := s.send()
@@ -224,7 +225,7 @@ func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 		}
 		now, _, err := readUpload(s.c, s.upload)
 		if err != nil {
-			continue // the next attempt returns the error
+			continue // the next call of send fails with the same error
 		}
 		if now > s.have {
 			breaks = 0
@@ -233,7 +234,7 @@ func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 	}
 }
 
-// mayRepeat reports whether sending the same file again may succeed.
+// mayRepeat reports whether sending may succeed after err: there was no answer, or the answer is a temporary error.
 func (s *sending) mayRepeat(err error) bool {
 	var e *client.Error
 	if !errors.As(err, &e) {
@@ -243,7 +244,7 @@ func (s *sending) mayRepeat(err error) bool {
 	return temporary && e.Next == ""
 }
 
-// send sends the rest of the file.
+// send sends the part of the file that the server has not received.
 func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 	q := s.upload.query()
 	q.Set("offset", strconv.FormatInt(s.have, 10))
@@ -273,7 +274,7 @@ func (s *sending) send() (none client.Answer[inventory.Image], err error) {
 	return client.Decode[inventory.Image](resp)
 }
 
-// watchUpload shows the server's progress after everything was sent, until stop is called.
+// watchUpload waits until sent is closed, and then shows the server's progress until stop is called.
 func watchUpload(c *Call, u upload, p *progress, sent <-chan struct{}) (stop func()) {
 	var w sync.WaitGroup
 	done := make(chan struct{})

@@ -74,7 +74,7 @@ fetched, and proven as the catalog says.`,
 	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign key: a file, or the key itself")
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		// An invalid name in the path would reach another route.
+		// With an invalid name, the request would go to another route.
 		if err := inventory.ValidateImageName(c.Args[0]).Err(); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ fetched, and proven as the catalog says.`,
 	})
 }
 
-// storeImage stores the image of the command's second argument or, without one, of the catalog.
+// storeImage stores the image from the file or URL in the second argument or, without one, from the catalog.
 func storeImage(c *Call, i upload, p proof, inPlace bool) (err error) {
 	from := ""
 	switch {
@@ -115,7 +115,7 @@ func storeImage(c *Call, i upload, p proof, inPlace bool) (err error) {
 	return show(c, a, text(imageStored))
 }
 
-// imageStored prints what was stored.
+// imageStored returns the text that "image add" prints about a stored image.
 func imageStored(i inventory.Image) string {
 	var b strings.Builder
 	given := i.Given()
@@ -232,7 +232,7 @@ func imageVerifyCommand(o *Options) *cobra.Command {
 	})
 }
 
-// imagesToVerify returns the images of the arguments or, without arguments, those whose file
+// imagesToVerify returns the images that the arguments name or, without arguments, all images whose file
 // the server has.
 func imagesToVerify(c *Call) ([]string, error) {
 	if len(c.Args) > 0 {
@@ -310,7 +310,7 @@ data), no template and no stored lab file names.`,
 		for _, name := range names {
 			err := remove(c, client.Path("images", name))
 			switch {
-			case errors.Is(err, inventory.ErrConflict): // in use since it was listed
+			case errors.Is(err, inventory.ErrConflict): // a use was added after the list was read
 				c.Note("image %s stays: %v", name, err)
 			case err != nil:
 				return err
@@ -342,7 +342,7 @@ it, and names it in the configuration of the server (images.catalog).`,
 	})
 }
 
-// provenBy says what proves an image of the catalog.
+// provenBy returns what an image of the catalog is verified with: signature, list or digest.
 func provenBy(i catalog.Image) string {
 	switch {
 	case i.Signature != "":
@@ -353,7 +353,8 @@ func provenBy(i catalog.Image) string {
 	return "digest"
 }
 
-// findInCatalog returns the URL of the image of that name, and sets in u and p what the catalog says about it.
+// findInCatalog returns the URL of the catalog's image with the name u.name. It sets u and p to what the catalog
+// prescribes for the image.
 func (u *upload) findInCatalog(c *Call, p *proof) (from string, err error) {
 	if *p != (proof{}) || u.sha256+u.sha512 != "" {
 		return "", UsageError("the catalog says how its images are proven: leave --sums, --sha256, --sha512 and --signature out, " +

@@ -58,7 +58,8 @@ prints the command that does the same.`,
 	})
 }
 
-// readFiles reads the files that arguments name. Its error is an inventory.Problems.
+// readFiles reads the files with these names. The error is an inventory.Problems with a problem for each file that
+// cannot be read.
 func readFiles(c *Call, names []string) ([]importfile.File, error) {
 	var out []importfile.File
 	var ps inventory.Problems
@@ -72,15 +73,15 @@ func readFiles(c *Call, names []string) ([]importfile.File, error) {
 	return out, ps.Err()
 }
 
-// What an import does to an object.
+// Results of an import for an object.
 const (
-	isRead    = "read" // not compared: there is no server
+	isRead    = "read" // not compared with the server (--offline)
 	isAdded   = "added"
 	isChanged = "changed"
 	isSame    = "unchanged"
 )
 
-// An imported is the result of an import, and its JSON.
+// An imported is the result of an import, in the form of the JSON output.
 type imported struct {
 	Stored   bool                 `json:"stored"` // false after a dry run
 	Objects  []importedObject     `json:"objects"`
@@ -104,7 +105,7 @@ func newImported(read importfile.Import) imported {
 	}
 }
 
-// offlineImport returns what files contain.
+// offlineImport returns the result of an import without a server: it lists the objects of the files.
 func offlineImport(read importfile.Import) imported {
 	out := newImported(read)
 	for _, t := range read.Templates {
@@ -118,11 +119,11 @@ func offlineImport(read importfile.Import) imported {
 
 type importOptions struct {
 	dryRun  bool
-	replace bool // change objects that exist; without it they are a conflict
+	replace bool // change existing objects; otherwise a change is a conflict
 }
 
-// runImport compares what files contain with the inventory, has the server check all of it,
-// and then stores it: templates first, because machines name them.
+// runImport compares the objects of the files with the inventory and makes the server check all of them. Then it
+// stores them: templates first, because machines refer to templates.
 func runImport(c *Call, read importfile.Import, o importOptions) error {
 	out := newImported(read)
 	templates, err := compareTemplates(c, &out, read.Templates)
@@ -162,7 +163,7 @@ func runImport(c *Call, read importfile.Import, o importOptions) error {
 	return showImport(c, out)
 }
 
-// compareTemplates adds the templates to out, and returns those that storing would change.
+// compareTemplates adds the templates to out, and returns those that are new or that differ from the stored ones.
 func compareTemplates(c *Call, out *imported, ts []importfile.Template) ([]inventory.Template, error) {
 	a, err := getAll[inventory.Template](c, client.Path("templates"))
 	if err != nil {
@@ -192,8 +193,8 @@ func compareTemplates(c *Call, out *imported, ts []importfile.Template) ([]inven
 	return changed, ps.Err()
 }
 
-// compareMachines adds the machines to out. It returns those that storing would change, as
-// they are to be stored, and what was read of each.
+// compareMachines adds the machines to out. It returns the machines that have to be stored, in two lists of equal
+// length: as they were read, and as they are to be stored.
 func compareMachines(c *Call, out *imported, ms []importfile.Machine) ([]importfile.Machine, []inventory.Machine, error) {
 	a, err := getAll[inventory.Machine](c, client.Path("machines"))
 	if err != nil {
@@ -215,7 +216,7 @@ func compareMachines(c *Call, out *imported, ms []importfile.Machine) ([]importf
 				object.Result = isChanged
 			}
 		}
-		// Secrets are stored again: the server shows none that could be compared.
+		// Store a machine with secrets even if nothing differs: the server shows no secrets, so they cannot be compared.
 		if object.Result != isSame || next.HasSecrets() {
 			read, changed = append(read, m), append(changed, next)
 		}
@@ -224,7 +225,7 @@ func compareMachines(c *Call, out *imported, ms []importfile.Machine) ([]importf
 	return read, changed, nil
 }
 
-// refuseChanges returns a conflict if objects would change that must not.
+// refuseChanges returns a conflict if an existing object would change and o.replace is false.
 func refuseChanges(objects []importedObject, o importOptions) error {
 	var ps inventory.Problems
 	for _, x := range objects {
@@ -241,7 +242,7 @@ func refuseChanges(objects []importedObject, o importOptions) error {
 	return nil
 }
 
-// addPlaces adds file and line to problems that the server found in imported machines.
+// addPlaces adds file and line to the problems in err that the server found in the machines ms.
 func addPlaces(err error, ms []importfile.Machine) error {
 	return locateProblems(err, len(ms), func(n int) string { return ms[n].Name },
 		func(n int, p inventory.Problem) inventory.Problem {
@@ -250,7 +251,7 @@ func addPlaces(err error, ms []importfile.Machine) error {
 		})
 }
 
-// showImport prints what was imported, what was ignored, and the commands that start runs.
+// showImport prints the imported objects, the ignored keys, and the commands that start runs and BMC jobs.
 func showImport(c *Call, x imported) error {
 	printWarnings(c, x.Warnings)
 	return ShowValue(c, x, func(w io.Writer) error {
@@ -279,8 +280,7 @@ func showImport(c *Call, x imported) error {
 	})
 }
 
-// importOther imports a file if it is in the format of another program, and reports whether
-// it is.
+// importOther imports a file if it is in the format of another program. Otherwise it returns false and does nothing.
 func importOther(c *Call, file importfile.File, replace bool) (bool, error) {
 	if !importfile.Known(file) {
 		return false, nil
@@ -292,7 +292,7 @@ func importOther(c *Call, file importfile.File, replace bool) (bool, error) {
 	return true, runImport(c, read, importOptions{replace: replace})
 }
 
-// refuseOther refuses a file in the format of another program where a run is started.
+// refuseOther returns an error if a file, from which a run is to be started, is in the format of another program.
 func refuseOther(file importfile.File) error {
 	if !importfile.Known(file) {
 		return nil

@@ -15,7 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// startRun starts a run by a POST, and waits for it or prints how to show it.
+// startRun starts a run by a POST request. If wait is true, it waits for the end of the run, otherwise it prints the
+// command that shows the run.
 func startRun(c *Call, route string, in any, wait bool) error {
 	a, err := postOnce(c, route, in)
 	if err != nil {
@@ -34,7 +35,7 @@ func startRun(c *Call, route string, in any, wait bool) error {
 	}))
 }
 
-// installationFlags are the flags of all commands that install a machine.
+// installationFlags adds the flags of all commands that install a machine. It returns the struct that the flags set.
 func installationFlags(o *Options, cmd *cobra.Command) *apitypes.Installation {
 	var in apitypes.Installation
 	addTemplateFlags(o, cmd, &in.Template, &in.Image, &in.HardwareMap)
@@ -45,7 +46,7 @@ func installationFlags(o *Options, cmd *cobra.Command) *apitypes.Installation {
 	return &in
 }
 
-// addTemplateFlags adds the flags that say what is installed.
+// addTemplateFlags adds the flags that select template, image and hardware map.
 func addTemplateFlags(o *Options, cmd *cobra.Command, template, image *string, hardwareMap *map[string]string) {
 	x := cmd.Flags()
 	x.StringVar(template, "template", "", "template (default: the machine's, or image)")
@@ -90,7 +91,8 @@ Without --wait, and after Ctrl-C, the run continues.`,
 	})
 }
 
-// confirmOverInstalled asks for confirmation before a machine whose disk may hold a system that Ingot has installed is installed.
+// confirmOverInstalled asks for confirmation if the disk of a machine may hold a system that Ingot has installed: a new
+// installation would overwrite it.
 func confirmOverInstalled(c *Call, yes bool, machine string) error {
 	a, err := get[apitypes.MachineView](c, client.Path("machines", machine))
 	if err != nil || !a.Value.Installed.MayBeSystem() {
@@ -154,8 +156,8 @@ has not written is not touched before the operator has confirmed it.`,
 	})
 }
 
-// machineWithDisks returns a machine and the disks that an agent last found on it; none if
-// no agent has run.
+// machineWithDisks returns a machine and the disks that an agent last found on it. Without a report of an
+// agent, it returns no disks.
 func machineWithDisks(c *Call, name string) (inventory.Machine, []action.Disk, error) {
 	a, err := get[apitypes.MachineView](c, client.Path("machines", name))
 	if err != nil {
@@ -170,7 +172,7 @@ func machineWithDisks(c *Call, name string) (inventory.Machine, []action.Disk, e
 	return a.Value.Machine, d.Value.Items, err
 }
 
-// targetDisk describes the disk that a run would write, as far as known.
+// targetDisk describes the disk to which a run would write, as far as it is known before the run.
 func targetDisk(m inventory.Machine, disks []action.Disk) string {
 	free := slices.DeleteFunc(slices.Clone(disks), m.Protects)
 	if d, _ := m.DiskSelector.Choose(free); d != nil {
@@ -242,7 +244,7 @@ func confirmDecommission(c *Call, yes bool, machine string, keepAddress bool) er
 	return c.Confirm(yes, what, m.Name)
 }
 
-// fixedDisks lists the disks that a decommissioning wipes.
+// fixedDisks describes the disks that a decommissioning wipes: all that are neither removable nor protected.
 func fixedDisks(m inventory.Machine, disks []action.Disk) string {
 	var wiped []string
 	for _, d := range disks {

@@ -56,7 +56,7 @@ when it starts. Without a URL: print a one-time link to the page, like
 	})
 }
 
-// logIn stores the session after the server has proven its key and accepted the token.
+// logIn reads the token and stores the session s, after the server has proven its key and accepted the token.
 func logIn(c *Call, s client.Session) error {
 	if s.Fingerprint != "" && !fingerprintForm.MatchString(s.Fingerprint) {
 		return UsageError("invalid --fingerprint %q; must be sha256: and 64 hex digits", s.Fingerprint)
@@ -67,7 +67,7 @@ func logIn(c *Call, s client.Session) error {
 		return err
 	}
 
-	// The server must prove its key before it gets the token.
+	// Check the server's key before sending the token: this request has none.
 	resp, err := server.Request(c.Context(), http.MethodGet, "/healthz", nil, 0)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func logIn(c *Call, s client.Session) error {
 	return nil
 }
 
-// readToken reads the admin token from the flag's file, the environment or the
+// readToken reads the admin token from --token-file, from INGOT_TOKEN or from the
 // terminal.
 func readToken(c *Call) (inventory.Secret, error) {
 	if v := os.Getenv("INGOT_TOKEN"); c.TokenFile == "" && v != "" {
@@ -141,8 +141,8 @@ func printLoginLink(c *Call) error {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
 
-	// A server that listens on all addresses does not know under which name it is reached,
-	// but this program has just reached it.
+	// A server that listens on all addresses puts 0.0.0.0 or [::] into the link. Replace it
+	// by the host under which this program has just reached the server.
 	if ip, err := netip.ParseAddr(link.Hostname()); err == nil && ip.IsUnspecified() {
 		link.Host = c.remote.URL().Host
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// machineFlags are the flags of "machine add"; "machine accept" has those of the
-// interface.
+// machineFlags are the flags of "machine add". "machine accept" has only the flags of
+// addInterfaceFlags.
 type machineFlags struct {
 	mac, address, netmask, gateway, hostname string
 	nameservers                              []string
@@ -35,7 +35,7 @@ type machineFlags struct {
 	userDataFile     string
 }
 
-// bmcFlags describe a machine's BMC.
+// bmcFlags are the flags that describe a machine's BMC.
 type bmcFlags struct {
 	url, passwordFile, cipher, fingerprint string
 	insecureTLS                            bool
@@ -118,7 +118,7 @@ others may use is refused.`,
 	})
 }
 
-// machine returns the machine that the flags describe, or every problem of the flags.
+// machine returns the machine that the flags describe. The error for invalid flags is an inventory.Problems with all problems.
 func (f machineFlags) machine(c *Call, name string) (inventory.Machine, error) {
 	var ps inventory.Problems
 	m := inventory.Machine{Name: name, Labels: f.labels, Template: f.template, Image: f.image}
@@ -145,7 +145,7 @@ func (f machineFlags) machine(c *Call, name string) (inventory.Machine, error) {
 
 	for _, p := range inventory.Validate(inventory.Canonical(m)) {
 		p.Field = flagOf(p.Field)
-		// A flag that could not be parsed is zero here and already has its problem.
+		// A flag that could not be parsed is already reported, and is zero in m: drop the problem of the zero value.
 		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool {
 			return q.Field == p.Field || q.Field == "--address" && p.Field == "--netmask"
 		}) {
@@ -167,7 +167,7 @@ func (f machineFlags) machine(c *Call, name string) (inventory.Machine, error) {
 	return inventory.Canonical(m), ps.Err()
 }
 
-// parseInterface makes the network interface that the flags describe.
+// parseInterface returns the network interface that the flags describe, and adds the problems of these flags to ps.
 func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inventory.Interface {
 	parse := func(flag, v string) (a netip.Addr) {
 		if v == "" {
@@ -201,11 +201,11 @@ func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inv
 	return i
 }
 
-// flagOf names the flag that sets a field.
+// flagOf returns the flag that sets a field of inventory.Machine, or field if there is none.
 func flagOf(field string) string {
 	if rest, ok := strings.CutPrefix(field, "interfaces[0]."); ok {
 		name, _, _ := strings.Cut(rest, "[")
-		return "--" + strings.NewReplacer("nameservers", "nameserver", "onLink", "on-link").Replace(name) // given once per nameserver
+		return "--" + strings.NewReplacer("nameservers", "nameserver", "onLink", "on-link").Replace(name) // not named as the field
 	}
 
 	for prefix, flag := range map[string]string{
@@ -220,7 +220,7 @@ func flagOf(field string) string {
 	return field
 }
 
-// readSSHKeys reads a key, or the keys of a file.
+// readSSHKeys returns v if it is a public key (it contains a space), otherwise the keys in the file v.
 func readSSHKeys(ps *inventory.Problems, v string) []string {
 	if strings.Contains(v, " ") {
 		return []string{v}
@@ -242,8 +242,8 @@ func readSSHKeys(ps *inventory.Problems, v string) []string {
 	return keys
 }
 
-// parse returns the BMC that the flags describe; nil means manual power. Problems do not
-// repeat text that may hold a password.
+// parse returns the BMC that the flags describe, without its password; nil means that power is switched by hand, or that
+// the flags are invalid. Its problems do not quote a text that may hold a password.
 func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	b := &inventory.BMC{CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
 	if f.url == "" || f.url == inventory.DriverManual || f.url == inventory.DriverWOL {
@@ -293,8 +293,8 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	return b
 }
 
-// readPassword reads the BMC's password from the flag's file, the environment or
-// the terminal.
+// readPassword reads the BMC's password from --bmc-password-file, from INGOT_BMC_PASSWORD or from
+// the terminal. For the driver exec it does not ask at the terminal.
 func (f bmcFlags) readPassword(c *Call, b *inventory.BMC) (inventory.Secret, error) {
 	if f.passwordFile != "" {
 		text, err := readSecret(c.Command, f.passwordFile)
@@ -307,7 +307,7 @@ func (f bmcFlags) readPassword(c *Call, b *inventory.BMC) (inventory.Secret, err
 	if v, ok := os.LookupEnv("INGOT_BMC_PASSWORD"); ok {
 		return inventory.NewSecret(v), nil
 	}
-	if b.Driver == inventory.DriverExec { // its command may need none
+	if b.Driver == inventory.DriverExec { // the power command may need no password
 		return inventory.Secret{}, nil
 	}
 

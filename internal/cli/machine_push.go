@@ -96,18 +96,18 @@ A document of Tinkerbell or EKS Anywhere is imported, see: ingot import --help.`
 	})
 }
 
-// pushed is the answer to a push.
+// pushed is the answer of POST /v1/machines.
 type pushed struct {
 	client.List[apitypes.MachineView]
 	Warnings []string `json:"warnings"`
 }
 
 type pushOptions struct {
-	replace bool // change machines that exist
-	dryRun  bool // let the server check them, and store nothing
+	replace bool // change existing machines; otherwise they are a conflict
+	dryRun  bool // the server checks the machines and stores nothing
 }
 
-// pushMachines stores machines, all or none.
+// pushMachines stores all of the machines ms, or on an error none.
 func pushMachines(c *Call, ms []inventory.Machine, o pushOptions) (client.Answer[pushed], error) {
 	body := struct {
 		Machines []json.RawMessage `json:"machines"`
@@ -131,7 +131,7 @@ func printWarnings(c *Call, warnings []string) {
 	}
 }
 
-// marshalWithSecrets returns m as JSON with its secrets, which are redacted by default.
+// marshalWithSecrets returns m as JSON with its secrets, which json.Marshal would redact.
 func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -156,8 +156,8 @@ func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 	return json.Marshal(doc)
 }
 
-// nameIsTaken reports whether the server refused a push only because the name of the machine
-// is already stored.
+// nameIsTaken reports whether err means that the server refused a push only because a machine of this name
+// is stored already.
 func nameIsTaken(err error) bool {
 	var e *client.Error
 	return errors.Is(err, inventory.ErrConflict) && errors.As(err, &e) && len(e.Problems) == 0
@@ -165,8 +165,8 @@ func nameIsTaken(err error) bool {
 
 var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
 
-// locateProblems adds places to problems that the server found in n machines of files. name
-// returns the name of a machine, locate the problem with its place.
+// locateProblems adds the place in a file to each problem in err that the server found in one of n machines. name returns
+// the name of machine number n; locate returns p, a problem of that machine, with its place.
 func locateProblems(err error, n int, name func(n int) string,
 	locate func(n int, p inventory.Problem) inventory.Problem,
 ) error {

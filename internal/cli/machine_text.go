@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// addressText formats an address; an unset one is "".
+// addressText formats an address. It returns "" for the zero Addr.
 func addressText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""
@@ -50,7 +50,7 @@ func interfaceText(i inventory.Interface) string {
 	return text
 }
 
-// selectorText describes the disks that a selector matches.
+// selectorText describes the conditions of a disk selector.
 func selectorText(s inventory.DiskSelector) string {
 	var out []string
 	for _, f := range [][2]string{{"serial", s.Serial}, {"wwn", s.WWN}, {"by-id", s.ByID}, {"model", s.Model}} {
@@ -68,7 +68,7 @@ func selectorText(s inventory.DiskSelector) string {
 	return strings.Join(out, ", ")
 }
 
-// standingText describes the standing of a machine after a decommissioning.
+// standingText describes the state in which a decommissioning left a machine, or returns "" if it is in service.
 func standingText(s *inventory.Standing) string {
 	if s == nil {
 		return ""
@@ -82,7 +82,7 @@ func standingText(s *inventory.Standing) string {
 	return text
 }
 
-// powerSource returns one word for what switches a machine.
+// powerSource returns a short name, for a table, for what switches the power of a machine.
 func powerSource(b *inventory.BMC) string {
 	switch {
 	case b.Wakes():
@@ -93,7 +93,7 @@ func powerSource(b *inventory.BMC) string {
 	return b.Driver
 }
 
-// powerText describes what switches a machine.
+// powerText describes what switches the power of a machine.
 func powerText(b *inventory.BMC) string {
 	switch {
 	case b.Wakes():
@@ -128,7 +128,7 @@ func powerText(b *inventory.BMC) string {
 	return text
 }
 
-// installedText describes what Ingot last installed on a machine's disk.
+// installedText describes what the last run that wrote to a machine's disk has installed; "" for nil.
 func installedText(i *inventory.Installed) string {
 	if i == nil {
 		return ""
@@ -150,7 +150,8 @@ func installedText(i *inventory.Installed) string {
 	return what + " (" + i.State + ")"
 }
 
-// machineState returns the standing of a machine, or the state of its last run.
+// machineState returns the state in which a decommissioning left a machine, if no run is open. Otherwise it returns the
+// state of the last run.
 func machineState(m apitypes.MachineView) string {
 	if m.Standing != nil && (m.Workflow == nil || inventory.Final(m.Workflow.State)) {
 		return m.Standing.State
@@ -158,7 +159,7 @@ func machineState(m apitypes.MachineView) string {
 	return runState(m.Workflow)
 }
 
-// runState returns the state of a run, with its phase while it is open.
+// runState returns the state of a run; while the run is open, also its phase. It returns "" for nil.
 func runState(w *inventory.Workflow) string {
 	switch {
 	case w == nil:

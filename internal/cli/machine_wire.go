@@ -102,8 +102,8 @@ the file, and in it user data with its passwords and keys.`,
 	})
 }
 
-// createCapture creates the file of a capture, or returns standard output. done closes it, and
-// removes it if it is empty.
+// createCapture creates the file of a capture, or returns standard output for the name "-". done closes the file, and
+// removes it if it is empty; it returns its argument joined with its own errors.
 func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err error) {
 	if to == "-" {
 		w, err := c.BinaryOutput("a capture", "--out")
@@ -127,7 +127,7 @@ func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err
 	}, nil
 }
 
-// copyCapture copies a capture to w. One that the operator interrupts is complete.
+// copyCapture copies a capture to w until it ends. If the operator interrupts it, that is no error.
 func copyCapture(c *Call, route string, w io.Writer) error {
 	resp, err := c.Request(http.MethodGet, route, nil, 0)
 	if err != nil {

@@ -54,7 +54,7 @@ them has reported (netboot.discovery in the configuration).`,
 	})
 }
 
-// showSeen prints the hardware of one unknown machine.
+// showSeen prints the hardware of the unknown machine whose MAC address is the argument.
 func showSeen(c *Call) error {
 	mac, err := inventory.ParseMAC(c.Args[0])
 	if err != nil {
@@ -101,7 +101,7 @@ func showSeen(c *Call) error {
 	})
 }
 
-// firmwareText is a version of firmware behind a name, or "".
+// firmwareText returns ", firmware VERSION", to append to a name, or "" without a version.
 func firmwareText(version string) string {
 	if version == "" {
 		return ""
@@ -109,7 +109,7 @@ func firmwareText(version string) string {
 	return ", firmware " + version
 }
 
-// bmcText is a management controller in a line, as its machine sees it.
+// bmcText describes a BMC in one line, as the agent on its machine has found it.
 func bmcText(b action.InsideBMC) string {
 	var parts []string
 	for _, x := range [][2]string{
@@ -125,7 +125,7 @@ func bmcText(b action.InsideBMC) string {
 	return strings.Join(parts, ", ")
 }
 
-// hardwareText is a machine's hardware in a line.
+// hardwareText describes a machine's hardware in one line; "" for nil.
 func hardwareText(f *action.Facts) string {
 	if f == nil {
 		return ""

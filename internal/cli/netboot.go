@@ -41,8 +41,8 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 			return err
 		}
 
-		// The window may be opened before the server is set up, but then the operator must
-		// be warned before waiting at the machine.
+		// The window can be opened although the server answers no machines yet. Warn the operator, who
+		// would otherwise wait at the machine for nothing.
 		if s, err := get[apitypes.Status](c, client.Path("status")); err == nil && s.Value.Netboot.Off {
 			c.Note("warn: this server answers no machine: %s", s.Value.Netboot.Message)
 		}

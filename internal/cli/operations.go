@@ -25,13 +25,13 @@ func operationCommand(o *Options) *cobra.Command {
 		operationListCommand(o), operationGetCommand(o), operationDecideCommand(o), operationCancelCommand(o))
 }
 
-// operationPath returns the route of an operation, by its run or, for the newest run, by a
-// workflow id such as genesis/lab.
+// operationPath returns the route of an operation. id is a run, or a workflow id such as genesis/lab, which means the newest
+// run of that workflow.
 func operationPath(id string, more ...string) string {
 	return client.Path(append([]string{"operations", strings.Replace(id, "/", ".", 1)}, more...)...)
 }
 
-// getOperation finds an operation by its run or its workflow id.
+// getOperation returns the operation with this run or workflow id.
 func getOperation(c *Call, id string) (client.Answer[inventory.Operation], error) {
 	a, err := get[inventory.Operation](c, operationPath(id))
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -40,7 +40,8 @@ func getOperation(c *Call, id string) (client.Answer[inventory.Operation], error
 	return a, err
 }
 
-// startOperation starts an operation by a POST. It waits for the end of the operation, or prints text.
+// startOperation starts an operation by a POST request. If wait is true, it waits for the end of the operation,
+// otherwise it prints that the operation has begun, followed by text.
 func startOperation(c *Call, route string, in any, wait bool, text string) error {
 	a, err := postOnce(c, route, in)
 	if err != nil {
@@ -56,7 +57,8 @@ func startOperation(c *Call, route string, in any, wait bool, text string) error
 	})
 }
 
-// cancelOperation requests the cancellation of an operation.
+// cancelOperation requests the cancellation of an operation. It prints next, a command that shows the progress, or the
+// state of the operation if that has already ended.
 func cancelOperation(c *Call, id, next string) error {
 	before, err := getOperation(c, id)
 	if err != nil {
@@ -109,7 +111,7 @@ func operationGetCommand(o *Options) *cobra.Command {
 	})
 }
 
-// printOperation prints the table of steps and the open question.
+// printOperation prints an operation with the table of its steps and its open question.
 func printOperation(w io.Writer, x inventory.Operation) error {
 	t := NewTable(w)
 	t.Field("operation", x.ID)
@@ -144,7 +146,8 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 	return nil
 }
 
-// stepText returns the message of a step or, while it runs, what it does and waits for.
+// stepText returns the message of a step. Without a message, it returns what the step does and waits for, or "" if the step is
+// done.
 func stepText(s inventory.OperationStep) string {
 	switch {
 	case s.Message != "":
@@ -158,7 +161,7 @@ func stepText(s inventory.OperationStep) string {
 	return s.Does
 }
 
-// stepTime returns how long a step has run, without the time it waited for the operator.
+// stepTime returns how long a step has run, without the time in which it waited for the operator; "" if it has not begun.
 func stepTime(s inventory.OperationStep) string {
 	if s.Since.IsZero() {
 		return ""
@@ -199,7 +202,8 @@ choices. Without --question this answers the question that is open now.
 	})
 }
 
-// decisionFlags are the flags of the commands that answer a question.
+// decisionFlags adds the flags of a command that answers a question, and returns the decision that they set. open returns
+// the open question, whose choices complete --choice; nil if there is none.
 func decisionFlags(
 	o *Options, cmd *cobra.Command, open func(c *Call) (*inventory.Question, error),
 ) *contract.Decision {
@@ -220,8 +224,8 @@ func decisionFlags(
 	return &d
 }
 
-// checkDecision refuses a decision that the open question of subject does not offer, and
-// sets the question's id.
+// checkDecision returns an error if q, the open question of subject, is nil or does not offer the choice of d. If d names no
+// question, it sets d.Question to q.
 func checkDecision(d *contract.Decision, q *inventory.Question, subject, next string) error {
 	if q == nil {
 		return human.Advise(fmt.Errorf("%s has no open question: %w", subject, inventory.ErrConflict), next)
@@ -252,8 +256,8 @@ and undone where the step can; steps that are done stay done.`,
 	})
 }
 
-// waitForOperation shows an operation until it ends: one line per change of its steps. A
-// server that does not answer is asked again, because it may be moving to another host.
+// waitForOperation shows an operation until it ends: one line for each change of its steps. If the
+// server does not answer, it asks again, because the server may be moving to another host.
 func waitForOperation(c *Call, run string) error {
 	w := operationWatcher{c: c, run: run}
 	return c.poll(c.pollEvery, w.look, func() error {
@@ -299,8 +303,8 @@ func (w *operationWatcher) look() (over bool, err error) {
 	return true, w.c.checkSteps(a.Value.Steps)
 }
 
-// checkSteps returns an error for the machines' runs that succeeded without evidence of the installed system, or whose record
-// was deleted.
+// checkSteps returns a weakError if a run of steps succeeded without evidence that the installed system is up, or if the
+// record of a run was deleted.
 func (c *Call) checkSteps(steps []inventory.OperationStep) error {
 	var weak weakError
 	for _, s := range steps {

@@ -15,12 +15,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-// show prints a in the format of --output.
+// show prints a in the format of --output; table prints it as a table.
 func show[T any](c *Call, a client.Answer[T], table func(w io.Writer, v T) error) error {
 	return c.print(c.OutOrStdout(), a.Raw, func(w io.Writer) error { return table(w, a.Value) })
 }
 
-// ShowValue is show for a value that this program created.
+// ShowValue is show for v, a value that this program created and that is not an answer of the server.
 func ShowValue(c *Call, v any, table func(w io.Writer) error) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -29,7 +29,7 @@ func ShowValue(c *Call, v any, table func(w io.Writer) error) error {
 	return c.print(c.OutOrStdout(), raw, table)
 }
 
-// ShowText is ShowValue with the text for table output.
+// ShowText is ShowValue, with text as the table output.
 func ShowText(c *Call, v any, text string) error {
 	return ShowValue(c, v, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, text)
@@ -37,7 +37,7 @@ func ShowText(c *Call, v any, text string) error {
 	})
 }
 
-// text returns a table function that prints the given text.
+// text returns a table function for show that prints the text that write returns.
 func text[T any](write func(v T) string) func(w io.Writer, v T) error {
 	return func(w io.Writer, v T) error {
 		_, err := fmt.Fprintln(w, write(v))
@@ -45,7 +45,7 @@ func text[T any](write func(v T) string) func(w io.Writer, v T) error {
 	}
 }
 
-// checkOutput refuses an unknown --output before the command starts.
+// checkOutput returns an error for an unknown value of --output. It is called before the command starts.
 func (o *Options) checkOutput(cmd *cobra.Command) error {
 	switch o.output {
 	case "", "table", "json", "yaml", cmd.Annotations[extraOutput]:
@@ -54,7 +54,7 @@ func (o *Options) checkOutput(cmd *cobra.Command) error {
 	return UsageError("invalid --output %q; must be one of table, json, yaml", o.output)
 }
 
-// extraOutput is the annotation of a command with an additional output format.
+// extraOutput is the key of the annotation that names a further output format of a command.
 const extraOutput = "output"
 
 // forPeople reports whether the output format is a table.
@@ -82,7 +82,7 @@ func (o *Options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 	return table(w)
 }
 
-// A Table aligns columns of sanitized text.
+// A Table aligns text in columns. It makes each cell safe for a terminal (Inert).
 type Table struct{ w *tabwriter.Writer }
 
 // PrintTable prints a table with a row for each item.
@@ -118,7 +118,7 @@ func (t *Table) Row(cells ...any) {
 		if i > 0 {
 			text = "\t" + text
 		}
-		_, _ = io.WriteString(t.w, text) // buffered: flush returns the error
+		_, _ = io.WriteString(t.w, text) // it only writes to the buffer; Flush returns errors
 	}
 
 	_, _ = io.WriteString(t.w, "\n")

@@ -80,7 +80,8 @@ func machineBootDeviceCommand(o *Options) *cobra.Command {
 	})
 }
 
-// forceFlags adds the flags by which a machine is taken from its run. confirm asks before that.
+// forceFlags adds --force, which takes a machine away from the run that holds it, and --yes. With --force, confirm asks for
+// confirmation.
 func forceFlags(cmd *cobra.Command) (force *bool, confirm func(c *Call) error) {
 	force = cmd.Flags().Bool("force", false, "even while a run holds the machine; the run then asks the operator")
 	yes := YesFlag(cmd)

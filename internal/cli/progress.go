@@ -13,18 +13,18 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-// progress shows the progress of a transfer on standard error: on a terminal in one line,
-// otherwise every ten seconds.
+// progress shows the progress of a transfer on standard error. On a terminal it updates one line,
+// otherwise it prints a line every ten seconds.
 type progress struct {
 	c        *Call
 	terminal *os.File // nil: standard error is not a terminal
 	total    int64
-	verb     string // verb and a space; "": sent
+	verb     string // printed before the size, with a space at its end
 
 	began, printed time.Time
-	first          int64 // bytes at the beginning
+	first          int64 // argument of the first call of at, in bytes
 	started        bool
-	drawn          bool // a line on the terminal is not ended
+	drawn          bool // the line on the terminal has no line feed yet
 }
 
 func newProgress(c *Call, total int64, verb string) *progress {
@@ -64,13 +64,13 @@ func (p *progress) at(n int64) {
 	_, _ = fmt.Fprintf(p.terminal, "\r\x1b[K%s", text) // errors are ignored: this is only progress
 }
 
-// Note ends the line and writes another one.
+// Note ends the line of the progress and prints a message.
 func (p *progress) Note(format string, args ...any) {
 	p.end()
 	p.c.Note(format, args...)
 }
 
-// end ends the line on the terminal.
+// end ends the line of the progress, if there is one.
 func (p *progress) end() {
 	if p.drawn {
 		_, _ = fmt.Fprintln(p.terminal) // errors are ignored: this is only progress
@@ -78,7 +78,7 @@ func (p *progress) end() {
 	}
 }
 
-// hashFile returns the SHA-256 of a file, in hex, and shows the progress.
+// hashFile returns the SHA-256 of the rest of a file, in hex, and shows the progress.
 func hashFile(c *Call, f *os.File) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -97,7 +97,7 @@ func hashFile(c *Call, f *os.File) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// countingReader reports the number of bytes read and fails when its context ends.
+// countingReader passes the number of bytes read so far to at, and fails when its context ends.
 type countingReader struct {
 	r   io.Reader
 	ctx context.Context

@@ -17,10 +17,10 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// A namedSchema is a kind of file with its JSON Schema.
+// A namedSchema is the JSON Schema of a kind of file.
 type namedSchema struct {
 	Name   string `json:"name"`
-	Reads  string `json:"reads"` // what reads such files
+	Reads  string `json:"reads"` // the command that reads such files
 	schema func() strictyaml.Schema
 }
 

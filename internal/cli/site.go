@@ -104,7 +104,7 @@ func printSite(w io.Writer, s inventory.SiteStatus) error {
 	return t.Flush()
 }
 
-// siteFields returns the lines about a server among its peers.
+// siteFields adds the lines about a server's role among its peers to t.
 func siteFields(t *Table, s inventory.SiteStatus) {
 	role := s.Role
 	if s.Epoch > 0 {
@@ -140,7 +140,7 @@ func siteFields(t *Table, s inventory.SiteStatus) {
 	}
 }
 
-// decideSite sends the operator's decision, with the peer that it names, if any.
+// decideSite sends the operator's decision about the server's role. peer is the peer that the decision names, or "".
 func decideSite(c *Call, word, peer string) error {
 	in := map[string]string{"word": word}
 	if peer != "" {

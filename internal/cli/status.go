@@ -23,7 +23,7 @@ func statusCommand(o *Options) *cobra.Command {
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("status"), func(w io.Writer, s apitypes.Status) error {
 			t := NewTable(w)
-			// A server that is not the site reports only its place among its peers.
+			// A server that is not the active one among its peers reports only its role.
 			if s.Site != nil && s.Temporal == (apitypes.TemporalStatus{}) {
 				t.Field("server", fmt.Sprintf("%s, version %s", c.remote.URL(), s.Version))
 				siteFields(t, *s.Site)
@@ -37,7 +37,7 @@ func statusCommand(o *Options) *cobra.Command {
 	})
 }
 
-// statusFields returns the lines of a server that is the site.
+// statusFields adds the lines about an active server to t.
 func statusFields(t *Table, s apitypes.Status) {
 	t.Field("netboot", netbootStatus(s.Netboot))
 	for _, r := range s.Netboot.Rivals {
@@ -148,7 +148,7 @@ func spaceStatus(d apitypes.SpaceStatus) string {
 	return text
 }
 
-// tokenExample makes the file before the token is in it: otherwise every local user may read it.
+// tokenExample creates the file with its mode before it writes the token: otherwise every local user could read the token.
 const tokenExample = "  install -m 600 -o prometheus -g prometheus /dev/null /etc/prometheus/ingot.token\n" +
 	"  ingot metrics token > /etc/prometheus/ingot.token"
 

@@ -46,7 +46,7 @@ import --help.`,
 		if other, err := importOther(c, importfile.File{Name: from, Content: b}, true); other {
 			return err
 		}
-		// The server also parses it, but does not know the file's name.
+		// The server parses the template, too, but its problems cannot name the file.
 		t, err := template.Parse(from, b)
 		if err != nil {
 			return err
@@ -101,11 +101,11 @@ func templateDeleteCommand(o *Options) *cobra.Command {
 	})
 }
 
-// A lintedTemplate is a template in which no problem was found.
+// A lintedTemplate is the result of "template lint" for a template without problems.
 type lintedTemplate struct {
 	File  string              `json:"file"`
-	Name  string              `json:"name"` // "" where data decides
-	Keys  []string            `json:"keys"` // what it reads of the data
+	Name  string              `json:"name"` // name of the template; "" if it depends on data
+	Keys  []string            `json:"keys"` // keys of the data that the template reads
 	Notes []inventory.Problem `json:"notes"`
 }
 
@@ -156,7 +156,7 @@ Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
 	})
 }
 
-// readTemplates reads and checks the template in a file, or the templates in a document of
+// readTemplates reads and checks the template in a file, or all templates in a file of
 // another program.
 func readTemplates(c *Call, file string) ([]*template.Template, error) {
 	from, b, err := readInput(c.Command, file)

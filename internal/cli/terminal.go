@@ -17,14 +17,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// terminal writes text to a terminal without control sequences and marks that reorder text,
-// originText names, logs and messages come from machines (security S47).
+// terminal writes text to a terminal, without control sequences and marks that reorder text,
+// because names, logs and messages come from machines (security S47).
 type terminal struct {
 	file *os.File
-	rest []byte // start of a character that was split between writes
+	rest []byte // first bytes of a character whose rest comes with the next write
 }
 
-// Write writes p; dangerous characters become U+FFFD.
+// Write writes p with U+FFFD in place of each character that human.Dangerous reports, except line feeds and tabs.
 func (t *terminal) Write(p []byte) (int, error) {
 	b := append(t.rest, p...)
 	t.rest = nil
@@ -50,7 +50,8 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Inert returns s as one line of safe text.
+// Inert returns s as one line that is safe for a terminal: line ends and tabs become spaces, other dangerous characters are
+// removed.
 func Inert(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -63,7 +64,7 @@ func Inert(s string) string {
 	}, s)
 }
 
-// terminalOf returns the terminal behind w, if there is one.
+// terminalOf returns the terminal to which w writes, or false if w does not write to a terminal.
 func terminalOf(w io.Writer) (*os.File, bool) {
 	if t, ok := w.(*terminal); ok && term.IsTerminal(int(t.file.Fd())) {
 		return t.file, true
@@ -71,26 +72,27 @@ func terminalOf(w io.Writer) (*os.File, bool) {
 	return nil, false
 }
 
-// Interactive reports whether the operator can be prompted.
+// Interactive reports whether standard input is a terminal, so that the operator can be prompted.
 func Interactive(cmd *cobra.Command) bool {
 	f, ok := cmd.InOrStdin().(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// BinaryOutput returns standard output for data that is not text. A terminal is refused: flag names a file.
+// BinaryOutput returns standard output for data that is not text. If standard output is a terminal, it returns an error
+// that names the flag for an output file.
 func (c *Call) BinaryOutput(what, flag string) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if _, ok := terminalOf(out); ok {
 		return nil, UsageError("%s is not for the terminal: give %s FILE, or pipe it", what, flag)
 	}
 	if t, ok := out.(*terminal); ok {
-		return t.file, nil // terminal would change binary data
+		return t.file, nil // terminal.Write would change binary data
 	}
 	return out, nil
 }
 
-// Confirm asks before a destructive command: the operator must type word. Without a terminal
-// only --yes confirms.
+// Confirm returns nil if the operator confirms a destructive command, by --yes (yes) or by typing word. what
+// describes what the command does. If standard input is not a terminal, only --yes confirms.
 func (c *Call) Confirm(yes bool, what, word string) error {
 	if yes {
 		return nil
@@ -110,12 +112,12 @@ func (c *Call) Confirm(yes bool, what, word string) error {
 	return nil
 }
 
-// Prompt reads a line, or returns when the command's context ends.
+// Prompt prints text and reads a line from standard input. It returns an error when the command's context ends.
 func Prompt(cmd *cobra.Command, text string) (string, error) {
 	cmd.PrintErr(text)
 	return readInterruptibly(cmd.Context(), func() (string, error) {
 		var b strings.Builder
-		one := make([]byte, 1) // byte by byte: text after the line belongs to the next prompt
+		one := make([]byte, 1) // read single bytes, because bytes after the line feed are for the next prompt
 		for {
 			n, err := cmd.InOrStdin().Read(one)
 			if n == 1 && one[0] == '\n' {
@@ -132,7 +134,7 @@ func Prompt(cmd *cobra.Command, text string) (string, error) {
 	})
 }
 
-// PromptSecret reads a line without showing it. Without a terminal it is an
+// PromptSecret prints text and reads a line without echo. If standard input is not a terminal, the error is an
 // inventory.ErrInvalid.
 func PromptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 	f, ok := cmd.InOrStdin().(*os.File)
@@ -159,8 +161,8 @@ func PromptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 	return inventory.NewSecret(s), err
 }
 
-// readInterruptibly waits for read or the end of ctx. After the end of ctx the
-// read continues until the process exits.
+// readInterruptibly returns the result of read, or the error of ctx if ctx ends first. In that case
+// read goes on in its goroutine until the process exits.
 func readInterruptibly(ctx context.Context, read func() (string, error)) (string, error) {
 	type result struct {
 		text string

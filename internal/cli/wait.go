@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	pollTimeout = 10 * time.Second // for one request
-	printEvery  = 10 * time.Second // a line is printed at least this often
+	pollTimeout = 10 * time.Second // time-out of one request
+	printEvery  = 10 * time.Second // longest time between two printed lines
 )
 
 // endedError means that the run or operation did not succeed.
@@ -35,7 +35,7 @@ func checkOutcome(run, state string) error {
 	return endedError{run, state}
 }
 
-// weakError means that runs succeeded, and that nothing shows that their installed systems are up.
+// weakError means that runs succeeded without evidence that their installed systems are up.
 type weakError struct{ runs []string }
 
 func (e weakError) Error() string {
@@ -43,7 +43,8 @@ func (e weakError) Error() string {
 		"see docs/templates.md for a template that phones home", strings.Join(e.runs, ", "))
 }
 
-// checkRun is checkOutcome, and with --require-evidence an error for a run without evidence of the installed system.
+// checkRun returns nil if the run x succeeded. With --require-evidence, a run without evidence that the installed system is
+// up is a weakError.
 func (c *Call) checkRun(x inventory.Workflow) error {
 	err := checkOutcome(x.Run, x.State)
 	if err == nil && c.requiresEvidence() && !x.Proven() {
@@ -52,8 +53,7 @@ func (c *Call) checkRun(x inventory.Workflow) error {
 	return err
 }
 
-// poll calls look at intervals until it is done or fails. Ctrl-C ends the wait with the
-// error of interrupted.
+// poll calls look at intervals until look returns true or an error. After Ctrl-C, poll returns the error of interrupted.
 func (c *Call) poll(every time.Duration, look func() (over bool, err error), interrupted func() error) error {
 	for {
 		over, err := look()
@@ -72,7 +72,7 @@ func (c *Call) poll(every time.Duration, look func() (over bool, err error), int
 	}
 }
 
-// getWithin is get with pollTimeout; a timeout is client.ErrUnavailable.
+// getWithin is get with pollTimeout. The error after this time-out is a client.ErrUnavailable.
 func getWithin[T any](c *Call, route string) (client.Answer[T], error) {
 	s, err := c.Server()
 	if err != nil {
@@ -91,8 +91,8 @@ func getWithin[T any](c *Call, route string) (client.Answer[T], error) {
 }
 
 // waitForRun shows a run until it ends: a line at each change and at least every 10 s. With
-// --output json or yaml it prints only the final record. A server that does not answer is
-// asked again, because the run does not depend on this command.
+// --output json or yaml it prints only the final record. If the server does not answer, it asks
+// again, because the run does not depend on this command.
 func waitForRun(c *Call, run string) error {
 	w := runWatcher{c: c, last: client.Answer[inventory.Workflow]{Value: inventory.Workflow{Run: run}}}
 	look := w.look
@@ -105,7 +105,7 @@ func waitForRun(c *Call, run string) error {
 	return c.poll(c.pollEvery, look, func() error { return runGoesOn(c, w.last.Value) })
 }
 
-// runGoesOn prints, after Ctrl-C, that the run continues and how to end it.
+// runGoesOn prints that the run goes on after Ctrl-C, and how to show and to end it. It returns a reported error.
 func runGoesOn(c *Call, last inventory.Workflow) error {
 	name := cmp.Or(last.Machine, last.Run)
 	end := "ingot workflow cancel " + name
@@ -121,14 +121,14 @@ type runWatcher struct {
 	c    *Call
 	last client.Answer[inventory.Workflow]
 
-	line     string    // last line, without the part that always changes
+	line     string    // fixed part of the last line; see describe
 	printed  time.Time // time of the last line
 	question string    // id of the last question printed
 	away     bool      // the server does not answer
 	speed    speedometer
 }
 
-// lookQuietly waits for the end and prints nothing.
+// lookQuietly reads the run once. It prints nothing until the run has ended, and then the record.
 func (w *runWatcher) lookQuietly() (over bool, err error) {
 	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
@@ -149,7 +149,7 @@ func (w *runWatcher) lookQuietly() (over bool, err error) {
 	return true, w.c.checkRun(a.Value)
 }
 
-// look prints changes.
+// look reads the run once, and prints what has changed since its last call.
 func (w *runWatcher) look() (over bool, err error) {
 	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
@@ -174,7 +174,7 @@ func (w *runWatcher) look() (over bool, err error) {
 	}
 
 	fixed, moving := w.describe(a.Value)
-	// While the run waits for the operator nothing moves, so the line is not repeated.
+	// Do not repeat the line while the run waits for the operator, because nothing changes then.
 	if fixed != w.line || !a.Value.AwaitsOperator() && time.Since(w.printed) >= printEvery {
 		w.print("%s", fixed+moving)
 	}
@@ -183,7 +183,7 @@ func (w *runWatcher) look() (over bool, err error) {
 	return false, w.printNewQuestion(a.Value)
 }
 
-// printNewQuestion prints a question once.
+// printNewQuestion prints the open question of a run, unless it has printed that question already.
 func (w *runWatcher) printNewQuestion(x inventory.Workflow) error {
 	if x.Question == nil || x.Question.ID == w.question {
 		return nil
@@ -206,7 +206,7 @@ func (w *runWatcher) print(format string, args ...any) {
 	w.c.Printf("%s  %s\n", w.printed.Format(time.TimeOnly), Inert(fmt.Sprintf(format, args...)))
 }
 
-// describe returns a line in two parts: one that changes with events, and one that changes
+// describe returns the line about a run in two parts: fixed changes only with the phase or the action, moving changes
 // all the time.
 func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
 	fixed = fmt.Sprintf("%-18s ", x.Phase)
@@ -249,7 +249,7 @@ func (w *runWatcher) printEnd(x inventory.Workflow) error {
 	return checkOutcome(x.Run, x.State)
 }
 
-// speedometer measures the speed between printed lines, because the speed between polls
+// speedometer measures the speed of an action between two printed lines, because the speed between two polls
 // would fluctuate.
 type speedometer struct {
 	key   string // action and attempt
@@ -257,7 +257,7 @@ type speedometer struct {
 	at    time.Time
 }
 
-// measure returns the speed of an action since the last line, and the time left.
+// measure returns a text with the speed of an action since the last line and the remaining time; "" if nothing can be measured.
 func (s *speedometer) measure(key string, a inventory.ActionRecord, printed time.Time) string {
 	now := time.Now()
 	defer func() {
@@ -272,7 +272,7 @@ func (s *speedometer) measure(key string, a inventory.ActionRecord, printed time
 	return speedText(a.Done-s.bytes, now.Sub(s.at), a.Total-a.Done)
 }
 
-// speedText formats the speed of n bytes in d, and the remaining time.
+// speedText formats the speed of n bytes in d, and the time for the remaining bytes at that speed.
 func speedText(n int64, d time.Duration, left int64) string {
 	if n <= 0 || d <= 0 {
 		return ""
@@ -287,7 +287,7 @@ func speedText(n int64, d time.Duration, left int64) string {
 	return out
 }
 
-// duration formats how long something took, or has taken so far.
+// duration formats the time from began to ended, or to now if ended is zero.
 func duration(began, ended time.Time) string {
 	switch {
 	case began.IsZero():

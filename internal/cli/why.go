@@ -64,7 +64,7 @@ func printExplanation(w io.Writer, e inventory.Explanation) error {
 	return printExchanges(w, e.Exchanges)
 }
 
-// printExchanges prints the last requests of a client.
+// printExchanges prints the last requests of a client, each with the server's answer.
 func printExchanges(w io.Writer, all []inventory.Exchange) error {
 	if len(all) == 0 {
 		return nil

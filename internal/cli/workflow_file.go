@@ -15,7 +15,7 @@ type workflowBody struct {
 	Input any    `json:"input"`
 }
 
-// readWorkflow parses a workflow as strictly as the server, but with line numbers.
+// readWorkflow reads a workflow from a file. It is as strict as the server, but its problems have line numbers.
 func readWorkflow(c *Call, file string) (workflowBody, error) {
 	name, b, err := readInput(c.Command, file)
 	if err != nil {

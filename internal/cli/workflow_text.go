@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// printRun prints everything that is known about a run.
+// printRun prints a run with its actions, its problems and its open question.
 func printRun(c *Call, w io.Writer, x inventory.Workflow) error {
 	t := NewTable(w)
 	t.Field("run", x.Run)
@@ -51,7 +51,7 @@ func printRun(c *Call, w io.Writer, x inventory.Workflow) error {
 	return printTrouble(c, w, x)
 }
 
-// actionSeconds returns how long an action took, or has taken so far.
+// actionSeconds returns how many seconds an action took, or has taken so far; "" if it has not begun.
 func actionSeconds(a inventory.ActionRecord) string {
 	switch {
 	case a.State == action.Running && !a.StartedAt.IsZero():
@@ -62,7 +62,7 @@ func actionSeconds(a inventory.ActionRecord) string {
 	return fmt.Sprintf("%.1f", a.Seconds)
 }
 
-// progressText describes the progress of a running action.
+// progressText describes the progress of a running action; "" for other actions, or without progress.
 func progressText(a inventory.ActionRecord) string {
 	switch {
 	case a.State != action.Running || a.Done == 0:
@@ -75,8 +75,8 @@ func progressText(a inventory.ActionRecord) string {
 	return human.Size(a.Done)
 }
 
-// printTrouble prints what a run waits for or why it failed: what was observed, what is
-// missing, and what to do next.
+// printTrouble prints what a run waits for or why it failed: its message, the steps of the network boot,
+// the failed action, the open question, and what to do next. For a run that succeeded, it prints only the message.
 func printTrouble(c *Call, w io.Writer, x inventory.Workflow) error {
 	if x.Message != "" {
 		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(x.Message))
@@ -124,7 +124,7 @@ func printFailedAction(c *Call, w io.Writer, x inventory.Workflow) {
 
 	log := a.Log
 	if log == "" {
-		// Without a log there is nothing to add here; ingot workflow logs says why.
+		// Ignore the error: without a log there is nothing to print, and ingot workflow logs reports why.
 		log, _ = readLog(c, x.Run, strconv.Itoa(i), 0)
 	}
 	if log = strings.TrimRight(log, "\n"); log != "" {
@@ -132,7 +132,7 @@ func printFailedAction(c *Call, w io.Writer, x inventory.Workflow) {
 	}
 }
 
-// maxTail limits the log lines that are shown with a failure.
+// maxTail is how many lines of its log are printed for a failed action.
 const maxTail = 15
 
 func logTail(log string) string {
@@ -144,10 +144,10 @@ func logTail(log string) string {
 	return strings.Join(lines, "\n")
 }
 
-// bootStep is a step of a network boot: its kind of event and its text.
+// bootStep is a step of a network boot: the kind of the event that proves it, and its description.
 type bootStep struct{ kind, text string }
 
-// bootSteps are the ordered steps of a network boot, of the agent or of another installer.
+// bootSteps returns the steps of a network boot, in order: of the agent or, if installer is true, of another installer.
 func bootSteps(installer bool) []bootStep {
 	last := bootStep{inventory.EventHello, "its agent said hello"}
 	if installer {
@@ -165,7 +165,7 @@ func bootSteps(installer bool) []bootStep {
 }
 
 // bootProgress describes which steps of the network boot were observed and which are
-// missing; "" if the run is past its boot.
+// missing; "" if the run does not wait for the boot.
 func bootProgress(c *Call, x inventory.Workflow) string {
 	if !isBooting(x) {
 		return ""
@@ -199,7 +199,7 @@ func bootProgress(c *Call, x inventory.Workflow) string {
 	return "seen:    " + strings.Join(seen, ", ") + "\nmissing: " + strings.Join(missing, ", ")
 }
 
-// isBooting reports whether a run waits for its machine to boot, or asks about the boot.
+// isBooting reports whether a run waits for its machine to boot, or for the operator's answer about the boot.
 func isBooting(x inventory.Workflow) bool {
 	switch x.Phase {
 	case inventory.PhasePower, inventory.PhaseDHCP, inventory.PhaseLoader, inventory.PhaseAgent:
@@ -214,8 +214,8 @@ func isBooting(x inventory.Workflow) bool {
 		len(x.Actions) > 0 && x.Actions[0].State == action.Pending
 }
 
-// countLastBoot counts the events of the last boot by kind, and reports whether that boot
-// was for another installer.
+// countLastBoot counts the events of the last boot by kind. installer is true if that boot
+// was armed for an installer other than the agent.
 func countLastBoot(events []inventory.Event) (counts map[string]int64, installer bool) {
 	last := 0
 	for _, e := range events {
@@ -259,10 +259,11 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 	return nil
 }
 
-// maxDiskChoices is how many disks are offered by a command each.
+// maxDiskChoices limits the number of disks for which one command per disk is printed.
 const maxDiskChoices = 8
 
-// diskChoices returns a command for each disk that can be written.
+// diskChoices returns a command for each writable disk: line with the flag that selects the disk. If there are no such
+// disks or too many, it returns one command with a placeholder.
 func diskChoices(line string, disks []action.Disk) []string {
 	var lines []string
 	for _, d := range disks {
@@ -276,14 +277,14 @@ func diskChoices(line string, disks []action.Disk) []string {
 	return lines
 }
 
-// printQuestionText prints a question, unless message already contains its text.
+// printQuestionText prints the text of a question, unless it equals message, which is printed already.
 func printQuestionText(w io.Writer, q *inventory.Question, message string) {
 	if q.Text != message {
 		fmt.Fprintf(w, "\n%s\n", q.Text)
 	}
 }
 
-// printChoices prints the commands of each choice of a question.
+// printChoices prints the commands that answer a question; commands returns the commands for one choice.
 func printChoices(w io.Writer, q *inventory.Question, commands func(choice string) []string) {
 	fmt.Fprintf(w, "\nasked since %s; answer with one of\n", human.Time(q.Since))
 	for _, choice := range q.Choices {
@@ -293,11 +294,11 @@ func printChoices(w io.Writer, q *inventory.Question, commands func(choice strin
 	}
 }
 
-// outputTinkerbell is an output format: JSON with the field names of Tinkerbell before
+// outputTinkerbell is the value of --output for JSON with the field names of Tinkerbell before
 // v0.25.
 const outputTinkerbell = "tinkerbell"
 
-// printTinkerbell prints a run as Tinkerbell before v0.25 did.
+// printTinkerbell prints a run in the format outputTinkerbell.
 func printTinkerbell(c *Call, w inventory.Workflow) error {
 	b, err := json.MarshalIndent(w.Tinkerbell(), "", "  ")
 	if err != nil {

@@ -29,7 +29,7 @@ func workflowCommand(o *Options) *cobra.Command {
 		workflowPoweredOnCommand(o), workflowDeleteCommand(o))
 }
 
-// runCommand returns a command about the run given by its argument.
+// runCommand makes cmd find the run that its argument names and call run with it.
 func runCommand(o *Options, cmd *cobra.Command, run func(c *Call, a client.Answer[inventory.Workflow]) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), firstArg(o.machines())
 	return o.NewCommand(cmd, func(c *Call) error {
@@ -44,7 +44,8 @@ func runCommand(o *Options, cmd *cobra.Command, run func(c *Call, a client.Answe
 
 var runID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// findRun returns the run given by a run id, or a machine's open run or latest order.
+// findRun returns the run that arg names. arg is a run id or the name of a machine, which means the run that the server
+// returns for the machine: the open one, or the newest.
 func findRun(c *Call, arg string) (client.Answer[inventory.Workflow], error) {
 	ofMachine := client.Path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
 	if !runID.MatchString(arg) {
@@ -52,7 +53,7 @@ func findRun(c *Call, arg string) (client.Answer[inventory.Workflow], error) {
 	}
 
 	a, err := get[inventory.Workflow](c, client.Path("workflows", arg))
-	if errors.Is(err, inventory.ErrNotFound) { // a machine's name may look like a run id
+	if errors.Is(err, inventory.ErrNotFound) { // the name of a machine may have the form of a run id
 		if b, e := get[inventory.Workflow](c, ofMachine); e == nil {
 			return b, nil
 		}
@@ -130,8 +131,8 @@ func workflowLogsCommand(o *Options) *cobra.Command {
 	})
 }
 
-// readLog returns the log of an action, by name or index; "" and 0 mean the server's
-// defaults.
+// readLog returns the log of an attempt of an action. action is a name or an index. For action "" and attempt 0 the
+// server selects them.
 func readLog(c *Call, run, action string, attempt int) (string, error) {
 	q := url.Values{}
 	if action != "" {
@@ -257,7 +258,7 @@ written stays half-written, and does not boot.`,
 			err := waitForRun(c, run.Run)
 			var ended endedError
 			if errors.As(err, &ended) && ended.state == inventory.StateCancelled {
-				return nil // as requested
+				return nil // the cancellation was requested, so it is no error
 			}
 			return err
 		}

@@ -1,5 +1,5 @@
-// Package client talks to a server's operator API: it finds the server and its
-// token, sends typed requests, and reads typed answers and errors.
+// Package client is the client of a server's operator API: it finds the server and
+// the token, sends requests, and decodes answers and errors.
 package client
 
 import (
@@ -27,22 +27,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ErrUnavailable means that the server, or a part of it, does not answer now.
+// ErrUnavailable means that the server, or a service that it needs, does not answer now.
 var ErrUnavailable = errors.New("not available now")
 
-// invalid returns an error about the caller's input.
+// invalid returns an inventory.ErrInvalid with this text.
 func invalid(format string, args ...any) error {
 	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
 }
 
-// An Answer is the server's answer: decoded, and as raw JSON, which may have fields that
-// this program does not know.
+// An Answer is the server's answer: Value is decoded; Raw is the JSON as received, which may have fields that
+// this version does not decode.
 type Answer[T any] struct {
 	Value T
 	Raw   json.RawMessage
 }
 
-// Session is what "ingot login URL" stores.
+// Session is the log-in that "ingot login URL" stores.
 type Session struct {
 	Server string `json:"server"`
 	// Fingerprint pins the key of the server's certificate; "" verifies the certificate
@@ -56,7 +56,7 @@ type Client struct {
 	base  *url.URL
 	token string
 	http  *http.Client
-	pause time.Duration // before a request whose answer was lost is sent again
+	pause time.Duration // before Start sends a request again
 }
 
 // Error is an error that the server returned.
@@ -75,7 +75,7 @@ func (e *Error) Error() string {
 	return e.Text
 }
 
-// Is maps the answer to the errors of inventory.
+// Is reports whether the code of the error corresponds to target, one of inventory.Err… or ErrUnavailable.
 func (e *Error) Is(target error) bool {
 	kinds := map[string]error{
 		"not_found": inventory.ErrNotFound, "conflict": inventory.ErrConflict, "fenced": inventory.ErrFenced,
@@ -85,7 +85,7 @@ func (e *Error) Is(target error) bool {
 	return known && kind == target
 }
 
-// New returns a client of s. It sends nothing yet.
+// New returns a client for the server of s. It sends nothing.
 func New(s Session) (*Client, error) {
 	base, err := url.Parse(s.Server)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
@@ -119,14 +119,15 @@ func (c *Client) CodecToken() string { return identity.CodecToken(c.token) }
 // URL returns the server's URL.
 func (c *Client) URL() *url.URL { return c.base }
 
-// Request sends a request; the caller closes the body. A status of 300 or more is an error.
+// Request sends a request with a body of length bytes. The caller closes the body of the response. A status of 300 or
+// more is an *Error.
 func (c *Client) Request(
 	ctx context.Context, method, route string, body io.Reader, length int64,
 ) (*http.Response, error) {
 	return c.send(ctx, message{method: method, route: route, body: body, length: length})
 }
 
-// A message is a request that is to be sent.
+// A message is a request to send.
 type message struct {
 	method, route string
 	body          io.Reader
@@ -150,7 +151,7 @@ func (c *Client) send(ctx context.Context, m message) (*http.Response, error) {
 	if m.key != "" {
 		req.Header.Set("Idempotency-Key", strconv.Quote(m.key))
 	}
-	// By this variable programs pass their trace on to the programs that they start.
+	// TRACEPARENT holds the trace context (W3C) of the program that started this one.
 	if parent := os.Getenv("TRACEPARENT"); parent != "" {
 		req.Header.Set("Traceparent", parent)
 	}
@@ -165,13 +166,14 @@ func (c *Client) send(ctx context.Context, m message) (*http.Response, error) {
 	return nil, errors.Join(readAPIError(resp), resp.Body.Close())
 }
 
-// explainNoAnswer returns why the server did not answer, with a remedy.
+// explainNoAnswer returns an error that says why there is no answer to a request, with a remedy. err is the error of
+// the HTTP client.
 func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 	var wrongKey wrongKeyError
 	var verify *tls.CertificateVerificationError
 	var whole *url.Error
 	if errors.As(err, &whole) {
-		err = whole.Err // without the URL, which our own text has
+		err = whole.Err // without the URL, because the new text names the server
 	}
 
 	login := "ingot login " + c.base.String() + " --fingerprint "
@@ -194,11 +196,11 @@ func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 		"ingot serve (is it running there?), ingot doctor")
 }
 
-// maxErrorBody limits the text of an error, which may hold the problems of every machine of
-// a push.
+// maxErrorBody limits the body of an error, in bytes. It is large because the answer to a push may hold problems of every
+// machine.
 const maxErrorBody = 64 << 20
 
-// readAPIError reads the server's error.
+// readAPIError decodes the body of resp as an *Error. If that fails, the error is made of the status.
 func readAPIError(resp *http.Response) error {
 	e := &Error{Status: resp.StatusCode}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
@@ -221,7 +223,7 @@ func readAPIError(resp *http.Response) error {
 	return e
 }
 
-// Send sends in as JSON, unless it is nil, and decodes the answer.
+// Send sends a request and decodes the answer. The argument in becomes the JSON body; nil means no body.
 func Send[T any](ctx context.Context, c *Client, method, route string, in any) (Answer[T], error) {
 	return sendJSON[T](ctx, c, message{method: method, route: route}, in)
 }
@@ -250,7 +252,7 @@ func Get[T any](ctx context.Context, c *Client, route string) (Answer[T], error)
 
 // GetAll reads all pages of a list. The route may have a query.
 func GetAll[T any](ctx context.Context, c *Client, route string) (all Answer[List[T]], err error) {
-	all.Value.Items = []T{} // [] in JSON, not null
+	all.Value.Items = []T{} // not nil: it would be null in JSON
 
 	route, query, _ := strings.Cut(route, "?")
 	q, err := url.ParseQuery(query)
@@ -272,7 +274,7 @@ func GetAll[T any](ctx context.Context, c *Client, route string) (all Answer[Lis
 	}
 }
 
-// Decode decodes an answer and closes its body.
+// Decode decodes the body of resp and closes it. An empty body gives the zero Value.
 func Decode[T any](resp *http.Response) (a Answer[T], err error) {
 	what := resp.Request.Method + " " + resp.Request.URL.Path
 	raw, err := io.ReadAll(resp.Body)
@@ -296,7 +298,7 @@ type List[T any] struct {
 	Next  string `json:"next,omitempty"`
 }
 
-// Path joins escaped elements to a path below /v1.
+// Path returns the path below /v1 with these elements, each escaped.
 func Path(elements ...string) string {
 	var b strings.Builder
 	b.WriteString("/v1")
@@ -306,7 +308,7 @@ func Path(elements ...string) string {
 	return b.String()
 }
 
-// WithQuery appends a query to a route.
+// WithQuery returns the route with the query q, if q is not empty.
 func WithQuery(route string, q url.Values) string {
 	if len(q) == 0 {
 		return route

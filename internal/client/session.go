@@ -19,19 +19,19 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-// Lookup holds the flags of a command that say where the server is. All but ConfigFile may
+// Lookup holds the flags of a command that select the server and the token. All but ConfigFile may
 // be empty.
 type Lookup struct {
 	ServerURL, TokenFile string
-	ConfigFile           string // of this host; the session is in the same directory
+	ConfigFile           string // the configuration of this host's server; the session file is in the same directory
 }
 
-// SessionFile returns the path of the session file of this host's user.
+// SessionFile returns the path of the session file, next to ConfigFile.
 func (l *Lookup) SessionFile() string {
 	return filepath.Join(filepath.Dir(l.ConfigFile), "login.json")
 }
 
-// readSession reads the session file; without one it returns a zero session.
+// readSession reads the session file. If there is none, it returns the zero Session.
 func (l *Lookup) readSession() (Session, error) {
 	var s Session
 	b, err := durablefile.ReadPrivate(l.SessionFile())
@@ -48,7 +48,7 @@ func (l *Lookup) readSession() (Session, error) {
 	return s, nil
 }
 
-// WriteSession stores s in a file that only its user can read.
+// WriteSession writes s to the session file, which only its owner can read.
 func (l *Lookup) WriteSession(s Session) error {
 	if err := os.MkdirAll(filepath.Dir(l.SessionFile()), 0o750); err != nil {
 		return err
@@ -56,8 +56,9 @@ func (l *Lookup) WriteSession(s Session) error {
 	return durablefile.ReplaceJSON(l.SessionFile(), s)
 }
 
-// FindServer finds the server and its token. A token is sent only to its own server, unless it
-// was given for this call.
+// FindServer returns a client for the server that the flags, INGOT_SERVER, the session or this host's configuration
+// name, in this order. A stored token is used only for the server that it belongs to; a token from a flag or from
+// INGOT_TOKEN is used for any server.
 func (l *Lookup) FindServer() (*Client, error) {
 	login, err := l.readSession()
 	if err != nil {
@@ -81,7 +82,7 @@ func (l *Lookup) FindServer() (*Client, error) {
 	case given == "" || given == login.Server:
 		s = login
 	default:
-		// This host's own server may be given by its address.
+		// The URL may be the address of this host's own server.
 		local, err = config.Load(l.ConfigFile, false)
 		isLocal = err == nil && strings.TrimSuffix(given, "/") == hostnet.LocalURL(local)
 	}
@@ -98,8 +99,8 @@ func (l *Lookup) FindServer() (*Client, error) {
 	return New(s)
 }
 
-// findToken returns the token from the flag, the environment, the session or, for this
-// host's server, its token file.
+// findToken returns the first token of: --token-file, INGOT_TOKEN, stored (the token of the session), and,
+// for this host's server, localFile.
 func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (string, error) {
 	file := l.TokenFile
 	switch {
@@ -131,7 +132,7 @@ func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (strin
 	return strings.TrimSpace(string(b)), nil
 }
 
-// localFingerprint reads the fingerprint of the certificate that this host's server created.
+// localFingerprint returns the fingerprint of the certificate that this host's server created.
 func localFingerprint(c config.Config) (string, error) {
 	file := filepath.Join(filepath.Dir(c.KeyFile), "operator.pem")
 	b, err := os.ReadFile(file)

@@ -10,23 +10,24 @@ import (
 	"time"
 )
 
-// askAgainFor limits how long Start waits for a server that was interrupted: longer than a restart takes.
+// askAgainFor is how long after a lost answer Start still sends the request again. A restart of the server takes less.
 const askAgainFor = 30 * time.Second
 
-// Start is Send for a POST that starts something. If its answer is lost, the request is sent again with the same
-// Idempotency-Key, so the server carries it out once, until it is answered by more than 503. A request that was not sent is
-// not sent again. If the server stores no further keys, it is sent once without a key.
+// Start is Send for a POST that starts something. If the answer is lost, Start sends the request again, with the same
+// Idempotency-Key, so that the server carries it out only once. It repeats this, for at most askAgainFor, until the server
+// returns a result or an error other than "unavailable". A request that was never written to a connection is not sent again.
+// If the server stores no further keys, Start sends the request once without a key.
 func Start[T any](ctx context.Context, c *Client, route string, in any) (Answer[T], error) {
 	m := message{method: http.MethodPost, route: route, key: rand.Text()}
 	var sent atomic.Bool
 	tracing := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
-	var until time.Time // zero: no answer was lost
+	var until time.Time // when to stop sending again; zero: no answer was lost
 	for {
 		a, err := sendJSON[T](tracing, c, m, in)
 		var answered *Error
 		switch {
 		case until.IsZero() && errors.As(err, &answered) && answered.Code == "too_many_keys":
-			m.key = "" // nothing was carried out
+			m.key = "" // the server carried out nothing
 			return sendJSON[T](ctx, c, m, in)
 		case until.IsZero() && sent.Load() && isLost(err):
 			until = time.Now().Add(askAgainFor)
@@ -43,7 +44,8 @@ func Start[T any](ctx context.Context, c *Client, route string, in any) (Answer[
 	}
 }
 
-// isLost reports whether the server may have carried out a request whose answer did not arrive.
+// isLost reports whether err means that the server may have carried out the request although no result arrived: there
+// is no answer, or the server still works on a request with the same key.
 func isLost(err error) bool {
 	var answered *Error
 	if errors.As(err, &answered) {

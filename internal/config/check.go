@@ -18,7 +18,7 @@ import (
 // checker collects the problems of a configuration.
 type checker struct{ inventory.Problems }
 
-// check returns everything that is wrong with a configuration.
+// check returns all problems of the configuration.
 func (c *Config) check() inventory.Problems {
 	var p checker
 	p.hostPort("listen", c.Listen, "127.0.0.1:8080")
@@ -47,8 +47,8 @@ func (c *Config) check() inventory.Problems {
 	return p.Problems
 }
 
-// checkShares refuses shares that hold other files than images: what is served in place is open to the
-// machines' network.
+// checkShares checks images.shares. A share must not contain the data directory or the directory of the key file, or be
+// below one of them: the machines' network can read each file that is served in place.
 func (c *Config) checkShares(p *checker) {
 	within := func(dir, path string) bool {
 		rel, err := filepath.Rel(dir, path)
@@ -68,7 +68,7 @@ func (c *Config) checkShares(p *checker) {
 	}
 }
 
-// checkLimits checks numbers and durations.
+// checkLimits checks sizes, counts and durations.
 func (c *Config) checkLimits(p *checker) {
 	if c.ProbeEvery != 0 && c.ProbeEvery < 100*time.Millisecond {
 		p.Add("probe_every", "write 5s, or leave it out", "%s is too short a pause between two probes", c.ProbeEvery)
@@ -153,7 +153,7 @@ func (n Netboot) check(p *checker) {
 	}
 }
 
-// checkDHCP checks the modes of interfaces.
+// checkDHCP checks the DHCP mode of each interface.
 func (n Netboot) checkDHCP(p *checker) {
 	for _, name := range slices.Sorted(maps.Keys(n.DHCP)) {
 		field := "netboot.dhcp." + name
@@ -166,7 +166,7 @@ func (n Netboot) checkDHCP(p *checker) {
 	}
 }
 
-// checkDiscovery checks where unknown machines are answered, and the rules that accept them.
+// checkDiscovery checks the interfaces and address ranges for unknown machines, and the rules that accept such machines.
 func (n Netboot) checkDiscovery(p *checker) {
 	for _, name := range slices.Sorted(maps.Keys(n.Discovery.Ranges)) {
 		field := "netboot.discovery.ranges." + name
@@ -193,7 +193,7 @@ func (n Netboot) checkDiscovery(p *checker) {
 	p.Problems = append(p.Problems, n.Discovery.Check("netboot.discovery")...)
 }
 
-// checkRelayRange checks the addresses for unknown machines behind a relay.
+// checkRelayRange checks r, the address range for unknown machines behind a relay.
 func (n Netboot) checkRelayRange(p *checker, field string, relay netip.Prefix, r inventory.Range) {
 	listed, err := Prefixes(n.Relays)
 	if err == nil && !slices.ContainsFunc(listed, func(l netip.Prefix) bool { return l.Contains(relay.Addr()) }) {
@@ -207,7 +207,7 @@ func (n Netboot) checkRelayRange(p *checker, field string, relay netip.Prefix, r
 	}
 }
 
-// checkRelayOnly checks a server that answers relays alone.
+// checkRelayOnly checks the configuration of a server that answers only relays.
 func (n Netboot) checkRelayOnly(p *checker) {
 	if len(n.Interfaces) > 0 {
 		p.Add("netboot.interfaces",
@@ -285,7 +285,7 @@ func (n Notify) check(p *checker) {
 		return
 	}
 
-	switch u, err := url.Parse(n.URL); { // it may hold a token: it is not repeated
+	switch u, err := url.Parse(n.URL); { // the URL may hold a token, so no problem quotes it
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		p.Add("notify.url", "write https://host/path", "invalid URL for notices")
 	case u.User != nil:
@@ -303,12 +303,12 @@ func (n Notify) check(p *checker) {
 	}
 }
 
-// powerName is a name that the inventory may use.
+// powerName matches a name of a power command that the BMC of a machine may refer to.
 var powerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
 
-// maxPowerTimeout keeps a command that hangs from holding a run forever.
+// maxPowerTimeout is the longest time-out of a power command, so that a command that hangs cannot block a run for long.
 const maxPowerTimeout = 5 * time.Minute
 
 func (w Power) check(p *checker) {
@@ -327,7 +327,7 @@ func (w Power) check(p *checker) {
 	}
 }
 
-// program checks a program with its arguments.
+// program checks argv, a program and its arguments.
 func (p *checker) program(field string, argv []string) {
 	if len(argv) == 0 {
 		p.Add(field, "write [/path/of/program, argument, …]; only status shows whether the power was switched",
@@ -361,7 +361,7 @@ func (t Tracing) check(p *checker) {
 		return
 	}
 
-	switch u, err := url.Parse(t.Endpoint); { // it may hold a token: it is not repeated
+	switch u, err := url.Parse(t.Endpoint); { // the URL may hold a token, so no problem quotes it
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		p.Add("tracing.endpoint", "write https://host:4318", "invalid URL of a collector")
 	case u.User != nil || u.RawQuery != "":
@@ -369,7 +369,7 @@ func (t Tracing) check(p *checker) {
 	}
 }
 
-// checkPorts finds ports that two listeners of this server would bind.
+// checkPorts adds a problem for each port that two listeners of this server would bind.
 func (c *Config) checkPorts(p *checker) {
 	all := c.tcpListeners()
 	for i, b := range all {

@@ -1,4 +1,4 @@
-// Package config reads the one file that says how a site's server runs.
+// Package config reads the configuration file of a server.
 package config
 
 import (
@@ -14,37 +14,36 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Config is the file. Every field has a default; see Default.
+// Config is the content of the configuration file. Every field has a default; see Default.
 type Config struct {
-	// DataDir holds the databases, the images and the agent's OS if it was put
-	// there; on a local disk, never on NFS.
+	// DataDir is the directory of the databases and the images. It must be on a local disk, not on NFS.
 	DataDir string `json:"data_dir,omitempty"`
-	// KeyFile holds the keys of the secrets, outside DataDir.
+	// KeyFile is the file of the keys that encrypt the stored secrets. It must be outside DataDir.
 	KeyFile string `json:"key_file,omitempty"`
-	// TokenFile holds the admin token.
+	// TokenFile is the file of the admin token.
 	TokenFile string `json:"token_file,omitempty"`
-	// Listen is where operators reach the API and the page.
+	// Listen is the address, host:port, of the operators' API and web page.
 	Listen string `json:"listen,omitempty"`
-	// TLSCert is the file of Listen's certificate. Default: beyond loopback one is made.
+	// TLSCert is the file of the certificate for Listen. Default: on a loopback address, no TLS; on any other, a certificate
+	// that the server makes.
 	TLSCert string `json:"tls_cert,omitempty"`
-	TLSKey  string `json:"tls_key,omitempty"` // file of its key
-	// MetricsCA is a file of authorities, PEM: a client certificate that one of them has signed opens /metrics, and nothing
-	// else. Default: only tokens do.
+	TLSKey  string `json:"tls_key,omitempty"` // file of the key of tls_cert
+	// MetricsCA is a file of certificate authorities, in PEM. A client certificate that one of them has signed gives access to
+	// /metrics, and to nothing else. Default: only a token gives access.
 	MetricsCA string `json:"metrics_ca,omitempty"`
-	// Hosts are further host names under which operators reach it.
+	// Hosts are further host names under which operators reach this server.
 	Hosts    []string `json:"hosts,omitempty"`
 	Netboot  Netboot  `json:"netboot,omitempty"`
 	Images   Images   `json:"images,omitempty"`
 	BMC      BMC      `json:"bmc,omitempty"`
 	Power    Power    `json:"power,omitempty"`
 	Temporal Temporal `json:"temporal,omitempty"`
-	// ProbeEvery is the pause between two readiness probes of a Genesis run; 0:
-	// 5 s.
+	// ProbeEvery is the pause between two readiness probes of a Genesis run; 0 means 5 s.
 	ProbeEvery time.Duration `json:"probe_every,omitempty"`
 	// MinFree is the free space, in MiB, below which new runs and uploads are refused.
 	MinFree int64 `json:"min_free_mib,omitempty"`
-	// Reserve is the space, in MiB, that is kept in DataDir for the case that
-	// the disk is full; 0: none.
+	// Reserve is the space, in MiB, that is reserved in DataDir so that open runs can go on if the disk
+	// is full; 0 means none.
 	Reserve int64   `json:"reserve_mib,omitempty"`
 	Records Records `json:"records,omitempty"`
 	Site    Site    `json:"site,omitempty"`
@@ -52,92 +51,94 @@ type Config struct {
 	Tracing Tracing `json:"tracing,omitempty"`
 }
 
-// Notify says where notices go when an operator is needed.
+// Notify configures the notices that are sent when an operator is needed.
 type Notify struct {
-	// URL is the webhook, http or https; "": no notices.
+	// URL is the webhook that receives the notices, http or https; "": no notices are sent.
 	URL string `json:"url,omitempty"`
-	// SecretFile holds what notices are signed with, 32 characters or more.
+	// SecretFile is the file of the secret that signs the notices, 32 characters or more.
 	SecretFile string `json:"secret_file,omitempty"`
-	// Events are those that make a notice; empty: all.
+	// Events are the events for which a notice is sent; empty: all events.
 	Events []string `json:"events,omitempty"`
-	// TLSCA holds the certificates of the authorities of the receiver, in PEM;
-	// default: the system's.
+	// TLSCA is a file of the certificate authorities, in PEM, that may sign the receiver's certificate;
+	// default: the authorities of the operating system.
 	TLSCA string `json:"tls_ca,omitempty"`
 }
 
-// Site says how another server reaches this one, from which the site moves
-// here. Without "ingot standby" nothing listens.
+// Site configures the peer API, by which the active server hands its machines over to this one. The
+// API listens only after "ingot standby".
 type Site struct {
 	// Name is this server's name among its peers; default: the host's name.
 	Name string `json:"name,omitempty"`
 	// Listen is the address of the peer API.
 	Listen string `json:"listen,omitempty"`
-	// URL is how peers reach it, https://host:port; default: derived from Listen.
+	// URL is the URL under which peers reach the peer API, https://host:port; default: derived from Listen.
 	URL string `json:"url,omitempty"`
 }
 
-// Records says how long records are kept.
+// Records configures how long records are kept.
 type Records struct {
-	// Retention is how long runs that have ended, and events, stay.
+	// Retention is how long the records of ended runs, and events, are kept.
 	Retention time.Duration `json:"retention,omitempty"`
-	// Keep is how many runs of each machine stay, however old.
+	// Keep is the number of newest runs of each machine that are kept, no matter how old they are.
 	Keep int `json:"keep,omitempty"`
 }
 
-// Netboot says where machines are answered.
+// Netboot configures how the server answers machines that boot from the network.
 type Netboot struct {
-	// Interfaces are those on which machines are answered; default: the interface of Address.
+	// Interfaces are the names of the interfaces on which machines are answered; default: the interface that has Address.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// DHCP is the mode of each interface: reservation (the default), proxy next to a DHCP server
-	// that gives addresses, or off where that server also names the boot file.
+	// DHCP is the DHCP mode of each interface: reservation (the default); proxy, if another DHCP server
+	// gives the addresses; or off, if that server also names the boot file.
 	DHCP map[string]inventory.DHCPMode `json:"dhcp,omitempty"`
-	// Address is the server as the machines see it; default: the first IPv4
-	// address of the first interface. Alone it names the interface that has it.
+	// Address is the IPv4 address under which machines reach this server; default: the first IPv4
+	// address of the first interface. Without Interfaces, machines are answered on the interface that has Address.
 	Address string `json:"address,omitempty"`
-	// Discovery makes unknown machines boot the agent, which only reports their hardware; default: off.
+	// Discovery makes unknown machines boot the agent, which then only reports their hardware; default: off.
 	Discovery inventory.Discovery `json:"discovery,omitempty"`
-	// RelayOnly answers DHCP that Relays send to Address, in place of
-	// Interfaces: no raw socket, no broadcast.
+	// RelayOnly makes the server answer only DHCP requests that Relays forward to Address, and no
+	// broadcasts. It needs no raw socket, and excludes Interfaces.
 	RelayOnly bool `json:"relay_only,omitempty"`
-	// Listen is what a RelayOnly server binds where Address is not one of this
-	// host, in a container whose ports are published.
+	// Listen is the address to bind, with RelayOnly, if this host does not have Address: for
+	// example 0.0.0.0 in a container whose ports are published.
 	Listen   string `json:"listen,omitempty"`
-	HTTP     []int  `json:"http,omitempty"`     // ports of boot files and images
-	TFTP     int    `json:"tftp,omitempty"`     // port of the loaders
+	HTTP     []int  `json:"http,omitempty"`     // ports of the HTTP server for boot files and images
+	TFTP     int    `json:"tftp,omitempty"`     // port of the TFTP server for boot loaders
 	Syslog   int    `json:"syslog,omitempty"`   // UDP port to which machines may send syslog; 0: none
-	Agent    int    `json:"agent,omitempty"`    // port for agents, TLS
-	Metadata []int  `json:"metadata,omitempty"` // ports of metadata, besides those of http
-	// Relays are the addresses of DHCP relays that may ask; empty: a relay in
-	// the subnet of the reservation that it asks for.
+	Agent    int    `json:"agent,omitempty"`    // port of the agents' API, with TLS
+	Metadata []int  `json:"metadata,omitempty"` // further ports of the metadata server, which also answers on the ports of http
+	// Relays are the addresses of the DHCP relays that are answered. Default: each relay in the subnet of the machine's
+	// reservation.
 	Relays []string `json:"relays,omitempty"`
-	// Proxies are the addresses of HTTP proxies before the metadata server,
-	// whose X-Forwarded-For is believed; empty: none.
+	// Proxies are the addresses of the HTTP proxies whose X-Forwarded-For the metadata server
+	// trusts; empty: none.
 	Proxies []string `json:"proxies,omitempty"`
-	// LinkLocal serves 169.254.169.254, an alias that the operator has added,
-	// by classless routes.
+	// LinkLocal makes machines reach the metadata server at 169.254.169.254: DHCP sends them a classless route to that
+	// address. The operator has to add the address to an interface of this host.
 	LinkLocal bool `json:"link_local,omitempty"`
-	// Loaders is the folder of undionly.kpxe, snponly.efi and ipxe.efi. Default: next to the program.
+	// Loaders is the directory of undionly.kpxe, snponly.efi and ipxe.efi. There is no default; "ingot init" looks for the
+	// files and sets it.
 	Loaders string `json:"loaders,omitempty"`
-	// Loader is the loader for interfaces without one, and for discovered machines: shim or ipxe-shim, with which UEFI x64
-	// boots with Secure Boot on. Default: iPXE, which is not signed.
+	// Loader is the boot loader for discovered machines, and for machines' interfaces without a loader of their own: shim or
+	// ipxe-shim, with which x64 machines boot although UEFI Secure Boot is on. Default: iPXE, which is not signed.
 	Loader string `json:"loader,omitempty"`
-	// MinimumSBAT are the least SBAT generations of components of the loaders, for example {shim: 4, grub: 5}. A
-	// loader below is not served. Default: none, and ingot doctor warns of known vulnerabilities.
+	// MinimumSBAT is the minimum SBAT generation of each component of a boot loader, for example {shim: 4, grub: 5}. A
+	// loader with an older component is not served. Default: none; ingot doctor warns of known vulnerabilities.
 	MinimumSBAT sbat.Minimum `json:"minimum_sbat,omitempty"`
-	// AgentOS is the folder of vmlinuz and initramfs. Default: next to the program.
+	// AgentOS is the directory of the agent's vmlinuz and initramfs. There is no default; "ingot init" looks for the files
+	// and sets it.
 	AgentOS string `json:"agent_os,omitempty"`
 }
 
-// On reports whether machines are answered at all.
+// On reports whether the server answers machines.
 func (n Netboot) On() bool { return len(n.Interfaces) > 0 || n.RelayOnly || n.Address != "" }
 
-// Answers reports whether DHCP is answered on an interface or to a relay.
+// Answers reports whether the server answers DHCP, on at least one interface or to relays.
 func (n Netboot) Answers() bool {
 	return n.RelayOnly || slices.ContainsFunc(n.Interfaces, func(name string) bool { return n.DHCP[name] != inventory.DHCPOff })
 }
 
-// Resolve returns n with the interface that holds Address where nothing but
-// Address says on which interface machines are.
+// Resolve returns n with Interfaces set to the interface that has Address, if n has neither Interfaces nor RelayOnly. It
+// fails if no interface has Address, and returns n unchanged if Address is empty, too.
 func (n Netboot) Resolve() (Netboot, error) {
 	if len(n.Interfaces) > 0 || n.RelayOnly || n.Address == "" {
 		return n, nil
@@ -151,7 +152,7 @@ func (n Netboot) Resolve() (Netboot, error) {
 	for _, i := range all {
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it has just gone
+			continue // the interface was just removed
 		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().String() == n.Address {
@@ -165,8 +166,8 @@ func (n Netboot) Resolve() (Netboot, error) {
 		"or write relay_only where only relays reach this host: %w", n.Address, inventory.ErrInvalid)
 }
 
-// Bind is the address that the listeners for machines bind, given the address of the
-// server as the machines see it.
+// Bind returns the address that the listeners for machines bind: Listen, or if that is empty, address, under which
+// machines reach the server.
 func (n Netboot) Bind(address netip.Addr) string {
 	if n.Listen != "" {
 		return n.Listen
@@ -174,70 +175,70 @@ func (n Netboot) Bind(address netip.Addr) string {
 	return address.String()
 }
 
-// Images says how images are kept.
+// Images configures the image store.
 type Images struct {
-	Dir           string   `json:"dir,omitempty"`            // where images lie; default: images below data_dir
-	RequireDigest bool     `json:"require_digest,omitempty"` // refuse images whose digest no one declared
-	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts that may be fetched from over http or in private ranges
-	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which slurp may send the content of disks
-	Catalog       string   `json:"catalog,omitempty"`        // file; default: the list of this version
+	Dir           string   `json:"dir,omitempty"`            // directory of the images; default: images below data_dir
+	RequireDigest bool     `json:"require_digest,omitempty"` // refuse images for which the operator has declared no digest
+	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts from which images may be fetched by http, or at private addresses
+	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which the action slurp may send the content of disks
+	Catalog       string   `json:"catalog,omitempty"`        // file of the image catalog; default: the catalog of this version
 	Shares        []string `json:"shares,omitempty"`         // directories whose files may be served in place
 }
 
-// BMC says where management controllers may be.
+// BMC configures which BMCs the server may contact.
 type BMC struct {
-	// Networks are addresses or prefixes; empty: the private ranges.
+	// Networks are the addresses or prefixes in which BMCs may be; empty: the private ranges.
 	Networks []string `json:"networks,omitempty"`
-	// CAFile holds the certificate authorities (PEM) that must sign the certificates of BMCs; empty:
-	// the system's, or the key of the first use.
+	// CAFile is a file of the certificate authorities, in PEM, that must have signed the certificate of a BMC. Default: the
+	// authorities of the operating system; the key of any other BMC is stored at first use, and required from then on.
 	CAFile string `json:"ca_file,omitempty"`
 }
 
-// Power holds the commands that switch machines of driver exec.
+// Power holds the commands that switch the power of machines whose BMC has the driver exec.
 type Power struct {
-	Commands map[string]PowerCommand `json:"commands,omitempty"` // by the names that machines use
+	Commands map[string]PowerCommand `json:"commands,omitempty"` // commands by the name to which a machine's BMC refers
 }
 
-// PowerCommand is programs with their arguments. In arguments, {machine} and
-// {host} are replaced by the machine's name and the address of its BMC; no shell is
-// between. Status writes on or off as its last line.
+// PowerCommand is three programs with their arguments. In arguments, {machine} and
+// {host} are replaced by the machine's name and the address of its BMC. The programs are
+// started without a shell.
 type PowerCommand struct {
-	On     []string `json:"on"`     // program and arguments that switch on; {machine} and {host} are replaced
-	Off    []string `json:"off"`    // program and arguments that switch off
-	Status []string `json:"status"` // program and arguments that write on or off as their last line
-	// Timeout is how long one of them may take; default 30 s.
+	On     []string `json:"on"`     // program, with arguments, that switches the power on; {machine} and {host} are replaced
+	Off    []string `json:"off"`    // program, with arguments, that switches the power off
+	Status []string `json:"status"` // program, with arguments, that writes on or off as its last line
+	// Timeout is how long each program may take; default 30 s.
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
-// Temporal is the embedded server, or another one by address.
+// Temporal configures the embedded Temporal server, or the Temporal cluster that is used instead.
 type Temporal struct {
-	Port   int `json:"port,omitempty"`    // of the embedded server, which takes the three ports that follow too
-	UIPort int `json:"ui_port,omitempty"` // of the embedded server's pages
-	// MutualTLS makes the embedded server refuse every process that does not
-	// hold the certificate in data_dir, and switches its UI off.
+	Port   int `json:"port,omitempty"`    // first of four consecutive ports of the embedded server
+	UIPort int `json:"ui_port,omitempty"` // port of the embedded server's web UI
+	// MutualTLS makes the embedded server refuse each client without the certificate in
+	// data_dir, and switches the web UI off.
 	MutualTLS bool `json:"mutual_tls,omitempty"`
-	// Address makes Ingot use that cluster instead of its own.
+	// Address is the host:port of the Temporal cluster that is used instead of the embedded server.
 	Address   string `json:"address,omitempty"`
-	Namespace string `json:"namespace,omitempty"` // of that cluster or of the embedded server
-	TLSCert   string `json:"tls_cert,omitempty"`  // file of the client's certificate, for Address
-	TLSKey    string `json:"tls_key,omitempty"`   // file of its key
-	TLSCA     string `json:"tls_ca,omitempty"`    // file of the authorities of that cluster; default: the system's
-	// TLSServerName is the name in that cluster's certificate; default: the host of Address.
+	Namespace string `json:"namespace,omitempty"` // namespace in the cluster or in the embedded server
+	TLSCert   string `json:"tls_cert,omitempty"`  // file of the client certificate for the cluster
+	TLSKey    string `json:"tls_key,omitempty"`   // file of the key of tls_cert
+	TLSCA     string `json:"tls_ca,omitempty"`    // file of the cluster's certificate authorities; default: those of the operating system
+	// TLSServerName is the host name in the cluster's certificate; default: the host of Address.
 	TLSServerName string `json:"tls_server_name,omitempty"`
-	// APIKeyFile is the file of an API key (a JSON Web Token) for Address. It is read for every request, so the key
+	// APIKeyFile is the file of an API key (a JSON Web Token) for the cluster. The file is read for every request, so the key
 	// can be replaced while the server runs.
 	APIKeyFile string `json:"api_key_file,omitempty"`
-	// EncryptionKeyFile is the file of the keys that encrypt what Ingot writes into the cluster of Address; "" = it is not
+	// EncryptionKeyFile is the file of the keys that encrypt the payloads that Ingot writes to the cluster; "": they are not
 	// encrypted.
 	EncryptionKeyFile string `json:"encryption_key_file,omitempty"`
-	// UIOrigin is the origin of that cluster's UI, which may ask this server to decrypt, in the browser of an operator who
-	// is logged in here.
+	// UIOrigin is the origin of the cluster's web UI. In the browser of an operator who is logged in to this server, that UI
+	// may ask this server to decrypt payloads.
 	UIOrigin string `json:"ui_origin,omitempty"`
-	// Retention is how long closed runs stay in Temporal.
+	// Retention is how long Temporal keeps closed workflows.
 	Retention time.Duration `json:"retention,omitempty"`
 }
 
-// Prefix reads an address or a prefix.
+// Prefix parses an address or a prefix. For an address it returns the prefix of that address alone.
 func Prefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), nil
@@ -245,8 +246,7 @@ func Prefix(s string) (netip.Prefix, error) {
 	return netip.ParsePrefix(s)
 }
 
-// Prefixes reads a list of addresses and prefixes that Load has checked; nil
-// for an empty one.
+// Prefixes parses a list of addresses and prefixes. It returns nil for an empty list.
 func Prefixes(list []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, s := range list {
@@ -260,8 +260,8 @@ func Prefixes(list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// TemporalIdentity returns the file with key and certificate of the embedded
-// Temporal server and its clients; "" without mutual TLS.
+// TemporalIdentity returns the path of the file with the key and the certificate that the embedded
+// Temporal server and its clients share; "" without mutual TLS.
 func (c Config) TemporalIdentity() string {
 	if !c.Temporal.MutualTLS || c.Temporal.Address != "" {
 		return ""
@@ -269,7 +269,7 @@ func (c Config) TemporalIdentity() string {
 	return filepath.Join(c.DataDir, "temporal", "identity.pem")
 }
 
-// ImageDir returns where images lie.
+// ImageDir returns the directory of the images.
 func (c Config) ImageDir() string {
 	if c.Images.Dir != "" {
 		return c.Images.Dir
@@ -277,7 +277,7 @@ func (c Config) ImageDir() string {
 	return filepath.Join(c.DataDir, "images")
 }
 
-// Loopback reports whether addr, host:port, can be reached from this host alone.
+// Loopback reports whether addr, host:port, is a loopback address or localhost.
 func Loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -294,12 +294,13 @@ func Loopback(addr string) bool {
 // Join returns host:port.
 func Join(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// Tracing says where the traces of runs go.
+// Tracing configures the collector to which traces of runs are sent.
 type Tracing struct {
-	// Endpoint is the collector, OTLP over HTTP: http or https; "": no traces.
+	// Endpoint is the URL of the collector for OTLP over HTTP, http or https; "": no traces are sent.
 	Endpoint string `json:"endpoint,omitempty"`
-	// HeadersFile holds a line "Name: value" for each header that requests to the collector carry, for example a token.
+	// HeadersFile is a file with a line "Name: value" for each header of the requests to the collector, for example a token.
 	HeadersFile string `json:"headers_file,omitempty"`
-	// TLSCA holds the certificates of the authorities of the collector, in PEM; default: the system's.
+	// TLSCA is a file of the certificate authorities, in PEM, that may sign the collector's certificate; default: the
+	// authorities of the operating system.
 	TLSCA string `json:"tls_ca,omitempty"`
 }

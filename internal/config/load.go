@@ -14,8 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Paths returns where config and state lie: /etc/ingot and /var/lib/ingot for
-// root, the XDG directories for other users.
+// Paths returns the directories of configuration and state: /etc/ingot and /var/lib/ingot for
+// root without XDG_CONFIG_HOME, otherwise ingot below the XDG directories.
 func Paths() (etc, state string) {
 	if os.Geteuid() == 0 && os.Getenv("XDG_CONFIG_HOME") == "" {
 		return "/etc/ingot", "/var/lib/ingot"
@@ -32,10 +32,10 @@ func Paths() (etc, state string) {
 	return pick("XDG_CONFIG_HOME", ".config"), pick("XDG_STATE_HOME", ".local/state")
 }
 
-// DefaultFile is where the file is looked for.
+// DefaultFile returns the default path of the configuration file.
 func DefaultFile() string { etc, _ := Paths(); return filepath.Join(etc, "ingot.yaml") }
 
-// Default returns the configuration of a server without a file.
+// Default returns the configuration of a server without a configuration file.
 func Default() Config {
 	etc, state := Paths()
 	return Config{
@@ -50,7 +50,7 @@ func Default() Config {
 	}
 }
 
-// Schema returns the JSON Schema of the file.
+// Schema returns the JSON Schema of the configuration file.
 func Schema() strictyaml.Schema {
 	port := strictyaml.Between(1, 65535)
 	return strictyaml.SchemaOf[Config]("The configuration of ingot serve", strictyaml.Rules{
@@ -72,9 +72,9 @@ func Schema() strictyaml.Schema {
 	})
 }
 
-// Load reads file over the defaults. A file that does not exist is the
-// defaults, unless it was named. Everything that is wrong comes back at once, as
-// inventory.Problems.
+// Load returns the defaults with the settings of file. If the file does not exist, Load returns the
+// defaults, or an error if named is true: the operator has named the file. The error for an invalid file
+// is an inventory.Problems with all problems.
 func Load(file string, named bool) (Config, error) {
 	c := Default()
 	b, err := os.ReadFile(file)
@@ -90,8 +90,8 @@ func Load(file string, named bool) (Config, error) {
 		return c, err
 	}
 
-	// A field that could not be read has its default here: problems of the default
-	// are left out.
+	// A field that could not be read still has its default. Leave out problems of
+	// such a field, because they are about the default.
 	for _, u := range unread {
 		if u.Field == "" {
 			return c, unread.Err()

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// A listener is a TCP port, or several that follow one another, of the key that
-// sets it.
+// A listener is a TCP port, or a range of ports, that the server binds; key is the
+// configuration key that sets it.
 type listener struct {
 	key, host   string
 	first, last int
 }
 
-// tcpListeners returns those of this server; of two that collide, the first
-// keeps its port.
+// tcpListeners returns the listeners of this server. The order matters: if two collide,
+// checkPorts reports the later one.
 func (c *Config) tcpListeners() []listener {
 	var out []listener
 	add := func(key, host string, port, count int) {

@@ -27,7 +27,7 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		{n.AgentOS, "netboot.agent_os", "initramfs", agentOS},
 	} {
 		if slices.Contains(bootsvc.SecureLoaderFiles(n.Loader), f.file) {
-			continue // checkSecureBoot
+			continue // checkSecureBoot checks this file
 		}
 		at := filepath.Join(f.dir, f.file)
 		st, err := os.Stat(at)
@@ -46,8 +46,8 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 	return append(out, checkSecureBoot(n)...)
 }
 
-// bootFilesRemedy says where the files come from that dir, the value of key, lacks: packaged is their directory in the Debian
-// package, sources how others get them.
+// bootFilesRemedy returns the remedy for boot files that are missing in dir, the value of the configuration key. packaged is
+// the directory of the files in the Debian package; sources describes how to get them without the package.
 func bootFilesRemedy(dir, packaged, key, sources string) string {
 	if filepath.Clean(dir) == packaged {
 		return "install the package ingot again: apt install --reinstall ./ingot_VERSION_amd64.deb"
@@ -55,8 +55,8 @@ func bootFilesRemedy(dir, packaged, key, sources string) string {
 	return fmt.Sprintf("%s: %s with the package ingot; without it: %s", key, packaged, sources)
 }
 
-// checkSecureBoot checks that each file is there that netboot.loader needs. Without that key, a shim of Debian alone is
-// for interfaces with loader: shim, and needs its second stage.
+// checkSecureBoot checks that every file exists that netboot.loader needs. Without netboot.loader, interfaces with
+// loader: shim use Debian's shim if it exists; then its second stage, GRUB, must exist, too.
 func checkSecureBoot(n config.Netboot) (out []Finding) {
 	missing := func(file string) bool {
 		st, err := os.Stat(filepath.Join(n.Loaders, file))
@@ -75,14 +75,14 @@ func checkSecureBoot(n config.Netboot) (out []Finding) {
 	case n.Loaders == "" || n.Loader != "" || missing(shim):
 	case !missing(grub):
 		out = append(out, ok("%s has its %s next to it", at, grub))
-	case missing(signedIPXE): // which starts kernels through that shim
+	case missing(signedIPXE): // signed iPXE also uses this shim, to start kernels
 		out = append(out, fail("%s has no %s next to it, for which shim asks", at, grub).remedy(loaderRemedy(inventory.LoaderShim, grub)))
 	}
 	return out
 }
 
-// checkLoaders shows the versions of the loaders, and compares them with netboot.minimum_sbat and, where that is
-// silent, with the generations below which vulnerabilities are known.
+// checkLoaders reports the version of each loader, and compares its SBAT generations with netboot.minimum_sbat. Components
+// that this key does not name are compared with the generations below which vulnerabilities are known.
 func checkLoaders(_ context.Context, d *host) (out []Finding) {
 	n := d.cfg.Netboot
 	dir, set := n.Loaders, n.MinimumSBAT
@@ -107,7 +107,7 @@ func checkLoaders(_ context.Context, d *host) (out []Finding) {
 	return out
 }
 
-// checkLoader shows the version of a loader.
+// checkLoader reports the version of a loader, and whether its SBAT generations are too low. See checkLoaders.
 func checkLoader(f sbat.File, n config.Netboot) Finding {
 	set, remedy := n.MinimumSBAT, loaderRemedy(n.Loader, f.Name)
 	if f.Err != nil && len(set) > 0 && !errors.Is(f.Err, sbat.ErrNotUEFI) {
@@ -137,7 +137,7 @@ func checkLoader(f sbat.File, n config.Netboot) Finding {
 	return ok("%s: %s", f.Name, f.Program)
 }
 
-// shortfalls describes components below their minimum, with the vulnerabilities that are known of them.
+// shortfalls describes components below their minimum generation, with their known vulnerabilities.
 func shortfalls(below []sbat.Shortfall) string {
 	var texts []string
 	for _, s := range below {
@@ -150,7 +150,7 @@ func shortfalls(below []sbat.Shortfall) string {
 	return strings.Join(texts, "; ")
 }
 
-// loaderRemedy says where a file of netboot.loaders comes from, by the configured loader.
+// loaderRemedy returns how to get the file name for netboot.loaders; loader is the value of netboot.loader.
 func loaderRemedy(loader, name string) string {
 	switch {
 	case name == "shimx64.efi":

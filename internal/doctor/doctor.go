@@ -1,5 +1,5 @@
-// Package doctor checks the host of a server and, through its API, the server:
-// each check returns findings with a remedy.
+// Package doctor checks the host of a server and, through the server's API, the
+// server itself. Each check returns findings with a remedy.
 package doctor
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
-// siteChecks come first: a server that is not the site gets no further checks.
+// siteChecks run first. If this server is not the active server among its peers, the other checks of this host are skipped.
 var siteChecks = []check{
 	{"configuration", "ingot init", checkConfigFile},
 	{"site", "run this as the user of ingot serve", checkSite},
@@ -34,7 +34,7 @@ var fileChecks = []check{
 	{"netboot", "ingot init, or netboot.interfaces in the configuration", checkNetboot},
 }
 
-// networkChecks apply to a server that answers machines.
+// networkChecks run only if the configuration has netboot on.
 var networkChecks = []check{
 	{"interface", "ip address shows those that exist; correct netboot.address", checkAddress},
 	{"capabilities", "run as root", checkCapabilities},
@@ -69,8 +69,8 @@ var serverChecks = []check{
 	{"BMC", "ingot bmc check NAME", checkBMCs},
 }
 
-// Run runs all checks that apply to this host and to the server that l finds. named means
-// that the operator has named the configuration file, so it must exist.
+// Run runs all checks that apply to this host and to the server that l finds, and returns their findings. If
+// named is true, the operator has named the configuration file, so it must exist.
 func Run(ctx context.Context, l client.Lookup, named bool) []Finding {
 	d := &host{lookup: l, routes: hostnet.Routes()}
 	var err error
@@ -104,13 +104,14 @@ func checkConfigFile(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s is valid", d.lookup.ConfigFile)}
 }
 
-// isSite reports whether the server of this host is the site among its peers.
+// isSite reports whether this host's server is the active server among its peers: the only one that answers machines.
 func isSite(cfg config.Config) bool {
 	role, err := siteRole(cfg)
 	return err == nil && role == siterole.Active
 }
 
-// siteRole returns the role of this host's server among its peers.
+// siteRole returns the role of this host's server among its peers: siterole.Active, siterole.Retired, or the role in the
+// role file. If the role file is damaged, the error is an errSiteFile.
 func siteRole(cfg config.Config) (string, error) {
 	f, err := siterole.Open(cfg.DataDir)
 	if err != nil {
@@ -125,10 +126,11 @@ func siteRole(cfg config.Config) (string, error) {
 	return f.Site().Role, err
 }
 
-// errSiteFile means that the file with the role is damaged.
+// errSiteFile means that the file with the server's role could not be read.
 var errSiteFile = errors.New("reading the role of this server")
 
-// checkSite warns if the server answers no machine because it is not the site.
+// checkSite warns if this server is not the active one among its peers, and so answers no machine. It fails if the role
+// cannot be read, and returns nil for an active server.
 func checkSite(_ context.Context, d *host) []Finding {
 	role, err := siteRole(d.cfg)
 	switch {

@@ -56,8 +56,8 @@ func checkToken(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s exists", d.cfg.TokenFile)}
 }
 
-// checkInventory reads the whole database within a time limit, whether or not a server has
-// it open. Before the first ingot serve there is no database.
+// checkInventory checks the whole database, within a time limit; a running server may have it open. It returns nil
+// if there is no database, as before the first ingot serve.
 func checkInventory(ctx context.Context, d *host) []Finding {
 	switch err := server.CheckInventory(ctx, d.cfg); {
 	case err == nil:
@@ -74,7 +74,7 @@ func checkInventory(ctx context.Context, d *host) []Finding {
 	}
 }
 
-// existingParent returns dir or its nearest parent that exists.
+// existingParent returns dir if it exists, otherwise its nearest existing parent.
 func existingParent(dir string) string {
 	for dir != "/" && dir != "." {
 		if _, err := os.Stat(dir); err == nil {
@@ -121,7 +121,7 @@ func checkDirectory(cfg config.Config, dir, what string) (out []Finding) {
 	return out
 }
 
-// checkReserve checks the space reserved for open runs.
+// checkReserve checks that the reserve exists: disk space that lets open runs go on when the disk is full.
 func checkReserve(_ context.Context, d *host) []Finding {
 	if d.cfg.Reserve == 0 {
 		return []Finding{warn("no space is reserved for open runs when the disk is full")}
@@ -140,7 +140,7 @@ func checkReserve(_ context.Context, d *host) []Finding {
 		diskreserve.Remedy)}
 }
 
-// checkPowerCommands checks whether the configured programs are executable.
+// checkPowerCommands checks that the programs of power.commands can be executed.
 func checkPowerCommands(_ context.Context, d *host) (out []Finding) {
 	for _, name := range slices.Sorted(maps.Keys(d.cfg.Power.Commands)) {
 		out = append(out, checkPowerCommand(name, d.cfg.Power.Commands[name]))
@@ -162,8 +162,8 @@ func checkPowerCommand(name string, c config.PowerCommand) Finding {
 	return ok("%s can be run", name)
 }
 
-// checkTemporalAccess warns when other programs of this host can use the
-// embedded Temporal: on a NAS behind relays, or on a Kubernetes node.
+// checkTemporalAccess warns if other programs of this host can use the embedded Temporal. It
+// expects other programs on a server with relay_only (such as a NAS) and in Kubernetes.
 func checkTemporalAccess(_ context.Context, d *host) []Finding {
 	t := d.cfg.Temporal
 	shared := d.cfg.Netboot.RelayOnly || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
@@ -179,7 +179,7 @@ func checkTemporalAccess(_ context.Context, d *host) []Finding {
 	return nil
 }
 
-// checkCatalog checks the operator's own catalog of images, without which the server does not start.
+// checkCatalog checks the file images.catalog, if it is configured: the server does not start with an invalid catalog.
 func checkCatalog(_ context.Context, d *host) []Finding {
 	path := d.cfg.Images.Catalog
 	if path == "" {
@@ -191,7 +191,7 @@ func checkCatalog(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s can be read", path)}
 }
 
-// checkNotify checks whether the operator is notified when a run needs one.
+// checkNotify checks that a notice is sent when a run needs an operator.
 func checkNotify(_ context.Context, d *host) []Finding {
 	n := d.cfg.Notify
 	if n.URL == "" {
@@ -210,7 +210,7 @@ func checkNotify(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s is notified when an operator is needed", s.Receiver())}
 }
 
-// checkClock asks the kernel whether the clock is synchronized.
+// checkClock checks that the kernel's clock is synchronized.
 func checkClock(context.Context, *host) []Finding {
 	synchronized, err := clock.Synchronized()
 	now := time.Now().UTC().Format(time.RFC3339)

@@ -11,14 +11,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 )
 
-// A check is one row of the report: its name, its function, and a default remedy for its
-// findings.
+// A check is a function that returns findings. name becomes the What of each finding; remedy becomes the Remedy of each
+// that is not ok and has none.
 type check struct {
 	name, remedy string
 	run          func(ctx context.Context, d *host) []Finding
 }
 
-// A Finding is one line of doctor.
+// A Finding is one line in the report of "ingot doctor".
 type Finding struct {
 	State  string `json:"state"` // ok | warn | fail
 	What   string `json:"what"`
@@ -45,13 +45,13 @@ func fail(format string, args ...any) Finding {
 	return Finding{State: StateFail, Text: fmt.Sprintf(format, args...)}
 }
 
-// remedy returns f with the given remedy.
+// remedy returns f with text as the remedy.
 func (f Finding) remedy(text string) Finding {
 	f.Remedy = text
 	return f
 }
 
-// host is the host under check and what was found.
+// host holds what is known about the host under check, and the findings so far.
 type host struct {
 	lookup  client.Lookup
 	cfg     config.Config
@@ -65,7 +65,7 @@ type host struct {
 	findings []Finding
 }
 
-// runAll runs checks and adds their findings.
+// runAll runs checks and appends their findings to d.findings.
 func (d *host) runAll(ctx context.Context, checks []check) {
 	for _, c := range checks {
 		for _, f := range c.run(ctx, d) {
@@ -78,12 +78,12 @@ func (d *host) runAll(ctx context.Context, checks []check) {
 	}
 }
 
-// asksThisHost reports whether the server is the one of this host's configuration.
+// asksThisHost reports whether d.remote is the client of this host's own server.
 func (d *host) asksThisHost() bool {
 	return d.remote.URL().String() == hostnet.LocalURL(d.cfg)
 }
 
-// A foreignOffer is the answer of a foreign DHCP server on an interface.
+// A foreignOffer is an offer that another DHCP server made on the interface iface.
 type foreignOffer struct {
 	iface string
 	neighbours.ForeignServer

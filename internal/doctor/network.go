@@ -23,8 +23,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkPorts tries every socket that ingot serve would bind, except those of the
-// provisioning network, which has separate checks.
+// checkPorts tries to bind every socket that ingot serve would bind, except the sockets of the
+// provisioning network, for which there are separate checks. If the server runs, it tries none.
 func checkPorts(_ context.Context, d *host) (out []Finding) {
 	if d.running {
 		return []Finding{ok("a server answers at %s", d.cfg.Listen)}
@@ -58,8 +58,8 @@ func checkNetboot(_ context.Context, d *host) []Finding {
 	return []Finding{warn("no interface is configured: DHCP is off")}
 }
 
-// checkAddress finds the interface of netboot.address if the configuration names no
-// interface.
+// checkAddress sets netboot.interfaces to the interface with netboot.address, if only the address is configured. It
+// fails if no interface has that address.
 func checkAddress(_ context.Context, d *host) []Finding {
 	n, err := d.cfg.Netboot.Resolve()
 	d.cfg.Netboot = n
@@ -69,13 +69,13 @@ func checkAddress(_ context.Context, d *host) []Finding {
 	return nil
 }
 
-// capability is a Linux capability that DHCP needs.
+// capability is a Linux capability: its name and its number.
 type capability struct {
 	name string
 	bit  int
 }
 
-// capabilities are those that a server without root needs.
+// capabilities returns the capabilities that the server needs if it does not run as root.
 func capabilities(n config.Netboot) []capability {
 	all := []capability{{"cap_net_bind_service", unix.CAP_NET_BIND_SERVICE}, {"cap_net_raw", unix.CAP_NET_RAW}}
 	if n.RelayOnly {
@@ -84,7 +84,7 @@ func capabilities(n config.Netboot) []capability {
 	return all
 }
 
-// setcap returns the command that gives this program its capabilities.
+// setcap returns the command that gives this program the capabilities.
 func setcap(n config.Netboot) string {
 	var names []string
 	for _, c := range capabilities(n) {
@@ -148,7 +148,7 @@ func checkInterfaces(_ context.Context, d *host) (out []Finding) {
 	return out
 }
 
-// checkDiscoveryRanges checks that the addresses for unknown machines are of the networks of their interfaces.
+// checkDiscoveryRanges checks that each range of addresses for unknown machines is in the subnet of its interface.
 func checkDiscoveryRanges(_ context.Context, d *host) (out []Finding) {
 	return rangeFindings(d.cfg.Netboot.Discovery.Ranges, hostnet.Interfaces(), hostnet.Gateways(d.routes))
 }
@@ -174,7 +174,7 @@ func rangeFindings(ranges map[string]inventory.Range, all []hostnet.Interface, g
 	return out
 }
 
-// checkForeignDHCP looks for other DHCP servers on the usable interfaces.
+// checkForeignDHCP looks for other DHCP servers on each of netboot.interfaces that is up and has an address.
 func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 	for _, i := range hostnet.Interfaces() {
 		if !i.Up || len(i.Addresses) == 0 || !slices.Contains(d.cfg.Netboot.Interfaces, i.Name) {
@@ -187,7 +187,7 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 		found, err := probe(ctx, i.Name)
 		if err != nil {
 			out = append(out, warn("%v", err))
-			continue // not all servers, or not all their answers, are known
+			continue // the probe failed, so the servers that it found may not be all
 		}
 		for _, f := range found {
 			d.offers = append(d.offers, foreignOffer{i.Name, f})
@@ -236,8 +236,8 @@ func checkServers(name string, n config.Netboot, found []neighbours.ForeignServe
 	return out
 }
 
-// checkSnippet checks what a server on an interface in mode "off" names to each kind of client. The site may have no
-// machines of the other kinds, so only UEFI PXE makes it fail.
+// checkSnippet checks the boot files that the DHCP server f names to each kind of client on an interface in mode "off". It
+// fails only if UEFI PXE clients get a wrong one, and warns for other kinds, which may not exist in this network.
 func checkSnippet(name string, n config.Netboot, f neighbours.ForeignServer) Finding {
 	address, err := hostnet.ProvisioningAddress(n)
 	if err != nil {
@@ -259,7 +259,7 @@ func checkSnippet(name string, n config.Netboot, f neighbours.ForeignServer) Fin
 	return ok("%s gives addresses on %s and sends machines to Ingot", f.Server, name)
 }
 
-// checkOffers looks for offers of foreign DHCP servers that are reservations of machines.
+// checkOffers warns of each address that another DHCP server offered although it is reserved for a machine.
 func checkOffers(_ context.Context, d *host) (out []Finding) {
 	if !d.asksThisHost() {
 		return nil
@@ -282,7 +282,7 @@ func offerFindings(offers []foreignOffer, machines []apitypes.MachineView) (out 
 	return out
 }
 
-// ForeignDHCPText describes another DHCP server and its consequence.
+// ForeignDHCPText describes another DHCP server on an interface, and the consequence for machines.
 func ForeignDHCPText(name string, f neighbours.ForeignServer) string {
 	if f.Proxy {
 		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may follow it instead of Ingot",
@@ -297,7 +297,7 @@ func ForeignDHCPText(name string, f neighbours.ForeignServer) string {
 	return text + ": exclude Ingot's machines there, or two servers answer them"
 }
 
-// checkRelayAddress checks the address of a server that only answers relays.
+// checkRelayAddress checks that this host has netboot.address, if the server answers only relays.
 func checkRelayAddress(_ context.Context, d *host) []Finding {
 	n := d.cfg.Netboot
 	if !n.RelayOnly {
@@ -316,11 +316,11 @@ func checkRelayAddress(_ context.Context, d *host) []Finding {
 	return []Finding{fail("this host does not have the address %s", n.Address)}
 }
 
-// checkRelayRoutes checks the route to each relay. A default route is accepted, but is
-// usually wrong: its router must know the machines' network.
+// checkRelayRoutes checks the route to each relay. It warns if there is only the default route, which
+// is usually wrong: the router there needs a route to the machines' network.
 func checkRelayRoutes(ctx context.Context, d *host) (out []Finding) {
 	for _, r := range d.cfg.Netboot.Relays {
-		if a, err := netip.ParseAddr(r); err == nil { // a prefix is not a single relay
+		if a, err := netip.ParseAddr(r); err == nil { // not for a prefix: its relays are not known
 			out = append(out, checkRelayRoute(ctx, d, a))
 		}
 	}
@@ -349,8 +349,8 @@ func checkRelayRoute(ctx context.Context, d *host, relay netip.Addr) Finding {
 	return ok("replies to relay %s have a route", relay)
 }
 
-// checkReachability connects to the addresses that machines use. Ports forwarded by another
-// host can be checked only from the machines' side.
+// checkReachability connects to the URLs that machines use. It returns nil if the server does not run, or if
+// another host forwards the ports: these can be checked only from the machines' network.
 func checkReachability(ctx context.Context, d *host) (out []Finding) {
 	n := d.cfg.Netboot
 	a, err := hostnet.ProvisioningAddress(n)

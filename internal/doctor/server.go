@@ -20,7 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkServer reads the server's status.
+// checkServer reads the server's status into d.status. It warns if the server does not answer.
 func checkServer(ctx context.Context, d *host) []Finding {
 	var err error
 	if d.remote, err = d.lookup.FindServer(); err != nil {
@@ -50,7 +50,7 @@ func checkTemporal(_ context.Context, d *host) []Finding {
 	return []Finding{ok("ready at %s", d.status.Temporal.Address)}
 }
 
-// checkNotices checks whether the server's notices are accepted.
+// checkNotices checks that the receiver accepts the server's notices.
 func checkNotices(_ context.Context, d *host) []Finding {
 	n := d.status.Notify
 	if n == nil {
@@ -126,7 +126,8 @@ func checkImageURL(ctx context.Context, i inventory.Image) Finding {
 	return ok("%s answers at %s", i.Name, i.URL)
 }
 
-// checkImageFile checks the file of an image if the server runs on this host.
+// checkImageFile checks that the file of an image exists and has the recorded size. If the server runs on another
+// host, a missing file is no problem.
 func (d *host) checkImageFile(i inventory.Image) Finding {
 	again := "ingot image add " + i.Name + " FILE"
 	file := filepath.Join(d.cfg.ImageDir(), i.File)
@@ -155,7 +156,7 @@ func checkMachines(ctx context.Context, d *host) []Finding {
 	return nil
 }
 
-// checkReservations checks whether machines can be answered at their addresses.
+// checkReservations checks that the server can give machines their reserved addresses, if it runs on this host.
 func checkReservations(_ context.Context, d *host) []Finding {
 	if !d.asksThisHost() {
 		return nil
@@ -182,10 +183,10 @@ func reservationFindings(n inventory.Network, views []apitypes.MachineView) (out
 	return out
 }
 
-// parallelBMCs limits the BMCs that are contacted at a time.
+// parallelBMCs is how many BMCs are contacted at the same time.
 const parallelBMCs = 8
 
-// checkBMCs logs in to every BMC.
+// checkBMCs makes the server log in to every BMC.
 func checkBMCs(ctx context.Context, d *host) (out []Finding) {
 	found := make([]*Finding, len(d.machines))
 	var g errgroup.Group
@@ -229,8 +230,8 @@ func (d *host) checkMachineBMC(ctx context.Context, m inventory.Machine) Finding
 	return ok("%s at %s accepts the log-in, power is %s", m.Name, where, a.Value.Power)
 }
 
-// headURL sends a HEAD request to u and returns the status code. With insecure it accepts
-// any certificate, because machines pin the server's.
+// headURL sends a HEAD request to u and returns the status code. If insecure is true, it accepts
+// any certificate: machines do not verify a chain, they pin the server's key.
 func headURL(ctx context.Context, u string, insecure bool) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// MaxLogTail limits the log in one message of an agent, in bytes.
+	// MaxLogTail limits the log text in one message of an agent, in bytes. The end of a longer text is kept.
 	MaxLogTail = 16 << 10
-	// maxPendingLog limits the log of an attempt that waits for a flush, in bytes. With
-	// flushEvery it limits what an agent can make the store write.
+	// maxPendingLog limits the log text of one attempt that waits for the next flush, in bytes. Together with
+	// flushEvery it limits how much an agent can make the store write.
 	maxPendingLog = 64 << 10
-	// maxPendingAttempts limits the attempts of one agent whose log waits for a flush.
+	// maxPendingAttempts limits how many attempts of one agent may have log text that waits for the next flush.
 	maxPendingAttempts = 4
 )
 
-// pendingLogs are the log lines that wait for the next flush, by attempt.
+// pendingLogs holds the log text of one agent that waits for the next flush, per attempt, oldest first.
 type pendingLogs []pendingLog
 
 type pendingLog struct {
@@ -26,7 +26,8 @@ type pendingLog struct {
 	text string
 }
 
-// add appends text. If the result is too long, its end is kept.
+// add appends text to the log of attempt k. If the log becomes too long, its end is kept. If there are too many
+// attempts, the log of the oldest is dropped.
 func (l *pendingLogs) add(k action.Key, text string) {
 	if n := len(*l); n > 0 && (*l)[n-1].key == k {
 		(*l)[n-1].text = plaintext.Tail((*l)[n-1].text+text, maxPendingLog)
@@ -38,8 +39,8 @@ func (l *pendingLogs) add(k action.Key, text string) {
 	*l = append(*l, pendingLog{k, text})
 }
 
-// prepend puts back text that could not be written, before newer text. If the result is too
-// long, its end is kept.
+// prepend inserts text, which could not be written to the store, before the newer text of attempt k. If the log becomes
+// too long, its end is kept. If there are too many attempts, text is dropped.
 func (l *pendingLogs) prepend(k action.Key, text string) {
 	for i := range *l {
 		if p := &(*l)[i]; p.key == k {
@@ -52,7 +53,7 @@ func (l *pendingLogs) prepend(k action.Key, text string) {
 	}
 }
 
-// take removes and returns the text of an attempt.
+// take removes and returns the text of attempt k.
 func (l *pendingLogs) take(k action.Key) (text string) {
 	*l = slices.DeleteFunc(*l, func(p pendingLog) bool {
 		if p.key == k {
@@ -63,7 +64,8 @@ func (l *pendingLogs) take(k action.Key) (text string) {
 	return text
 }
 
-// JoinLog returns text followed by tail without the beginning of tail that text already has.
+// JoinLog returns text followed by tail. If tail begins with text's end, the common part appears once; if tail contains
+// all of text, the result is tail.
 func JoinLog(text, tail string) string {
 	if strings.Contains(tail, text) {
 		return tail

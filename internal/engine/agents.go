@@ -16,15 +16,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// flushEvery is how often the agents' reports are written.
+// flushEvery is how often the agents' reports are written to the store.
 const flushEvery = 10 * time.Second
 
 // forgetAfter is the silence after which an agent is removed from memory.
 const forgetAfter = time.Hour
 
-// Agents holds the agents' latest reports: progress, signs of life, new log lines. They are
-// in memory and written every 10 s, because a thousand agents must not cause a thousand
-// commits.
+// Agents holds the latest reports of all agents in memory: progress, time of the last contact, new log lines. The time
+// of contact and the log lines are written to the store every 10 s, so that a thousand agents do not cause a commit
+// each.
 type Agents struct {
 	store   AgentStore
 	guard   *guard.Guard
@@ -35,8 +35,8 @@ type Agents struct {
 
 	mu         sync.Mutex
 	byMachine  map[string]*agentReport
-	progressed map[string]bool // machines whose agent made progress since TakeProgressed
-	// flushing serializes flushes, so that log lines are written in order.
+	progressed map[string]bool // machines whose agents made progress since the last TakeProgressed
+	// flushing is held during a flush, so that log lines are written in order.
 	flushing sync.Mutex
 }
 
@@ -44,8 +44,8 @@ type Agents struct {
 type agentReport struct {
 	owner     inventory.Owner
 	boot      int
-	seen      time.Time     // by the wall clock, for display
-	contact   time.Duration // the same by the monotonic clock
+	seen      time.Time     // last contact by the wall clock, for display
+	contact   time.Duration // last contact by the monotonic clock
 	dirty     bool
 	wrote     bool
 	running   *action.Progress
@@ -60,8 +60,8 @@ func newAgents(store AgentStore, guard *guard.Guard, log *slog.Logger, elapsed f
 	}
 }
 
-// update calls change with the report of a's machine. It creates a new report if a belongs
-// to a later boot or another grant.
+// update calls change with the report of a's machine. If the stored report is of another boot or another grant, a new
+// one replaces it.
 func (g *Agents) update(a inventory.Agent, change func(r *agentReport)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,17 +73,17 @@ func (g *Agents) update(a inventory.Agent, change func(r *agentReport)) {
 	change(r)
 }
 
-// Saw records a sign of life.
+// Saw records that the server has heard from an agent now.
 func (g *Agents) Saw(a inventory.Agent, now time.Time) {
 	g.update(a, func(r *agentReport) { r.seen, r.contact, r.dirty = now, g.elapsed(), true })
 }
 
-// Assigned records that the agent got work.
+// Assigned records that an agent has fetched work.
 func (g *Agents) Assigned(a inventory.Agent) {
 	g.update(a, func(r *agentReport) { r.idleSince = time.Time{} })
 }
 
-// Finished records that an attempt has ended.
+// Finished records that attempt k has ended.
 func (g *Agents) Finished(a inventory.Agent, k action.Key) {
 	g.update(a, func(r *agentReport) {
 		if r.running != nil && r.running.Key == k {
@@ -92,7 +92,7 @@ func (g *Agents) Finished(a inventory.Agent, k action.Key) {
 	})
 }
 
-// Beat records a heartbeat.
+// Beat records a heartbeat and its progress.
 func (g *Agents) Beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	progressed := false
 	g.update(a, func(r *agentReport) {
@@ -111,7 +111,8 @@ func (g *Agents) Beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	}
 }
 
-// progress records the progress of the running attempt and reports whether it changed.
+// progress records the progress of the running attempt; p is nil if none runs. It reports whether the progress has
+// changed.
 func (r *agentReport) progress(p *action.Progress) (changed bool) {
 	if p == nil || p.Key.Epoch != r.owner.Epoch {
 		changed = r.running != nil
@@ -137,20 +138,20 @@ func (g *Agents) TakeProgressed() []string {
 	return names
 }
 
-// TakeLog removes and returns the log of an attempt that waits for a flush.
+// TakeLog removes and returns the log text of attempt k that waits for the next flush.
 func (g *Agents) TakeLog(a inventory.Agent, k action.Key) (text string) {
 	g.update(a, func(r *agentReport) { text = r.logs.take(k) })
 	return text
 }
 
-// GiveBackLog undoes TakeLog.
+// GiveBackLog undoes TakeLog: text waits for the next flush again.
 func (g *Agents) GiveBackLog(a inventory.Agent, k action.Key, text string) {
 	if text != "" {
 		g.update(a, func(r *agentReport) { r.logs.prepend(k, text) })
 	}
 }
 
-// find calls look with the report of a machine's agent, if any.
+// find calls look with the report of a machine's agent. Without a report it does nothing.
 func (g *Agents) find(machine string, look func(r *agentReport)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -159,7 +160,7 @@ func (g *Agents) find(machine string, look func(r *agentReport)) {
 	}
 }
 
-// Progress returns the progress of o's running attempt.
+// Progress returns the progress of the running attempt of the owner's agent, or false if none runs.
 func (g *Agents) Progress(o inventory.Owner) (p action.Progress, ok bool) {
 	g.find(o.Machine, func(r *agentReport) {
 		if r.running != nil && r.owner == o {
@@ -169,22 +170,22 @@ func (g *Agents) Progress(o inventory.Owner) (p action.Progress, ok bool) {
 	return p, ok
 }
 
-// LastSeen returns the time of the last contact with the machine's agent, or zero.
+// LastSeen returns the time of the last contact with the machine's agent, or zero if this process has had none.
 func (g *Agents) LastSeen(machine string) (seen time.Time) {
 	g.find(machine, func(r *agentReport) { seen = r.seen })
 	return seen
 }
 
-// AgentCounts is how many agents were in contact in the last hour, by what they did last.
+// AgentCounts counts the agents that were in contact in the last hour. Each is either working, idle or silent.
 type AgentCounts struct {
 	Working, Idle int
 	Silent        int // no contact for a minute
 }
 
-// silentAfter is the silence after which an agent counts as silent.
+// silentAfter is the time without contact after which Counts counts an agent as silent.
 const silentAfter = time.Minute
 
-// Counts returns how many agents there are.
+// Counts counts the agents in memory.
 func (g *Agents) Counts() (c AgentCounts) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -202,7 +203,8 @@ func (g *Agents) Counts() (c AgentCounts) {
 	return c
 }
 
-// signOfLife says when the last contact with an agent was, and since when it has asked for work.
+// signOfLife is the last contact with an agent: its time, how long ago it was, and since when the agent has asked for
+// work (zero if it works).
 type signOfLife struct {
 	seen, idleSince time.Time
 	silence         time.Duration
@@ -217,15 +219,15 @@ func (g *Agents) lastSign(o inventory.Owner, boot int) (s signOfLife, ok bool) {
 	return s, ok
 }
 
-// Silence returns how long ago the last contact with the agent of the owner's boot was, by the
-// monotonic clock, or false if there was none.
+// Silence returns the time since the last contact with the agent of this boot, by the monotonic clock, or false if this
+// process has had no contact.
 func (g *Agents) Silence(o inventory.Owner, boot int) (time.Duration, bool) {
 	s, ok := g.lastSign(o, boot)
 	return s.silence, ok
 }
 
-// forget removes machines whose agents have been silent for that long, unless data still has
-// to be written.
+// forget removes the reports of agents that have been silent for longer than silence, unless they still have to be
+// written.
 func (g *Agents) forget(silence time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,8 +237,8 @@ func (g *Agents) forget(silence time.Duration) {
 	})
 }
 
-// Flush writes new data: signs of life in one transaction, then logs. Data that could not be
-// written waits for the next flush.
+// Flush writes new data to the store: first the times of contact in one transaction, then the log lines. Data that
+// cannot be written waits for the next flush.
 func (g *Agents) Flush(ctx context.Context) error {
 	g.flushing.Lock()
 	defer g.flushing.Unlock()
@@ -245,7 +247,7 @@ func (g *Agents) Flush(ctx context.Context) error {
 	return errors.Join(g.flushSeen(ctx, seen), g.flushLogs(ctx, logs))
 }
 
-// unwrittenLogs are one agent's log lines that wait to be written.
+// unwrittenLogs holds the log text of one agent that a flush writes.
 type unwrittenLogs struct {
 	report *agentReport
 	logs   pendingLogs
@@ -289,7 +291,7 @@ func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
 		var kept pendingLogs
 		for _, p := range u.logs {
 			err := g.store.AppendLog(ctx, u.report.owner, p.key, p.text)
-			// Fenced or unknown: the log of a finished run is not changed.
+			// Fenced or not found: the run has ended, so its log must not change.
 			if err == nil || errors.Is(err, inventory.ErrFenced) || errors.Is(err, inventory.ErrNotFound) {
 				continue
 			}
@@ -307,7 +309,7 @@ func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
 	return errors.Join(errs...)
 }
 
-// keepFlushing flushes until ctx is done, then once more.
+// keepFlushing flushes every flushEvery until ctx is done, and then once more.
 func (g *Agents) keepFlushing(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -325,7 +327,7 @@ func (g *Agents) keepFlushing(ctx context.Context) error {
 	}
 }
 
-// FlushOrLog is Flush, but logs its error or panic.
+// FlushOrLog calls Flush and logs its error or panic.
 func (g *Agents) FlushOrLog(ctx context.Context) {
 	defer g.guard.Recover("the agents' reports")
 	if err := g.Flush(ctx); err != nil {

@@ -13,25 +13,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// agentWatch detects agents that have work and are silent, and agents that ask for work and
-// get none. It reports them to their runs by events.
+// agentWatch detects agents that have work and are silent, and agents that ask for work and get none. It appends an
+// event for the run of such an agent.
 type agentWatch struct {
 	stores               Stores
 	agents               *Agents
 	now                  func() time.Time
-	up                   func() time.Duration // how long the server has listened to agents
+	up                   func() time.Duration // how long the server has listened to agents without a break
 	lostAfter, idleAfter time.Duration
 	repairs              *repairs
 
 	mu   sync.Mutex
 	idle map[string]idleness
-	lost map[string]string // machine → key of the last agent-lost
+	lost map[string]string // machine → key of its last agent-lost event
 }
 
-// idleAtMost is the longest interval between agent-idle events of the same idle agent.
+// idleAtMost is the longest interval between two agent-idle events for the same idle agent.
 const idleAtMost = 10 * time.Minute
 
-// idleness records which agent-idle events a run was sent.
+// idleness records which agent-idle events were sent for an agent.
 type idleness struct {
 	owner inventory.Owner
 	since time.Time
@@ -39,14 +39,14 @@ type idleness struct {
 	next  time.Time
 }
 
-// watchedAgent is the agent of a live grant, and the work it has, if any.
+// watchedAgent is the agent of a machine that a run owns, and the attempt that is assigned to it, if any.
 type watchedAgent struct {
 	inventory.Agent
 	hasWork bool
 	work    inventory.Assignment
 }
 
-// attempt names the agent's attempt; nil when it has none.
+// attempt returns the key of the assigned attempt, or nil if there is none.
 func (a watchedAgent) attempt() *action.Key {
 	if !a.hasWork {
 		return nil
@@ -54,7 +54,7 @@ func (a watchedAgent) attempt() *action.Key {
 	return &a.work.Key
 }
 
-// check checks the agents of live grants once.
+// check checks the agents of all machines that runs own, once.
 func (x *agentWatch) check(ctx context.Context) error {
 	grants, err := x.stores.Grants.Grants(ctx)
 	if err != nil {
@@ -88,7 +88,7 @@ func (x *agentWatch) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// find returns the agent of o's newest boot.
+// find returns the agent of the owner's newest boot, with its work.
 func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent, error) {
 	a, err := x.stores.Agents.Agent(ctx, o)
 	if err != nil {
@@ -103,9 +103,9 @@ func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent,
 	return watchedAgent{Agent: a, hasWork: err == nil && (work.Boot == 0 || work.Boot == a.Boot), work: work}, nil
 }
 
-// checkLost reports a silent agent with work, fetched or not, to its run. Silence is
-// measured by the monotonic clock and starts no earlier than this server started to listen,
-// because the server received nothing while it was down or suspended.
+// checkLost appends agent-lost if an agent has work, fetched or not, and has been silent for lostAfter. Silence is
+// measured by the monotonic clock. It counts only from the time at which this server began to listen: while the server
+// was down or suspended, it could not receive anything.
 func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	if !a.hasWork {
 		return nil
@@ -118,7 +118,7 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 		return nil
 	}
 
-	// One event per silence: the key names the attempt and its last sign of life.
+	// One event per silence: the key consists of the attempt and the time of the last contact.
 	key := a.work.Key.String() + "@" + strconv.FormatInt(contact.Unix(), 10)
 	x.mu.Lock()
 	reported := x.lost[a.Machine] == key
@@ -145,9 +145,9 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	return nil
 }
 
-// checkIdle reports an agent that asks for work and gets none to its run: its assignment may
-// have been lost with a restored database. The first event comes after idleAfter, the next
-// ones at growing intervals, and none while an operator is asked.
+// checkIdle appends agent-idle if an agent asks for work and gets none. Its assignment may be missing because the
+// database was restored. The first event comes after idleAfter, later ones at growing intervals up to idleAtMost. There
+// are none while the run waits for the operator.
 func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, error) {
 	s, ok := x.agents.lastSign(a.Owner, a.Boot)
 	if !ok || s.idleSince.IsZero() || a.hasWork && !a.work.Delivered.IsZero() {
@@ -163,8 +163,8 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 	if now.Before(i.next) {
 		return i, nil
 	}
-	// The run assigns more work only after it has received the earlier events. While the
-	// pump is behind, agent-idle would only add to the backlog.
+	// The run assigns more work only after it has received earlier events. While events still wait to be sent,
+	// agent-idle would only add to them.
 	behind, err := x.stores.Events.PendingSignals(ctx, a.Owner)
 	if err != nil {
 		return i, err
@@ -194,7 +194,7 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 	return i, err
 }
 
-// send appends an event about a, which the pump passes on to the run.
+// send appends an event about an agent. The Pump sends it to the run.
 func (x *agentWatch) send(ctx context.Context, a watchedAgent, e inventory.Event) error {
 	detail, err := json.Marshal(attemptDetail{Key: a.attempt()})
 	if err != nil {

@@ -14,36 +14,35 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
-// An Attempt is one attempt of an activity. All but Type are Temporal's ids.
+// An Attempt is one attempt of a Temporal activity.
 type Attempt struct {
 	Workflow, Run, Activity string
 	Number                  int32
 	Type                    string // name of the activity
 }
 
-// LostAttempts starts activities again whose attempt was lost: the process that carried it out
-// was killed, or the connection broke while Temporal handed it out. Temporal itself would wait
-// for the attempt's time-out, up to a minute.
+// LostAttempts lets Temporal retry activities whose current attempt was lost: its process was killed, or the connection
+// broke while Temporal sent the task to the worker. Without this, Temporal would wait for the time-out of the attempt,
+// up to a minute.
 //
-// The caller must have made sure that no other server works in the namespace.
+// The caller must ensure that no other server has workers in the namespace.
 type LostAttempts struct {
 	Client    client.Client
 	Namespace string
-	// Identity is the workers' own. No worker before them had it.
+	// Identity is the worker identity of this process. No earlier process had the same.
 	Identity string
-	UnderWay func(Attempt) bool // reports whether this process carries an attempt out
+	UnderWay func(Attempt) bool // reports whether this process is carrying out an attempt
 	Log      *slog.Logger
 
-	seen map[Attempt]bool // by the pass before, as given to these workers and not under way
+	seen map[Attempt]bool // attempts that the previous pass found sent to this process but not under way
 }
 
-// lostPasses are the pauses before each pass that follows a new connection. An attempt of these
-// workers counts as lost in the second pass that finds it, because it may be on its way when the
-// first one looks.
+// lostPasses holds the pause before each pass after a new connection. An attempt that Temporal has sent to this process
+// counts as lost only in the second pass that finds it, because in the first pass it may still be on its way.
 var lostPasses = []time.Duration{0, 3 * time.Second, 7 * time.Second}
 
-// Run looks when it begins and after each value from broken, which reports that a connection to
-// Temporal has ended, until ctx ends.
+// Run makes the passes of lostPasses at its start and after each value from broken, until ctx ends. The caller sends a
+// value when a connection to Temporal has ended. A failed pass is repeated after a second.
 func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 	for {
 		for _, pause := range lostPasses {
@@ -69,7 +68,7 @@ func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 	}
 }
 
-// Pass looks once at all open workflows.
+// Pass checks the pending activities of all open workflows once.
 func (l *LostAttempts) Pass(ctx context.Context) error {
 	runs, err := OpenRuns(ctx, l.Client)
 	if err != nil {
@@ -96,8 +95,8 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 	return err
 }
 
-// judge starts the lost activities of one run again. It returns the attempts that the next
-// pass will know.
+// judge fails the lost attempts of one run, so that Temporal retries them. It returns the attempts that are lost if the
+// next pass finds them again.
 func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attempt, err error) {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
@@ -121,7 +120,7 @@ func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attem
 		}
 		err := l.Client.CompleteActivityByID(ctx, l.Namespace, id, run, a.Activity, nil, errLost)
 		if isNotFound(err) {
-			continue // it has ended since
+			continue // the attempt has ended since
 		}
 		if err != nil {
 			return later, fmt.Errorf("ending attempt %d of %s of run %q: %w", a.Number, a.Type, run, err)
@@ -132,6 +131,6 @@ func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attem
 	return later, nil
 }
 
-// errLost is how Temporal records a lost attempt. The activity starts again at once.
+// errLost is the error with which a lost attempt ends. Temporal then retries the activity after 100 ms.
 var errLost = temporal.NewApplicationErrorWithOptions("the server that carried this attempt out is gone", "AttemptLost",
 	temporal.ApplicationErrorOptions{NextRetryDelay: 100 * time.Millisecond})

@@ -6,10 +6,10 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 )
 
-// Counts is what the loops have repaired since the server started.
+// Counts counts the repairs of the Reconciler and of the agent watch since the server started.
 type Counts = apitypes.Repairs
 
-// repairs counts what the loops repair.
+// repairs holds Counts under a lock.
 type repairs struct {
 	mu     sync.Mutex
 	counts Counts

@@ -1,6 +1,6 @@
-// Package engine connects the inventory with Temporal. It starts and changes runs, sends
-// events to them (Pump), repairs what runs that were ended from outside left behind
-// (Reconciler), and keeps the latest reports of agents (Agents).
+// Package engine connects the inventory with Temporal. Runs starts and changes runs. Pump sends events to them.
+// Reconciler repairs records and grants of runs that were ended from outside, for example in Temporal's UI. Agents
+// holds the latest reports of agents.
 package engine
 
 import (
@@ -16,46 +16,49 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Config is what an Engine needs. Stores, Temporal, Guard and Log are required.
+// Config holds the dependencies of an Engine. Stores, Temporal, Guard and Log are required.
 type Config struct {
 	Stores    Stores
 	Temporal  Temporal
-	Namespace string // of Temporal; "" = "default"
-	// Converter writes what signals carry, as the clients do; nil = the SDK's default.
+	Namespace string // of Temporal; "" means "default"
+	// Converter encodes the payloads of signals. It must be the one that the Temporal clients use; nil means the SDK's
+	// default.
 	Converter converter.DataConverter
-	// Parallel is how many runs are signalled at once; 0 = 3, which keeps a Temporal on the same host busy. More would wait in
-	// Temporal, where the report of a machine cannot pass what others have sent before it.
+	// Parallel is how many runs are signalled at the same time; 0 means 3, which is enough to keep a Temporal on the
+	// same host busy. Further signals would queue inside Temporal, where the Pump can no longer send the report of a
+	// machine first.
 	Parallel int
 	Guard    *guard.Guard
 	Log      *slog.Logger
-	Now      func() time.Time // nil = time.Now
-	// Elapsed is a monotonic clock, by which silence is measured; nil means the difference
-	// of Now, which is valid for time.Now.
+	Now      func() time.Time // nil means time.Now
+	// Elapsed is the monotonic clock by which silence is measured. If it is nil, the time since New is computed from
+	// Now, which must then be monotonic, as time.Now is.
 	Elapsed func() time.Duration
-	// Up returns how long this server has listened to agents without a break, by the same
-	// clock; nil means since New.
+	// Up returns how long this server has listened to agents without a break, by the clock of Elapsed; nil means since
+	// New.
 	Up func() time.Duration
-	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s.
-	// IdleAfter is how long an agent may ask for work without getting any; 0 means 10 s.
+	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s. IdleAfter is how long an
+	// agent may ask for work without getting any before its run is informed; 0 means 10 s.
 	LostAfter, IdleAfter time.Duration
-	// IsBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a
-	// file; nil: always true.
+	// IsBooting reports whether a machine has sent a request to the boot servers since the given time, or is receiving
+	// a file from them; nil means always true.
 	IsBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
-	// Held returns the runs that are held since a restore from a backup; nil means none.
+	// Held returns the runs that were open when the server was restored from a backup and have been held since; nil
+	// means none.
 	Held func() []inventory.HeldRun
 }
 
-// An Engine is made with New.
+// An Engine is created with New.
 type Engine struct {
 	Agents     *Agents
 	Runs       *Runs
 	Pump       *Pump
 	Reconciler *Reconciler
-	// Stopping is closed when Run ends, which ends long polls and event streams.
+	// Stopping is closed when Run ends. Long polls and event streams then end.
 	Stopping chan struct{}
 }
 
-// New returns an Engine. It does nothing until Run, Pump.Run and Reconciler.Run are called.
+// New returns an Engine. The caller must call Run, Pump.Run and Reconciler.Run to start its loops.
 func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -117,8 +120,8 @@ func New(c Config) *Engine {
 	return e
 }
 
-// Run writes what agents reported to the store every 10 s until ctx is done.
-// When it ends it closes Stopping: call it once.
+// Run writes the agents' reports to the store every 10 s until ctx is done. It closes Stopping when it ends, so it must
+// be called only once.
 func (e *Engine) Run(ctx context.Context) error {
 	defer close(e.Stopping)
 

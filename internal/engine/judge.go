@@ -16,9 +16,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// judgeGrant ends the grant of a run that has ended, and repairs its record. A run releases
-// its grant before Temporal closes it. Therefore a grant that is still held when read after
-// Temporal's answer was left behind.
+// judgeGrant ends the grant of a run that has ended, and repairs the record of the run. A run releases its grant before
+// Temporal closes it. So if Temporal reports that the run has ended, and the grant is still there when it is read
+// afterwards, the run will never release it.
 func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g inventory.Grant) error {
 	e, err := describe(ctx, tc, g.Workflow, g.Run)
 	if err != nil || !r.hasEnded(g.Run, e) {
@@ -40,13 +40,13 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 	return r.repair(ctx, tc, g.Run, e)
 }
 
-// judgeRecord repairs the record of a run that has ended. It also signals a running run that
-// has lost its grant, which would otherwise notice only at its next effect or deadline. A
-// run that waits for an operator knows already, and a run with epoch 0 never took a grant.
+// judgeRecord repairs the record of a run that has ended. It also signals an open run that has lost its grant; the run
+// would otherwise find out only at its next side effect or deadline. It does not signal a run that waits for the
+// operator, or a run with epoch 0, which never had a grant.
 //
-// A run that is ending has released its grant as well, but has a workflow task or an
-// activity pending until it is closed. Only a run that has neither, as read after its grant
-// was gone, waits for events that cannot come.
+// A run that is about to end has released its grant, too, but has a pending workflow task or activity until Temporal
+// closes it. The grant is therefore read first: a run that has no grant, and afterwards neither of the two, waits for
+// events that cannot come.
 func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w inventory.Workflow) error {
 	g, err := r.stores.Grants.Grant(ctx, w.Machine)
 	if err != nil {
@@ -74,7 +74,8 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	return nil
 }
 
-// lostGrantKind returns the kind of event by which a run learns that it has lost its grant.
+// lostGrantKind returns the kind of event that informs a run that it has lost its grant: inventory.EventHeld for a held
+// run, otherwise inventory.EventFenced.
 func (r *Reconciler) lostGrantKind(run string) string {
 	if slices.ContainsFunc(r.held(), func(h inventory.HeldRun) bool { return h.Run == run }) {
 		return inventory.EventHeld
@@ -82,10 +83,10 @@ func (r *Reconciler) lostGrantKind(run string) string {
 	return inventory.EventFenced
 }
 
-// cancelHeld cancels held runs that have ended by the inventory, because Temporal's copy is a
-// little older, or that the inventory does not know, because they began in a cluster after the
-// backup. Such a run would ask about a machine that has moved on, or that shows no run, and
-// block its workflow id.
+// cancelHeld cancels held runs that are open in Temporal but not in the restored inventory. Either they ended shortly
+// before the backup, and the backup's copy of Temporal's database is a little older; or they began after the backup, in
+// a Temporal cluster that was not restored. Such a run would ask the operator about a machine that is free, and block
+// the workflow id of that machine.
 func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	var unreadable []error
 	for _, h := range r.held() {
@@ -98,7 +99,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 			continue
 		}
 		if asks {
-			continue // judgeRecord signals a run; an operation finds out by its next step
+			continue // its record is open: judgeRecord signals a run, and an operation finds out at its next step
 		}
 		e, err := describe(ctx, tc, h.Workflow, h.Run)
 		if err != nil {
@@ -121,11 +122,11 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	return errors.Join(unreadable...)
 }
 
-// recordedOpen reports whether the restored inventory has an open record of a held run. The record of an operation
-// has the id of its first execution: it is found by its workflow.
+// recordedOpen reports whether the restored inventory has an open record of a held run. An operation is found by its
+// workflow id, because its record has the run id of its first execution.
 func (r *Reconciler) recordedOpen(ctx context.Context, h inventory.HeldRun) (bool, error) {
 	if h.Later {
-		return false, nil // it may have recorded itself since
+		return false, nil // a record that exists was written after the restore
 	}
 	if h.Machine == "" {
 		open, err := r.stores.Operations.Operations(ctx, inventory.OperationFilter{ID: h.Workflow, Open: true, Limit: 1})
@@ -138,8 +139,7 @@ func (r *Reconciler) recordedOpen(ctx context.Context, h inventory.HeldRun) (boo
 	return err == nil && !inventory.Final(w.State), err
 }
 
-// hasEnded reports whether a run has ended. A run that Temporal does not know counts as ended
-// only after some time.
+// hasEnded reports whether a run has ended. A run that Temporal does not know counts as ended only after unknownAfter.
 func (r *Reconciler) hasEnded(run string, e execution) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,8 +166,9 @@ func (r *Reconciler) hasEnded(run string, e execution) bool {
 	return false
 }
 
-// repair writes the final state of a run that has ended. It reads the record first, because a
-// run writes its last record before Temporal closes it.
+// repair writes the final state of a run that has ended, unless its record is already final. The caller must ask
+// Temporal first: a run writes its last record before Temporal closes it, so the record read here cannot change any
+// more.
 func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e execution) error {
 	w, err := r.stores.Workflows.Workflow(ctx, run)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -199,7 +200,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e
 	return nil
 }
 
-// setEnd sets the state, phase and message with which Temporal ended the run.
+// setEnd sets the final state, the phase and the message of a run according to its end in Temporal.
 func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e execution) {
 	w.State, w.Phase, w.Message = inventory.StateFailed, inventory.PhaseFailed, "terminated from outside"
 	switch {
@@ -235,7 +236,7 @@ func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e exec
 func (r *Reconciler) nextCommand(ctx context.Context, w inventory.Workflow) string {
 	attempted := slices.ContainsFunc(w.Actions, func(a inventory.ActionRecord) bool { return a.Attempt > 0 })
 	switch {
-	case w.State == inventory.StateSuccess || w.Type == inventory.TypeBMCJob: // these are not retried
+	case w.State == inventory.StateSuccess || w.Type == inventory.TypeBMCJob: // neither can be retried
 		return ""
 	case attempted && r.stores.Workflows.Resumable(ctx, w.Run) == nil:
 		return RetryCommand(w.Run, contract.FromFailedStep)

@@ -18,13 +18,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// A keyed request has an Idempotency-Key. Its effect in Temporal can be committed without its answer being stored: the
-// server may be killed in between. A run is therefore found again by a memo with the id of the request, and Temporal
-// itself counts the id once for a signal and an update.
+// A keyed request is a request with an Idempotency-Key. If the server is killed after the request took effect in
+// Temporal and before its answer was stored, a repetition must not take effect again. Therefore each run has a memo
+// with the id of the request that started it. Signals and updates carry the id, and Temporal accepts it only once.
 
-// prepareKeyed records that the keyed request of ctx is about to start a workflow, and the newest run of its id, by
-// which StartedBy finds out whether it was started. It returns the memo of the new run. Without a keyed request it does
-// nothing.
+// prepareKeyed stores which workflow id the keyed request of ctx is about to start, and the newest existing run of that
+// id, for StartedBy. It returns the memo of the new run. If ctx has no keyed request, it does nothing and returns nil.
 func (r *Runs) prepareKeyed(ctx context.Context, tc client.Client, id string) (map[string]any, error) {
 	key := inventory.KeyedRequestOf(ctx)
 	if key == "" {
@@ -40,8 +39,9 @@ func (r *Runs) prepareKeyed(ctx context.Context, tc client.Client, id string) (m
 	return map[string]any{workflows.MemoKeyedRequest: key}, nil
 }
 
-// takeKeyed returns the open run that prevented a start if the keyed request of ctx has started that run, because
-// Temporal took an earlier attempt late. Otherwise the error is a BusyError.
+// takeKeyed is called after the start of a workflow failed because a run of its id exists; open is the run id. If an
+// earlier attempt of the keyed request of ctx has started that run, takeKeyed returns the run and input. Otherwise the
+// error is a BusyError.
 func (r *Runs) takeKeyed(
 	ctx context.Context, tc client.Client, id, open string, input json.RawMessage,
 ) (string, json.RawMessage, error) {
@@ -57,7 +57,7 @@ func (r *Runs) takeKeyed(
 	return "", nil, &BusyError{id, open}
 }
 
-// isOf reports whether the keyed request has started a run.
+// isOf reports whether the run info was started by the keyed request with the id key.
 func (r *Runs) isOf(info *workflowpb.WorkflowExecutionInfo, key string) bool {
 	p, ok := info.GetMemo().GetFields()[workflows.MemoKeyedRequest]
 	if !ok {
@@ -68,14 +68,15 @@ func (r *Runs) isOf(info *workflowpb.WorkflowExecutionInfo, key string) bool {
 	return err == nil && of == key
 }
 
-// firstRun is the run id by which a workflow that continues as new is known.
+// firstRun returns the run id of the first execution of a workflow. It stays the same when the workflow continues as
+// new.
 func firstRun(info *workflowpb.WorkflowExecutionInfo) string {
 	return cmp.Or(info.GetFirstRunId(), info.GetExecution().GetRunId())
 }
 
-// StartedBy returns the run that a keyed request started, whose answer was lost, or "" if it started none. If
-// another run of the same workflow id was started since, the error is inventory.ErrConflict: an order that may have been
-// carried out is not carried out a second time.
+// StartedBy returns the run that a keyed request without a stored answer has started, or "" if it has started none. If
+// that cannot be determined, because the newest run of the workflow id is another one, the error is
+// inventory.ErrConflict: the request may have been carried out and must not be carried out twice.
 func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run string, err error) {
 	tc, err := r.Client()
 	if err != nil {
@@ -108,8 +109,8 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 	}
 }
 
-// Recall remembers a machine's run that was started before this process was, if the run has no record yet: the client
-// that repeats its request asks for the run next.
+// Recall remembers an open run of a machine that an earlier process has started and that has no record yet, so that
+// Find returns it: a client that repeats its request asks for the run next.
 func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	machine, ok := strings.CutPrefix(id, workflows.MachineID(""))
 	if !ok {
@@ -131,7 +132,7 @@ func (r *Runs) Recall(ctx context.Context, id, run string) error {
 
 	info := d.GetWorkflowExecutionInfo()
 	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
-		return nil // its record was deleted
+		return nil // it has ended: its record was deleted
 	}
 	r.remember(inventory.Workflow{
 		Run: run, ID: id, Type: info.GetType().GetName(), Machine: machine, Started: info.GetStartTime().AsTime(),
@@ -139,7 +140,8 @@ func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	return nil
 }
 
-// signalPoweredOn signals that a machine was switched on, once for each keyed request.
+// signalPoweredOn signals a run that its machine was switched on. Temporal accepts the signal once for each keyed
+// request.
 func (r *Runs) signalPoweredOn(ctx context.Context, tc client.Client, w inventory.Workflow) error {
 	key := inventory.KeyedRequestOf(ctx)
 	if key == "" {

@@ -10,29 +10,29 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// lostBoots finds network boots that ended because this server was down. Firmware and loaders give up after seconds;
-// without this, their runs would wait as long as for a server with a slow self-test.
+// lostBoots finds network boots that failed because this server was down. Firmware and boot loaders give up after
+// seconds; without lostBoots, the run would wait as long as for a machine with a slow self-test.
 //
-// A boot counts as lost if the server's own records say that the machine had begun to boot before the server began to
-// listen, and since then the machine has asked for nothing and is being sent nothing. The boot is reported once to its
-// run, which starts the machine again. A boot from which nothing was received is not judged: the machine may be in its
-// self-test. Neither is one whose initramfs was delivered: its agent repeats its hello.
+// A boot counts as lost if its last recorded request came before the server began to listen, and since then the machine
+// has neither sent a request nor received a file. The run gets one event and starts the machine again. Two kinds of
+// boots are left alone: a boot without any request, because the machine may still be in its self-test, and a boot whose
+// initramfs was delivered, because its agent repeats its hello.
 type lostBoots struct {
 	stores Stores
 	now    func() time.Time
-	up     func() time.Duration // how long the server has listened without a pause
+	up     func() time.Duration // how long the server has listened without a break
 	// isBooting is Config.IsBooting.
 	isBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
 
 	mu      sync.Mutex
-	checked bool // since up began
+	checked bool // the boots were checked since the server began to listen
 }
 
-// bootSilence is how long this server listens before it judges. Firmware asks DHCP again within 32 s (PXE 2.1 §2.4.2),
-// and TFTP and iPXE within less.
+// bootSilence is how long this server listens before it checks the boots. Firmware repeats its DHCP request within 32 s
+// (PXE 2.1 §2.4.2); TFTP clients and iPXE repeat theirs sooner.
 const bootSilence = 35 * time.Second
 
-// check judges all boots once, when the server has listened for bootSilence.
+// check judges all boots once, as soon as the server has listened for bootSilence. After an error it judges them again.
 func (b *lostBoots) check(ctx context.Context) error {
 	up := b.up()
 	b.mu.Lock()
@@ -62,7 +62,7 @@ func (b *lostBoots) check(ctx context.Context) error {
 	return err
 }
 
-// judge reports g's boot if it was lost.
+// judge appends an event for the run of g if the boot of g was lost. since is when the server began to listen.
 func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Time) error {
 	last, err := b.lastRequest(ctx, g)
 	if err != nil || !last.At.Before(since) {
@@ -80,7 +80,7 @@ func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Tim
 
 	e := inventory.Event{
 		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventBootLost, At: b.now(), Count: 1,
-		Key: "restart", // one report of each boot
+		Key: "restart", // the same key each time: one event per boot
 		Message: fmt.Sprintf("this boot was lost: the machine's last request (%s) was at %s, before this server was started, "+
 			"and it has not asked again", last.Kind, last.At.UTC().Format(time.RFC3339)),
 	}
@@ -91,7 +91,7 @@ func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Tim
 	return nil
 }
 
-// lastRequest returns the machine's newest request in g's boot; without one, an event of no kind.
+// lastRequest returns the event of the machine's newest request in the boot of g, or the zero Event if there is none.
 func (b *lostBoots) lastRequest(ctx context.Context, g inventory.Grant) (last inventory.Event, err error) {
 	events, err := b.stores.Events.Events(ctx, inventory.EventFilter{Run: g.Run, Descending: true})
 	if err != nil {

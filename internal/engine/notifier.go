@@ -2,13 +2,14 @@ package engine
 
 import "sync"
 
-// A Notifier wakes its subscribers without blocking and merges pending wake-ups.
+// A Notifier wakes its subscribers and never blocks. Several notifications that a subscriber has not received yet
+// become one. The zero value is ready to use.
 type Notifier struct {
 	mu   sync.Mutex
 	subs map[chan struct{}]struct{}
 }
 
-// Subscribe returns a channel that holds one element while something is new.
+// Subscribe returns a channel that receives an element after Notify, and a function that ends the subscription.
 func (n *Notifier) Subscribe() (<-chan struct{}, func()) {
 	ch := make(chan struct{}, 1)
 	n.mu.Lock()
@@ -32,7 +33,7 @@ func (n *Notifier) Notify() {
 	for ch := range n.subs {
 		select {
 		case ch <- struct{}{}:
-		default: // not consumed yet
+		default: // an element is waiting already
 		}
 	}
 }

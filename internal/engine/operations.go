@@ -11,13 +11,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// judgeOperation writes the final state of an operation whose workflow has ended. It reads the
-// record again first, because an operation writes its last record before Temporal closes it.
+// judgeOperation writes the final state of an operation whose workflow was ended from outside. After Temporal's answer
+// it reads the record again: an operation that ends by itself writes its final record before Temporal closes it.
 func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
 	e, err := describe(ctx, tc, o.ID, executionOf(o))
 	if err == nil && e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
-		// The next execution has not recorded anything yet. Unless it was reset or
-		// terminated, it will.
+		// The record does not name the next execution yet. Unless that was reset or terminated, it will record itself.
 		e, err = describe(ctx, tc, o.ID, "")
 		if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
 			return err
@@ -47,9 +46,9 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 	return nil
 }
 
-// reopenIntake accepts new runs again after a migration that was ended from outside and so
-// could not undo this itself. The operations are read second, because a migration is
-// recorded before it closes the intake.
+// reopenIntake accepts new runs again if no migration is open. A migration refuses new runs, and cannot undo that if it
+// is ended from outside. The operations are read after the intake, because a migration is recorded before it closes the
+// intake.
 func (r *Reconciler) reopenIntake(ctx context.Context) error {
 	why, err := r.stores.Intake.Intake(ctx)
 	if err != nil || why == "" {

@@ -20,48 +20,47 @@ import (
 
 // Pump sends events to the runs that wait for them.
 //
-// Only Pump sends them, in the order of each run, by the raw request with RunID and
-// RequestId. RunID keeps a late event from reaching the next run with the same workflow id;
-// RequestId makes a repeated event count once. An event is marked as sent only after
-// Temporal accepted it or refused it permanently. In the latter case the run reads it when
-// it asks for evidence.
+// Nothing else sends events. The events of one run are sent in their order. Pump uses the gRPC request with RunID and
+// RequestId: because of RunID, a late event does not reach the next run with the same workflow id; because of
+// RequestId, an event that is sent twice counts once. An event is marked as sent only after Temporal has accepted it or
+// has refused it permanently. A run reads refused events from the store when one of its deadlines passes.
 type Pump struct {
 	stores    Stores
 	temporal  Temporal
 	namespace string
-	converter converter.DataConverter // as the clients do
-	guard     *guard.Guard            // for events caused by packets and agents
+	converter converter.DataConverter // used by the Temporal clients, too
+	guard     *guard.Guard            // counts panics, which content of packets and of agents' reports may cause
 	log       *slog.Logger
 
-	sending sync.WaitGroup // runs whose events are under way
-	slots   chan struct{}  // holds a value for each of them
-	freed   chan struct{}  // receives a value when a slot is free or a run stops being busy
+	sending sync.WaitGroup // running calls of send
+	slots   chan struct{}  // holds a value for each run that is being signalled
+	freed   chan struct{}  // receives a value when a slot becomes free or a run is no longer busy
 
 	mu       sync.Mutex
-	queue    map[string][]inventory.Event // run → its events that are read and not yet taken, in their order
-	read     int64                        // the last event that was put into queue
+	queue    map[string][]inventory.Event // run → its events that were read and not yet taken by takeDue, in order
+	read     int64                        // sequence number of the last event that was put into queue
 	waits    map[string]retry             // run → when to try again
-	busy     map[string]bool              // runs whose events are being signalled or marked
-	finished []batch                      // what is sent and not marked
-	marking  bool                         // a goroutine marks what is finished
-	problem  error                        // of a run, since the last look
+	busy     map[string]bool              // runs whose events are being signalled or marked as sent
+	finished []batch                      // batches that are not marked yet
+	marking  bool                         // a goroutine is marking finished batches
+	problem  error                        // errors since the last takeProblem
 	refused  atomic.Int64
 }
 
-// A batch is a run's events that are signalled in one go.
+// A batch holds the events of one run that one call of send signals.
 type batch struct {
 	run  string
-	sent []inventory.Event // need not be sent again
-	left []inventory.Event // have to wait
+	sent []inventory.Event // accepted, refused permanently or no longer needed
+	left []inventory.Event // must be sent later
 }
 
 type retry struct {
 	at    time.Time
 	step  time.Duration
-	tries int // refusals by Temporal for a reason that may pass
+	tries int // errors of Temporal that may be temporary
 }
 
-// Refused counts the events that Temporal has refused permanently since the start.
+// Refused returns how many events Temporal has refused permanently since the server started.
 func (p *Pump) Refused() int64 { return p.refused.Load() }
 
 const (
@@ -70,11 +69,11 @@ const (
 	pumpMax    = 1 << 14 // events in memory; the others wait in the store
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	maxTries   = 100 // of an event that Temporal refuses: almost an hour
+	maxTries   = 100 // then an event counts as refused permanently: after almost an hour
 )
 
-// Run sends events until ctx is done: at the start, whenever the store changed, and every
-// five seconds. While Temporal is unavailable, events wait in the store.
+// Run sends events until ctx is done: at the start, whenever the store has changed, and every five seconds. While
+// Temporal is unavailable, events wait in the store.
 func (p *Pump) Run(ctx context.Context) error {
 	changed, cancel := p.stores.Changes.Subscribe()
 	defer cancel()
@@ -85,7 +84,7 @@ func (p *Pump) Run(ctx context.Context) error {
 		if tc, ok := p.temporal(); ok {
 			pause, err := p.begin(ctx, tc)
 			if down {
-				p.sending.Wait() // whether Temporal is back is known afterwards
+				p.sending.Wait() // their result shows whether Temporal is available again
 			}
 			err = errors.Join(err, p.takeProblem())
 			switch {
@@ -96,7 +95,7 @@ func (p *Pump) Run(ctx context.Context) error {
 			case err == nil && down:
 				p.log.Info("signalling events again")
 			}
-			// While Temporal is unavailable, writes to the store start nothing; nor while no slot is free.
+			// Writes to the store wake Run only while Temporal is available and a slot is free.
 			if down = err != nil; !down {
 				wait, freed = pause, p.freed
 				if p.hasSlot() {
@@ -118,8 +117,8 @@ func (p *Pump) Run(ctx context.Context) error {
 	}
 }
 
-// begin starts to signal what may be sent now, as far as there are free slots: runs in parallel, the events of one run in
-// order. It returns the longest wait until the next begin.
+// begin starts a goroutine for each run whose events may be sent now, while there are free slots. It returns how long
+// Run may wait at most before it calls begin again.
 func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, error) {
 	if !p.hasSlot() {
 		return pumpEvery, nil // freed wakes Run
@@ -138,10 +137,11 @@ func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, erro
 	return pumpEvery, nil // freed wakes Run, or Run reads the problem
 }
 
-// hasSlot reports whether a further run can be signalled. Only begin takes slots.
+// hasSlot reports whether a slot is free for another run. Only begin takes slots.
 func (p *Pump) hasSlot() bool { return len(p.slots) < cap(p.slots) }
 
-// readQueue reads the events that have come since the last call. Begin alone calls it.
+// readQueue moves the events that were stored since the last call into queue, up to about pumpMax events in memory.
+// Only begin calls it.
 func (p *Pump) readQueue(ctx context.Context) error {
 	for {
 		p.mu.Lock()
@@ -170,14 +170,14 @@ func (p *Pump) readQueue(ctx context.Context) error {
 	}
 }
 
-// takeDue takes the events of the run that is next, and makes it busy, or returns "" and when the first of those that wait
-// is due. Of the events in memory, those of a machine that has reported go before those of one that boots: what has begun ends
-// first. Otherwise the oldest go first.
+// takeDue removes the events of the next run from queue, marks the run as busy, and returns both. If no run is due, run
+// is "" and next is the time until one may be due. Runs with the result of an action go first, so that work that has
+// begun ends before other machines boot; then the run with the oldest event goes first.
 func (p *Pump) takeDue(now time.Time) (run string, due []inventory.Event, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	next = pumpEvery
-	reported := false // of due
+	reported := false // due contains the result of an action
 	for r, es := range p.queue {
 		if p.busy[r] {
 			continue
@@ -202,20 +202,20 @@ func hasReport(es []inventory.Event) bool {
 	return slices.ContainsFunc(es, func(e inventory.Event) bool { return e.Kind == inventory.EventActionDone })
 }
 
-// send signals the events of a run, which is busy until they are marked.
+// send signals the events of a run and has them marked as sent. The run is busy until then.
 func (p *Pump) send(ctx context.Context, tc client.Client, run string, es []inventory.Event) {
 	b := batch{run: run, left: es}
 	defer func() {
 		if v := recover(); v != nil {
 			p.guard.Caught("the events of a run", v)
-			p.delay(run, 1) // otherwise it would be the next one again
+			p.delay(run, 1) // otherwise takeDue would return this run again at once
 		}
 		<-p.slots
 		p.wake()
 		p.mark(ctx, b)
 	}()
 	if p.hasProblem() {
-		return // Temporal is away: the others need not find that out, each by its time-out
+		return // Temporal is unavailable: do not wait for another time-out
 	}
 	if err := p.sendRun(ctx, tc, &b); err != nil {
 		p.mu.Lock()
@@ -224,7 +224,8 @@ func (p *Pump) send(ctx context.Context, tc client.Client, run string, es []inve
 	}
 }
 
-// mark stores what was sent, and puts back what is left. One goroutine at a time does so, for all runs that have finished by then.
+// mark marks the sent events of a batch in the store, and puts the other events back into queue. Only one goroutine
+// does this at a time. It also handles the batches that other goroutines add while it works.
 func (p *Pump) mark(ctx context.Context, b batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,7 +257,7 @@ func (p *Pump) mark(ctx context.Context, b batch) {
 	p.marking = false
 }
 
-// wake lets Run look again whether a run can be signalled.
+// wake makes Run call begin again.
 func (p *Pump) wake() {
 	select {
 	case p.freed <- struct{}{}:
@@ -264,7 +265,7 @@ func (p *Pump) wake() {
 	}
 }
 
-// markSent marks the events of all in one write.
+// markSent marks the sent events of all batches in one write to the store.
 func (p *Pump) markSent(ctx context.Context, all []batch) error {
 	var seqs []int64
 	for _, b := range all {
@@ -272,7 +273,7 @@ func (p *Pump) markSent(ctx context.Context, all []batch) error {
 			seqs = append(seqs, e.Seq)
 		}
 	}
-	// Not canceled with ctx: events left unmarked would be sent again.
+	// Not canceled with ctx: events that stay unmarked would be sent again after a restart.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalWait)
 	defer cancel()
 	if err := p.stores.Events.MarkSignalled(ctx, seqs); err != nil {
@@ -287,7 +288,7 @@ func (p *Pump) hasProblem() bool {
 	return p.problem != nil
 }
 
-// takeProblem returns what has kept events from being sent since the last call.
+// takeProblem returns and clears the errors that have prevented events from being sent since the last call.
 func (p *Pump) takeProblem() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -296,8 +297,8 @@ func (p *Pump) takeProblem() error {
 	return err
 }
 
-// sendRun signals the events of one run in order, until one has to wait. It moves each event that need not be sent again from
-// b.left to b.sent, and returns an error if Temporal cannot be reached.
+// sendRun signals the events of one run in order until one must wait. It moves each event that need not be sent again
+// from b.left to b.sent. The error is not nil if Temporal or the store is unavailable.
 func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 	g, err := p.stores.Grants.Grant(ctx, b.left[0].Machine)
 	if err != nil {
@@ -315,19 +316,19 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 		switch {
 		case err == nil:
 		case isNotFound(err):
-			// Temporal uses this code for a finished run, for a run that it does not know
-			// yet and for a missing namespace. Only the grant shows whether the run has ended.
+			// Temporal returns NotFound for a run that has ended, for a run that it does not know yet and for a missing
+			// namespace. Only the grant shows whether the run has ended, so try again later.
 			p.delay(b.run, 0)
 			return nil
 		case !errors.As(err, &never) && isAway(err):
 			return err
 		case !errors.As(err, &never) && p.triesOf(b.run) < maxTries:
-			// A fault of this run must not delay the others.
+			// Only this run waits: the error may not affect other runs.
 			p.log.With(e.LogKeys()...).Warn("signalling an event, which waits in the store", "kind", e.Kind, "error", err)
 			p.delay(b.run, 1)
 			return nil
 		default:
-			// Temporal would refuse it each time, and later events would wait behind it.
+			// Give up: Temporal would refuse the event each time, and later events of the run would wait for it.
 			p.log.With(e.LogKeys()...).Error("an event cannot be signalled", "seq", e.Seq, "kind", e.Kind, "error", err)
 			p.refused.Add(1)
 		}
@@ -338,7 +339,8 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 	return nil
 }
 
-// delay makes the run wait, longer each time, and counts the refusals.
+// delay makes a run wait before its next attempt, twice as long each time up to lastRetry. refusals is added to the
+// counter that triesOf returns.
 func (p *Pump) delay(run string, refusals int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

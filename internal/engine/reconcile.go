@@ -19,47 +19,45 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Reconciler repairs what runs that were ended from outside left open, and detects silent
-// agents. It is two loops of the server and not workflows, because it must work when workers
-// or Temporal do not. The loop that watches agents never calls Temporal, so it is not
-// delayed when Temporal hangs.
+// Reconciler repairs the records and grants of runs that were ended from outside, and detects silent agents. It
+// consists of two loops in the server, not of workflows, because it must work when workers or Temporal do not. The loop
+// that watches agents never calls Temporal, so it is not delayed when Temporal hangs.
 //
-// A pass over many runs takes seconds, and the event pump and the workers may lag behind.
-// Therefore data read at the start of a pass is read again before anything is repaired; see
-// judgeGrant and judgeRecord for the order.
+// A pass over many runs takes seconds, and runs go on in that time. Therefore data from the start of a pass is read
+// again before anything is repaired; judgeGrant and judgeRecord explain the order.
 type Reconciler struct {
 	stores   Stores
 	temporal Temporal
-	guard    *guard.Guard // for what agents and Temporal send
+	guard    *guard.Guard // counts panics, which data from agents or Temporal may cause
 	log      *slog.Logger
 	now      func() time.Time
 	elapsed  func() time.Duration       // monotonic clock
-	held     func() []inventory.HeldRun // since a restore from a backup
-	settled  map[string]bool            // those of held that have ended
+	held     func() []inventory.HeldRun // see Config.Held
+	settled  map[string]bool            // held runs that have ended
 	pump     *Pump
 	watch    agentWatch
 	boots    lostBoots
-	// noStuckQuery: Temporal is too old to know the search attribute of stuckQuery.
+	// noStuckQuery is set if Temporal is too old for the search attribute of stuckQuery.
 	noStuckQuery bool
 
 	repairs         *repairs
 	mu              sync.Mutex
-	recentlyUnknown map[string]time.Duration // run → since when Temporal has not known it
+	recentlyUnknown map[string]time.Duration // run → when a pass first found that Temporal does not know it
 }
 
 const (
 	reconcileEvery = 15 * time.Second
 	agentsEvery    = 5 * time.Second
-	// unknownAfter is how long Temporal must not know a run before it counts as ended.
+	// unknownAfter is how long Temporal must report a run as unknown before the run counts as ended.
 	unknownAfter = 30 * time.Second
-	// judgeEach is up to how many open runs and operations a pass asks Temporal for each.
+	// judgeEach is the number of grants, open runs and operations up to which a pass asks Temporal about each one. With
+	// more, it first asks for a list.
 	judgeEach = 100
-	// MaxOpen limits how many open runs, or operations, one pass reads.
+	// MaxOpen limits how many open runs, and how many open operations, are read at once.
 	MaxOpen = 10000
 )
 
-// stuckQuery finds runs whose workflow code panics: they stay Running, and
-// their own timers cannot fire.
+// stuckQuery finds runs whose workflow code panics. Such a run stays Running, and cannot report its problem itself.
 const stuckQuery = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus='Running'"
 
 // Counts returns what was repaired since the server started.
@@ -70,8 +68,8 @@ func (r *Reconciler) Counts() Counts {
 	return c
 }
 
-// Run checks all grants and open records at the start and every 15 s, agents every 5 s, and network boots once,
-// until ctx is done.
+// Run checks all grants and open records at the start and every 15 s, agents every 5 s, and network boots once after
+// each start of the server. It returns when ctx is done.
 func (r *Reconciler) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() {
@@ -79,7 +77,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.pass(ctx, "runs", r.CheckRuns)
 			pause := reconcileEvery
 			if len(r.settled) < len(r.held()) {
-				pause = agentsEvery // held runs are signaled soon
+				pause = agentsEvery // held runs must be signalled or cancelled soon
 			}
 			if clock.Sleep(ctx, pause) != nil {
 				return
@@ -104,16 +102,16 @@ func (r *Reconciler) pass(ctx context.Context, what string, check func(context.C
 	}
 }
 
-// CheckAgents checks the agents of live grants once: those that have work and are silent,
-// and those that ask for work and get none.
+// CheckAgents checks all agents once. It reports an agent to its run if the agent has work and is silent, or asks for
+// work and gets none.
 func (r *Reconciler) CheckAgents(ctx context.Context) error { return r.watch.check(ctx) }
 
-// CheckBoots reports network boots that this server's restart has lost to their runs, once after each start.
+// CheckBoots finds network boots that failed because this server was down, and reports each to its run. After a start
+// of the server, only one call does this.
 func (r *Reconciler) CheckBoots(ctx context.Context) error { return r.boots.check(ctx) }
 
-// CheckRuns checks grants and open records once. Without Temporal it only closes the expired
-// windows of operators. If Temporal hangs, the pass ends after a few timeouts, independent
-// of the number of runs.
+// CheckRuns checks grants and open records once. While Temporal is not ready, it only closes expired netboot windows of
+// operators. If Temporal hangs, the pass ends after a few time-outs, however many runs there are.
 func (r *Reconciler) CheckRuns(ctx context.Context) error {
 	grants, err := r.stores.Grants.Grants(ctx)
 	if err != nil {
@@ -144,7 +142,8 @@ func (r *Reconciler) CheckRuns(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// listJudgements returns the open runs and operations, and the judgements that a pass makes of them.
+// listJudgements returns the run ids of all grants, open runs and open operations, and the functions that a pass calls
+// to judge them.
 func (r *Reconciler) listJudgements(
 	ctx context.Context, tc client.Client, grants []inventory.Grant,
 ) (open map[string]bool, judge []func(context.Context) error, err error) {
@@ -157,8 +156,9 @@ func (r *Reconciler) listJudgements(
 		return nil, nil, fmt.Errorf("reading open operations: %w", err)
 	}
 
-	// With more of them, a pass would be most of what Temporal does. Those that need nothing while they run are left
-	// out if Temporal lists them; the next pass sees if that was old.
+	// Many requests for single runs would load Temporal. Ask it for a list of open runs instead, and judge a listed run
+	// only if that is necessary while the run is open. The list may be some seconds old: a run that has ended by now is
+	// judged in a later pass.
 	runs := map[string]bool{}
 	if len(grants)+len(records)+len(operations) > judgeEach {
 		listed, err := OpenRuns(ctx, tc)
@@ -175,7 +175,7 @@ func (r *Reconciler) listJudgements(
 	add := func(run string, needsNothing bool, f func(context.Context) error) {
 		open[run] = true
 		if needsNothing {
-			// Temporal knows it.
+			// This removes the run from recentlyUnknown.
 			r.hasEnded(run, execution{known: true, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING})
 			return
 		}
@@ -188,7 +188,7 @@ func (r *Reconciler) listJudgements(
 	}
 	for _, w := range records {
 		if !open[w.Run] {
-			// A run with an epoch may have lost its grant.
+			// An open run with an epoch may have lost its grant, so it is always judged.
 			add(w.Run, runs[w.Run] && w.Epoch == 0, func(ctx context.Context) error { return r.judgeRecord(ctx, tc, w) })
 		}
 	}
@@ -199,7 +199,7 @@ func (r *Reconciler) listJudgements(
 	return open, judge, nil
 }
 
-// expireOperatorWindows ends the grants of operators whose netboot windows have expired.
+// expireOperatorWindows ends the grants of operators whose netboot window has expired.
 func (r *Reconciler) expireOperatorWindows(ctx context.Context, grants []inventory.Grant) error {
 	var errs []error
 	now := r.now()
@@ -218,15 +218,15 @@ func (r *Reconciler) expireOperatorWindows(ctx context.Context, grants []invento
 	return errors.Join(errs...)
 }
 
-// hungAfter is how many requests in a row without an answer mean that Temporal hangs.
+// hungAfter is the number of consecutive requests without an answer after which Temporal counts as hanging.
 const hungAfter = 16
 
-// errHangs means that Temporal does not answer.
+// errHangs is the error of a pass that has ended early because Temporal does not answer.
 var errHangs = errors.New("no answer from Temporal")
 
-// callAll calls all functions, askedAtOnce at a time, and joins their errors. A panic is
-// counted and does not stop the others. If hungAfter calls in a row fail because Temporal is
-// unavailable, it skips the rest and returns errHangs.
+// callAll calls all functions, up to askedAtOnce in parallel, and joins their errors. A panic is counted and does not
+// stop the other functions. If hungAfter consecutive calls fail because Temporal is unavailable, callAll skips the
+// remaining functions and returns errHangs.
 func (r *Reconciler) callAll(ctx context.Context, all []func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -254,7 +254,7 @@ func (r *Reconciler) callAll(ctx context.Context, all []func(context.Context) er
 			} else if silent++; silent == hungAfter {
 				stop()
 			}
-			if err != nil && silent <= 1 { // the first error is enough
+			if err != nil && silent <= 1 { // of consecutive time-outs only the first error is kept
 				errs = append(errs, err)
 			}
 		})
@@ -267,7 +267,7 @@ func (r *Reconciler) callAll(ctx context.Context, all []func(context.Context) er
 	return errors.Join(errs...)
 }
 
-// countStuck counts runs whose workflow code fails.
+// countStuck sets Counts.Stuck to the number of runs whose workflow code fails now.
 func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
@@ -293,9 +293,9 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 	return nil
 }
 
-// ClockSet moves all windows after the clock was set from one time to another. Windows end
-// at a stored wall-clock time: otherwise a step forward would close them under booting
-// machines, and a step backward would leave them open.
+// ClockSet adjusts the windows of all grants after the wall clock was set. A window ends at a stored wall-clock time:
+// without the adjustment, a step forward would close it while its machine boots, and a step backward would leave it
+// open for too long.
 func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
 	r.repairs.count(func(c *Counts) { c.ClockSteps++ })
 	n, err := r.stores.Grants.ShiftWindows(ctx, from, to)
@@ -306,7 +306,8 @@ func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
 	r.log.Warn("the clock was set; deadlines and windows use the elapsed time",
 		"by", to.Sub(from), "windows", n)
 	if to.Before(from) {
-		// Temporal sets no timer to a time before the last one it has read.
+		// Temporal's clock does not go back: its timers stop until the wall clock reaches the latest time that Temporal
+		// has read.
 		r.log.Error("the clock was set back: Temporal's timers stop until it shows that time again", "until", from)
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// Runs starts and changes runs, and finds their records. It remembers the runs started here
-// until their own record exists, because the worker may be busy or unavailable.
+// Runs starts and changes runs, and finds their records. It remembers each run that it has started until the run has
+// written its first record, which takes a while if the worker is busy or unavailable.
 type Runs struct {
 	store     WorkflowStore
 	keyed     KeyedRequestStore
@@ -29,11 +29,11 @@ type Runs struct {
 	namespace string
 	converter converter.DataConverter
 	now       func() time.Time
-	changed   *Notifier // a run was started
+	changed   *Notifier // notified when a run is started
 
 	mu      sync.Mutex
-	fresh   map[string]inventory.Workflow // by run
-	started map[string]bool               // machines whose run was started since TakeStarted
+	fresh   map[string]inventory.Workflow // runs without a record, by run id
+	started map[string]bool               // machines whose runs were started since the last TakeStarted
 }
 
 const (
@@ -47,15 +47,17 @@ type Start struct {
 	Machine, Template string // "" for an operation
 	Image             string
 	Input             any
-	// Once: the id belongs to one order. If a run of this id exists, open or ended, no other is started, and the error is a
+	// Once means that at most one run of this workflow id may ever exist. If one exists, open or ended, the error is a
 	// BusyError.
 	Once bool
 }
 
-// ErrUncertain means that Temporal did not answer a start in time, and may have carried it out.
+// ErrUncertain means that Temporal did not answer a request to start a workflow. The workflow may or may not have
+// started.
 var ErrUncertain = errors.New("Temporal did not answer, and the run may have begun: look before you order it again")
 
-// A BusyError means that another run with the same workflow id is open, or, for Start.Once, exists.
+// A BusyError means that a workflow was not started, because a run of its workflow id is open or, with Start.Once,
+// exists.
 type BusyError struct{ ID, Run string }
 
 func (b *BusyError) Error() string { return fmt.Sprintf("%s exists as run %s", b.ID, b.Run) }
@@ -63,7 +65,7 @@ func (b *BusyError) Error() string { return fmt.Sprintf("%s exists as run %s", b
 // Is reports whether target is inventory.ErrConflict.
 func (b *BusyError) Is(target error) bool { return target == inventory.ErrConflict }
 
-// Client returns Temporal's client, or an inventory.ErrUnavailable.
+// Client returns the Temporal client, or inventory.ErrUnavailable while Temporal is not ready.
 func (r *Runs) Client() (client.Client, error) {
 	if tc, ok := r.temporal(); ok {
 		return tc, nil
@@ -75,7 +77,7 @@ func (r *Runs) Client() (client.Client, error) {
 	}
 }
 
-// ask calls do with Temporal's client, and limits its time.
+// ask calls do with the Temporal client and a context that ends after TemporalTimeout.
 func (r *Runs) ask(ctx context.Context, do func(ctx context.Context, tc client.Client) error) error {
 	tc, err := r.Client()
 	if err != nil {
@@ -86,8 +88,8 @@ func (r *Runs) ask(ctx context.Context, do func(ctx context.Context, tc client.C
 	return do(ctx, tc)
 }
 
-// Execute starts a workflow and returns its run id and its encoded input. It returns a
-// BusyError if a run with the same workflow id is open.
+// Execute starts a workflow and returns its run id and its input as JSON. If a run of the workflow id is open or, with
+// Once, exists, the error is a BusyError. If Temporal does not answer, it is ErrUncertain.
 func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.RawMessage, err error) {
 	tc, err := r.Client()
 	if err != nil {
@@ -118,13 +120,13 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	handle, err := tc.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:        w.ID,
 		TaskQueue: workflows.TaskQueue,
-		// Both are needed: otherwise the SDK returns the open run as if it were new.
+		// Both are needed: otherwise the SDK returns the open run instead of an error.
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 		WorkflowIDReusePolicy:                    reuse,
 		TypedSearchAttributes:                    temporal.NewSearchAttributes(attrs...),
 		Memo:                                     memo,
-		// If this process has a worker, it can start at once.
+		// A worker in this process gets the first workflow task with the answer, without polling for it.
 		EnableEagerStart: w.Machine != "",
 	}, w.Type, w.Input)
 	var busy *serviceerror.WorkflowExecutionAlreadyStarted
@@ -141,7 +143,7 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	return handle.GetRunID(), input, nil
 }
 
-// Input reads the input of a run into in, which is a pointer.
+// Input decodes the input of a run from Temporal's history into in, which is a pointer.
 func (r *Runs) Input(ctx context.Context, id, run string, in any) error {
 	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
 		first, err := tc.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT).Next()
@@ -152,7 +154,7 @@ func (r *Runs) Input(ctx context.Context, id, run string, in any) error {
 	})
 }
 
-// Start starts a run of a machine, remembers it, and returns its run id.
+// Start starts a run of a machine, remembers it, and returns its run id. It returns the errors of Execute.
 func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	began := r.now()
 	run, input, err := r.Execute(ctx, w)
@@ -170,8 +172,8 @@ func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	return run, nil
 }
 
-// awaitClosed waits until Temporal closes a run that has recorded its end, which it does at once. It returns false if the
-// run goes on.
+// awaitClosed waits until Temporal closes a run whose record is already final; that takes a moment. It returns false if
+// the record is not final or Temporal does not close the run in time.
 func (r *Runs) awaitClosed(ctx context.Context, busy *BusyError) bool {
 	record, err := r.store.Workflow(ctx, busy.Run)
 	if err != nil || !inventory.Final(record.State) {
@@ -183,11 +185,12 @@ func (r *Runs) awaitClosed(ctx context.Context, busy *BusyError) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
-	_ = tc.GetWorkflow(ctx, busy.ID, busy.Run).Get(ctx, nil) // how it has ended does not matter
+	_ = tc.GetWorkflow(ctx, busy.ID, busy.Run).Get(ctx, nil) // the result of the run does not matter
 	return ctx.Err() == nil
 }
 
-// remember stores a run that was started at w.Started and has no record yet.
+// remember keeps a run, which has no record yet, in memory. Its caller sets the ids and Started; remember sets the
+// state.
 func (r *Runs) remember(w inventory.Workflow) {
 	w.State, w.Phase, w.Message = inventory.StatePreparing, inventory.PhasePlan, "waiting for a worker"
 	w.Actions, w.Updated = []inventory.ActionRecord{}, w.Started
@@ -206,7 +209,7 @@ func (r *Runs) remember(w inventory.Workflow) {
 	r.started[w.Machine] = true
 }
 
-// TakeStarted returns the machines whose runs were started since the last call.
+// TakeStarted returns the machines whose runs were started here since the last call.
 func (r *Runs) TakeStarted() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,15 +219,14 @@ func (r *Runs) TakeStarted() []string {
 	return names
 }
 
-// Forget removes a run whose record exists.
+// Forget removes a run from memory. It is called when the record of the run exists.
 func (r *Runs) Forget(run string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.fresh, run)
 }
 
-// Unrecorded returns the newest run of each machine that was started here and may
-// have no record yet.
+// Unrecorded returns, by machine, the newest run in memory, which may have no record yet. BMC jobs are left out.
 func (r *Runs) Unrecorded() map[string]inventory.Workflow {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -239,8 +241,8 @@ func (r *Runs) Unrecorded() map[string]inventory.Workflow {
 	return out
 }
 
-// UnrecordedWithID returns the latest run with this workflow id that was started here and
-// may have no record yet.
+// UnrecordedWithID returns the newest run in memory with this workflow id, or false if there is none. The run may have
+// no record yet.
 func (r *Runs) UnrecordedWithID(id string) (newest inventory.Workflow, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,7 +254,7 @@ func (r *Runs) UnrecordedWithID(id string) (newest inventory.Workflow, ok bool) 
 	return newest, ok
 }
 
-// Find returns the record of a run, or the known data of a run that was just started.
+// Find returns the record of a run. For a run in memory that has no record yet, it returns what is known about it.
 func (r *Runs) Find(ctx context.Context, run string) (inventory.Workflow, error) {
 	w, err := r.store.Workflow(ctx, run)
 	switch {
@@ -273,7 +275,8 @@ func (r *Runs) Find(ctx context.Context, run string) (inventory.Workflow, error)
 	}
 }
 
-// Latest returns the run that makes a machine's state: an open run, or the latest that installed or wiped it.
+// Latest returns the run that determines the state of a machine: its open run, or the latest run that installed or
+// wiped it.
 func (r *Runs) Latest(ctx context.Context, machine string) (inventory.Workflow, error) {
 	w, err := r.store.LatestWorkflow(ctx, machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
@@ -294,7 +297,7 @@ func (r *Runs) Latest(ctx context.Context, machine string) (inventory.Workflow, 
 	return f, nil
 }
 
-// Cancel requests the cancellation of a run. It is idempotent.
+// Cancel requests the cancellation of a run. It returns nil if the run has ended.
 func (r *Runs) Cancel(ctx context.Context, id, run string) error {
 	tc, err := r.Client()
 	if err == nil {
@@ -320,14 +323,14 @@ func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error
 		return nil
 	}
 	if err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
-		// It ended before the request, and the next execution is not recorded yet.
+		// The execution continued as new before the request, and the record does not name the next one yet.
 		return cancel(ctx, tc, o.ID, "")
 	}
 
 	return err
 }
 
-// ReportPoweredOn informs a run that its machine was switched on by hand.
+// ReportPoweredOn signals a run that its machine was switched on by hand.
 func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error {
 	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
 		if err := r.signalPoweredOn(ctx, tc, w); err != nil {
@@ -337,8 +340,8 @@ func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error 
 	})
 }
 
-// Decide sends an operator's decision to a run, by an update, so that the operator gets an
-// error for an invalid decision. show is the command that shows the run.
+// Decide sends an operator's decision to a run. It uses a Temporal update, so that the operator gets an error for an
+// invalid decision. show is the command that shows the run, for error messages.
 func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision, show string) error {
 	tc, err := r.Client()
 	if err != nil {
@@ -347,7 +350,7 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision,
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
 	h, err := tc.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
-		// Temporal takes an update id once per run; "" is a new one.
+		// Temporal accepts an update id once per run. For "" the SDK creates an id.
 		UpdateID:   inventory.KeyedRequestOf(ctx),
 		WorkflowID: id, RunID: run, UpdateName: workflows.UpdateDecide, Args: []any{d},
 		WaitForStage: client.WorkflowUpdateStageCompleted,

@@ -20,16 +20,16 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// maxSignal limits the part of a message that a signal carries, in bytes.
+// maxSignal limits the message in a signal, in bytes. A longer message is cut.
 const maxSignal = 2 << 10
 
-// signalWait limits the sending of an event.
+// signalWait limits the time of a request that sends an event, or of a write that marks events as sent.
 const signalWait = 10 * time.Second
 
-// signal sends one event, as dc writes it, to its run, which is an execution of the workflow id.
+// signal sends one event to the run e.Run of the workflow id. dc encodes the payload.
 func signal(ctx context.Context, tc client.Client, dc converter.DataConverter, namespace, id string, e inventory.Event) error {
 	if !strings.HasPrefix(id, workflows.MachineID("")) {
-		return nil // a BMC job owns the machine and takes no events
+		return nil // the run is a BMC job, which receives no signals
 	}
 	name, payload, err := signalOf(e)
 	if err != nil {
@@ -54,7 +54,7 @@ func signal(ctx context.Context, tc client.Client, dc converter.DataConverter, n
 	return err
 }
 
-// requestID returns the same id each time e is sent.
+// requestID returns the RequestId of e's signal: the same each time e is sent.
 func requestID(e inventory.Event) string {
 	if e.Kind == inventory.EventActionDone && e.Key != "" {
 		return "report-" + e.Key
@@ -62,7 +62,7 @@ func requestID(e inventory.Event) string {
 	return "event-" + strconv.FormatInt(e.Seq, 10)
 }
 
-// attemptDetail is the detail of agent-idle and agent-lost.
+// attemptDetail is the Detail of the events agent-idle and agent-lost.
 type attemptDetail struct {
 	Key *action.Key `json:"key,omitempty"`
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Stores is what the engine reads and writes; inventory/sqlite implements it all.
+// Stores holds the interfaces to the inventory that the engine reads and writes. Package inventory/sqlite implements
+// all of them.
 type Stores struct {
 	Agents      AgentStore
 	Assignments AssignmentStore
@@ -18,10 +19,10 @@ type Stores struct {
 	Intake      IntakeStore
 	Operations  OperationStore
 	Workflows   WorkflowStore
-	Keyed       KeyedRequestStore // nil: no request has an Idempotency-Key
+	Keyed       KeyedRequestStore // may be nil if no request has an Idempotency-Key
 }
 
-// GrantStore holds which run owns a machine, and when its windows expire.
+// GrantStore holds the grants: which run owns a machine, and when the windows of the machine expire.
 type GrantStore interface {
 	Grants(ctx context.Context) ([]inventory.Grant, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
@@ -45,30 +46,30 @@ type OperationStore interface {
 	PutOperation(ctx context.Context, o inventory.Operation) error
 }
 
-// IntakeStore holds whether new runs are accepted.
+// IntakeStore holds whether new runs are accepted. Intake returns the reason why not, or "".
 type IntakeStore interface {
 	Intake(ctx context.Context) (why string, err error)
 	OpenIntake(ctx context.Context) error
 }
 
-// ChangeStore reports the writes of this process.
+// ChangeStore notifies its subscribers of the writes of this process.
 type ChangeStore interface {
 	Subscribe() (ch <-chan struct{}, cancel func())
 }
 
-// AgentStore holds what agents reported.
+// AgentStore holds the agents and the logs that they have sent.
 type AgentStore interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 	TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error
 	AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error
 }
 
-// AssignmentStore holds the work of agents.
+// AssignmentStore holds the attempts that are assigned to agents.
 type AssignmentStore interface {
 	NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error)
 }
 
-// EventStore holds the events that runs wait for.
+// EventStore holds the events of machines and runs, and which of them were sent to their runs.
 type EventStore interface {
 	Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error)
 	MarkSignalled(ctx context.Context, seqs []int64) error
@@ -77,7 +78,7 @@ type EventStore interface {
 	PendingSignals(ctx context.Context, o inventory.Owner) (int, error)
 }
 
-// KeyedRequestStore holds which workflow a keyed request starts.
+// KeyedRequestStore stores which workflow a keyed request starts.
 type KeyedRequestStore interface {
 	SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error
 }

@@ -20,14 +20,15 @@ import (
 // Temporal returns a connected client, or false while Temporal is not ready.
 type Temporal func() (client.Client, bool)
 
-// TemporalTimeout limits a request to Temporal, and the wait for a worker to take a
-// decision.
+// TemporalTimeout limits the time of a request to Temporal, also of the update with an operator's decision, which a
+// worker must handle.
 const TemporalTimeout = 5 * time.Second
 
 // askedAtOnce limits the parallel requests to Temporal.
 const askedAtOnce = 16
 
-// isNotFound reports whether Temporal does not know a run, or says that it has ended.
+// isNotFound reports whether err is Temporal's NotFound. Temporal returns it for an unknown run, and for a signal or
+// cancellation of a run that has ended.
 func isNotFound(err error) bool {
 	var gone *serviceerror.NotFound
 	return errors.As(err, &gone)
@@ -43,7 +44,7 @@ func isAway(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// OpenRuns lists the workflows that run. Temporal's list may be some seconds old.
+// OpenRuns lists the running workflows of Ingot's task queue. Temporal's list may be some seconds old.
 func OpenRuns(ctx context.Context, tc client.Client) (all []*workflowpb.WorkflowExecutionInfo, err error) {
 	query := &workflowservice.ListWorkflowExecutionsRequest{
 		Query: fmt.Sprintf("TaskQueue = '%s' AND ExecutionStatus = 'Running'", workflows.TaskQueue),
@@ -76,8 +77,8 @@ func (e execution) String() string {
 	return e.status.String()
 }
 
-// describe returns Temporal's state of a run. It returns "unknown" only if Temporal is
-// healthy and has the namespace; otherwise it returns an error.
+// describe returns the state of a run in Temporal. If Temporal does not know the run but is healthy, known is false; in
+// all other cases without a state, describe returns an error.
 func describe(ctx context.Context, tc client.Client, id, run string) (execution, error) {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
@@ -99,7 +100,7 @@ func describe(ctx context.Context, tc client.Client, id, run string) (execution,
 	return execution{true, status, resting}, nil
 }
 
-// newest returns the newest run of a workflow id, or nil.
+// newest returns the newest run of a workflow id, or nil if there is none.
 func newest(ctx context.Context, tc client.Client, id string) (*workflowpb.WorkflowExecutionInfo, error) {
 	d, err := tc.DescribeWorkflowExecution(ctx, id, "")
 	if isNotFound(err) {
@@ -111,8 +112,8 @@ func newest(ctx context.Context, tc client.Client, id string) (*workflowpb.Workf
 	return d.GetWorkflowExecutionInfo(), nil
 }
 
-// cancel requests the cancellation of a run. If Temporal says that the run has ended, there is
-// nothing to do: the Reconciler repairs its record.
+// cancel requests the cancellation of a run. It returns nil if the run has ended; the Reconciler then repairs the
+// record if necessary.
 func cancel(ctx context.Context, tc client.Client, id, run string) error {
 	ctx, stop := context.WithTimeout(ctx, TemporalTimeout)
 	defer stop()
@@ -123,6 +124,6 @@ func cancel(ctx context.Context, tc client.Client, id, run string) error {
 	return err
 }
 
-// executionOf returns the run id of an operation's current execution. A recovery continues
-// as new when its history is full; its record keeps the run id of the first execution.
+// executionOf returns the run id of an operation's current execution. A Recover continues as new when its history
+// becomes too long. The Run of its record is always the run id of the first execution.
 func executionOf(o inventory.Operation) string { return cmp.Or(o.Execution, o.Run) }

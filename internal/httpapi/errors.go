@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Codes of error answers.
+// Values of ErrorBody.Code.
 const (
 	CodeNotFound     = "not_found"
 	CodeConflict     = "conflict"
@@ -24,20 +24,21 @@ const (
 	CodeNoSpace      = "no_space"
 	CodeInternal     = "internal"
 	CodeGone         = "gone"
-	// CodeUnderWay: the first request with the same Idempotency-Key has no answer yet.
+	// CodeUnderWay means that the first request with the same Idempotency-Key has no answer yet.
 	CodeUnderWay = "under_way"
-	// CodeTooManyKeys: no further Idempotency-Key is stored now. The request was not carried out.
+	// CodeTooManyKeys means that too many Idempotency-Keys are stored to accept another. The request was not carried
+	// out.
 	CodeTooManyKeys = "too_many_keys"
 )
 
-// ErrNoSpace means that free space is below the minimum.
+// ErrNoSpace means that a disk has less free space than the configured minimum.
 var ErrNoSpace = errors.New("not enough free space")
 
-// RetryAfter is how long, in seconds, a client should wait that was refused while the site
-// moves.
+// RetryAfter is the value of the header Retry-After, in seconds, for requests that are refused because the server is
+// handing over to a peer or is not the active one.
 const RetryAfter = "30"
 
-// ErrorBody is the body of every error.
+// ErrorBody is the JSON body of error answers. Next is a command that helps.
 type ErrorBody struct {
 	Error    string              `json:"error"`
 	Code     string              `json:"code"`
@@ -45,13 +46,13 @@ type ErrorBody struct {
 	Next     string              `json:"next,omitempty"`
 }
 
-// A Refusal is an error with its HTTP answer.
+// A Refusal is an error with the status and the body of its HTTP answer.
 type Refusal struct {
 	Status int
 	Body   any
 }
 
-// Error returns the text of the status.
+// Error returns the standard text of the HTTP status.
 func (r Refusal) Error() string { return http.StatusText(r.Status) }
 
 // Refuse returns a Refusal with an ErrorBody.
@@ -59,11 +60,11 @@ func Refuse(status int, code, text, next string) error {
 	return Refusal{status, ErrorBody{Error: text, Code: code, Next: next}}
 }
 
-// NotFound is the plain answer for an unknown object.
+// NotFound returns a Refusal with status 404 and no details.
 func NotFound() error { return Refuse(http.StatusNotFound, CodeNotFound, "not found", "") }
 
-// StatusOf returns the HTTP status and code for an error. It is the only mapping from
-// inventory errors to HTTP.
+// StatusOf returns the HTTP status and the ErrorBody.Code for an error that is not a Refusal. Inventory errors are
+// mapped to HTTP only here.
 func StatusOf(err error) (int, string) {
 	var tooLarge *http.MaxBytesError
 	var unavailable *serviceerror.Unavailable
@@ -102,7 +103,7 @@ func StatusOf(err error) (int, string) {
 	return http.StatusInternalServerError, CodeInternal
 }
 
-// BodyOf returns the status and body of the answer for err.
+// BodyOf returns the HTTP status and the body of the answer for err.
 func BodyOf(err error) (int, any) {
 	var refusal Refusal
 	if errors.As(err, &refusal) {
@@ -124,7 +125,7 @@ func BodyOf(err error) (int, any) {
 	case errors.As(err, &hint):
 		b.Next = hint.Next
 	case status == http.StatusInsufficientStorage:
-		// Nothing is lost: the caller still has the data, and an agent sends it again.
+		// The request was not carried out: the client can repeat it after space was freed.
 		b.Next = "ingot image prune"
 	case errors.Is(err, inventory.ErrSealed):
 		b.Next = "ingot doctor"
@@ -133,7 +134,7 @@ func BodyOf(err error) (int, any) {
 	return status, b
 }
 
-// limitText formats a number of bytes in the largest unit without a fraction.
+// limitText formats a number of bytes in MiB, KiB or bytes: the largest unit that needs no fraction.
 func limitText(n int64) string {
 	switch {
 	case n%(1<<20) == 0:

@@ -1,6 +1,5 @@
-// Package httpapi is the common part of the HTTP interfaces for operators and agents: routes
-// as rows of a table, typed requests and answers, one mapping of errors, and one log line
-// per request.
+// Package httpapi is the common part of the HTTP APIs for operators and agents: tables of routes, typed requests and
+// answers, the mapping of errors to answers, and one log line per request.
 package httpapi
 
 import (
@@ -22,13 +21,12 @@ type Route struct {
 	Handler      gin.HandlerFunc
 }
 
-// NewRouter returns a router that answers errors and panics of its handlers, and logs one
-// line per request.
+// NewRouter returns a router that turns errors and panics of its handlers into answers, and logs one line per request.
 func NewRouter(log *slog.Logger, g *guard.Guard) *gin.Engine {
 	// gin prints its routes unless this global is set.
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	// The peer's address is read from the socket: no header changes it (security S4).
+	// Trust no proxy headers: the address of the client is always taken from the connection (security S4).
 	if err := r.SetTrustedProxies(nil); err != nil {
 		panic(err) // an empty list is always valid
 	}
@@ -42,22 +40,21 @@ func NewRouter(log *slog.Logger, g *guard.Guard) *gin.Engine {
 	return r
 }
 
-// AddRoutes adds routes to a router.
+// AddRoutes adds a table of routes to a router.
 func AddRoutes(r gin.IRoutes, rows []Route) {
 	for _, row := range rows {
 		r.Handle(row.Method, row.Path, row.Handler)
 	}
 }
 
-// Fail ends the handling of a request with an error, which NewRouter's handler turns into
-// the answer.
+// Fail ends a request with err: no further handlers run, and the router turns err into the answer.
 func Fail(c *gin.Context, err error) {
 	_ = c.Error(err) // returns its argument
 	c.Abort()
 }
 
-// answer calls the handlers, recovers a panic, and turns their error into the answer. It
-// logs routes and never paths, because the path of a login link is a secret.
+// answer returns a middleware that calls the next handlers, turns the last error of Fail into the answer, and answers
+// 500 after a panic. It logs the route, never the path, because the path of a login link is a secret.
 func answer(log *slog.Logger, g *guard.Guard) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		start := time.Now()
@@ -93,28 +90,28 @@ func answerError(c *gin.Context, log *slog.Logger, err error) {
 	c.AbortWithStatusJSON(status, body)
 }
 
-// actorKey is the key of the client's name in a request's context.
+// actorKey is the context key under which SetActor stores the name of the client.
 type actorKey struct{}
 
-// SetActor records the sender of the request.
+// SetActor stores the name of the authenticated client in the request's context.
 func SetActor(c *gin.Context, name string) {
 	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), actorKey{}, name))
 }
 
-// Actor returns the sender of the request, or "" if it was not authenticated.
+// Actor returns the name of the client, or "" if the request was not authenticated.
 func Actor(ctx context.Context) string {
 	name, _ := ctx.Value(actorKey{}).(string)
 	return name
 }
 
-// List is the body of every list. Next is the value of after for the next page, or "" on the
-// last page.
+// List is the body of every list. Next is the value of the query parameter after for the next page, or "" on the last
+// page.
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
 }
 
-// NewList returns a List whose items are never null in JSON.
+// NewList returns a List of items. Without items, the JSON is [] and not null.
 func NewList[T any](items []T) List[T] {
 	if items == nil {
 		items = []T{}

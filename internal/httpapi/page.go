@@ -8,16 +8,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Page is the paging of a list: the maximum number of items (0 means all, or what the route
-// documents), the cursor, and the sort key.
+// Page holds the query parameters of a list: the maximum number of items (0 means the default of the route, mostly
+// all), the cursor after which the page begins, and the sort key.
 type Page struct {
 	Limit int    `query:"limit" json:"-"`
 	After string `query:"after" json:"-"`
 	Sort  string `query:"sort" json:"-"`
 }
 
-// Descending reports whether the list is sorted in descending order, by "-key". Values other
-// than key and "-key" are invalid; "" means byDefault.
+// Descending reports whether the list is sorted in descending order. p.Sort must be key, which means ascending, or "-"
+// followed by key; "" means byDefault.
 func (p Page) Descending(key, byDefault string) (bool, error) {
 	switch cmp.Or(p.Sort, byDefault) {
 	case key:
@@ -28,8 +28,8 @@ func (p Page) Descending(key, byDefault string) (bool, error) {
 	return false, inventory.Invalid("sort", key+" or -"+key, "invalid value %q", p.Sort)
 }
 
-// Cut returns the first limit items as a List; 0 means all. If there are more items, Next is
-// the cursor of the last item returned.
+// Cut returns the first limit items as a List, or all items if limit is 0. If it leaves out items, Next is the cursor
+// of the last item returned.
 func Cut[T any](items []T, limit int, cursor func(T) string) List[T] {
 	if limit <= 0 || len(items) <= limit {
 		return NewList(items)
@@ -37,11 +37,11 @@ func Cut[T any](items []T, limit int, cursor func(T) string) List[T] {
 	return List[T]{Items: items[:limit], Next: cursor(items[limit-1])}
 }
 
-// PageByName returns a page of a list that is small enough to be read whole. The cursor is
-// the name of the last item, so it stays valid when items are added or removed.
+// PageByName returns the page p of all, sorted by name. The cursor is the name of the last item, so it stays valid when
+// items are added or removed. A zero Page means all items in their given order.
 func PageByName[T any](all []T, p Page, name func(T) string) (List[T], error) {
 	if p == (Page{}) {
-		return NewList(all), nil // in the store's order
+		return NewList(all), nil // in the order of the store
 	}
 	descending, err := p.Descending("name", "name")
 	if err != nil {

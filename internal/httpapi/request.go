@@ -17,16 +17,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Body describes the body that a route takes. The zero value takes none.
+// A Body describes the request body of a route. The zero value means that the body is not read.
 type Body struct {
-	Limit    int64 // in bytes; 0: the body is not read
-	Optional bool  // an empty body leaves the request as it is
-	Lenient  bool  // unknown fields are ignored: the sender may run the next release
+	Limit    int64 // maximum size in bytes; 0 means that the body is not read
+	Optional bool  // an empty body is valid and sets no field
+	Lenient  bool  // unknown fields and trailing text are ignored: the client may be of a newer release
 	// Within limits the time to read the body; 0 means no limit.
 	Within time.Duration
 }
 
-// The body of most routes: an optional JSON object of at most 1 MiB.
+// The bodies of most routes: none, a JSON object of at most 1 MiB, or the same optionally.
 var (
 	NoBody       = Body{}
 	JSON         = Body{Limit: 1 << 20}
@@ -36,18 +36,16 @@ var (
 // Empty is a request or an answer without fields.
 type Empty struct{}
 
-// Text is an answer in plain text.
+// Text is an answer that Handle sends as plain text instead of JSON.
 type Text string
 
-// A Validator is a request that checks its decoded values.
+// A Validator is a request with a Validate method, which Decode calls after it has set the fields.
 type Validator interface{ Validate() error }
 
-// Handle returns a handler that decodes a Q, calls do and answers with its result and the
-// given status.
+// Handle returns a handler that decodes the request into a Q, calls do, and sends the result with the given status.
 //
-// Fields of Q (also of embedded structs) with the tag path or query are set from the
-// request's path and query and have the tag `json:"-"`. All other fields are fields of the
-// JSON body.
+// Fields of Q or of its embedded structs that have the tag path or query are set from the path or the query of the
+// request. They must also have the tag `json:"-"`. All other fields are set from the JSON body.
 func Handle[Q, A any](status int, body Body, do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		var q Q
@@ -84,7 +82,8 @@ func Delete[Q any](do func(context.Context, Q) error) gin.HandlerFunc {
 	})
 }
 
-// Decode reads path, query and body into q, a pointer to a struct, and validates it.
+// Decode sets the fields of q, a pointer to a struct, from the body, the path and the query. If q is a Validator,
+// Decode then validates it.
 func Decode(c *gin.Context, body Body, q any) error {
 	if body.Limit > 0 {
 		if err := decodeBody(c, body, q); err != nil {
@@ -101,7 +100,7 @@ func Decode(c *gin.Context, body Body, q any) error {
 	return nil
 }
 
-// setFields sets the fields with the tag path or query.
+// setFields sets the fields of the struct v that have the tag path or query.
 func setFields(c *gin.Context, v reflect.Value) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -123,7 +122,8 @@ func setFields(c *gin.Context, v reflect.Value) error {
 	return nil
 }
 
-// setQuery sets a field from a query parameter; numbers must not be negative.
+// setQuery sets a field from a query parameter. It leaves the field unchanged if the parameter is empty. Negative
+// numbers are errors.
 func setQuery(field reflect.Value, name, text string) error {
 	if text == "" {
 		return nil
@@ -148,11 +148,11 @@ func setQuery(field reflect.Value, name, text string) error {
 	return nil
 }
 
-// decodeBody decodes the request's JSON into q. It refuses unknown fields and trailing text.
+// decodeBody decodes the JSON body of the request into q, with the limits of body.
 func decodeBody(c *gin.Context, body Body, q any) error {
 	if body.Within > 0 {
-		// A slow body holds a connection that anyone on the network can open. The deadline
-		// ends with the body, because long polls need none.
+		// Any host on the network could block a connection with a slow body. The deadline is removed after the body,
+		// because a long poll may take longer.
 		rc := http.NewResponseController(c.Writer)
 		if err := rc.SetReadDeadline(time.Now().Add(body.Within)); err == nil {
 			defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // fails only on a closed connection
@@ -161,7 +161,8 @@ func decodeBody(c *gin.Context, body Body, q any) error {
 	return ReadJSON(http.MaxBytesReader(c.Writer, c.Request.Body, body.Limit), body, q)
 }
 
-// ReadJSON decodes one JSON value into v according to body.
+// ReadJSON decodes one JSON value from r into v. Unless body.Lenient is set, unknown fields and trailing text are
+// errors. An empty body is an error unless body.Optional is set.
 func ReadJSON(r io.Reader, body Body, v any) error {
 	dec := json.NewDecoder(r)
 	if !body.Lenient {
@@ -188,7 +189,7 @@ func ReadJSON(r io.Reader, body Body, v any) error {
 	return nil
 }
 
-// ReadField reads a field of a body, raw JSON, as strictly as a body.
+// ReadField decodes raw, the JSON of a field of a body, into v. Unknown fields are errors.
 func ReadField(field string, raw json.RawMessage, v any) error {
 	if len(raw) == 0 {
 		return inventory.Invalid(field, "", "is missing")
@@ -202,8 +203,8 @@ func ReadField(field string, raw json.RawMessage, v any) error {
 	return nil
 }
 
-// describeJSONError describes an error in a JSON body, or in its field, in JSON terms,
-// because encoding/json names Go types.
+// describeJSONError returns the error of a JSON body, or of the named field of it, for the client. The texts of
+// encoding/json contain Go types.
 func describeJSONError(field string, err error) error {
 	const remedy = "see GET /v1/openapi.yaml"
 	var wrong *json.UnmarshalTypeError

@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// maxHeader limits the headers of an answer, in bytes.
+// maxHeader limits the size of an answer's headers, in bytes.
 const maxHeader = 64 << 10
 
-// NewTransport returns a transport without a proxy, for HTTP/1.1. Connecting may take limit, and so may the TLS handshake.
+// NewTransport returns a transport for HTTP/1.1 that uses no proxy. limit is the time limit for the connection, and
+// again for the TLS handshake.
 func NewTransport(conf *tls.Config, limit time.Duration) *http.Transport {
 	return &http.Transport{
 		DialContext: (&net.Dialer{Timeout: limit}).DialContext, TLSClientConfig: conf, TLSHandshakeTimeout: limit,
@@ -20,8 +21,8 @@ func NewTransport(conf *tls.Config, limit time.Duration) *http.Transport {
 	}
 }
 
-// New returns a client that does not follow redirects, and returns them as answers: a redirect would carry credentials to a
-// host whose certificate was not checked.
+// New returns a client that returns a redirect as the answer instead of following it: following it would send
+// credentials to a host whose certificate was not checked.
 func New(t http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     t,

@@ -1,4 +1,4 @@
-// Package pcap reads captured packets for tests.
+// Package pcap reads capture files for tests.
 package pcap
 
 import (
@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// The protocols, by their numbers in IPv4.
+// Protocol numbers in the IPv4 header.
 const (
 	TCP = 6
 	UDP = 17
 )
 
-// Packet is an IPv4 packet that carries data.
+// Packet is an IPv4 packet with a TCP or UDP payload.
 type Packet struct {
-	N        int // its number in the file, from 1
+	N        int // number of the packet in the file, from 1
 	At       time.Time
 	Src, Dst netip.AddrPort
 	Payload  []byte // of UDP or TCP
 }
 
-// Read returns the packets of a protocol to one of the ports, or to any if there is none, in the files that match
-// pattern. The files are classic captures of Ethernet, little-endian, in microseconds. A packet that the end of a file cuts
-// off is left out.
+// Read returns the packets of a protocol in the files that match pattern. If ports are given, it returns only packets
+// to one of these ports. The files must be classic pcap files, little-endian, of Ethernet with timestamps in
+// microseconds. It ignores a packet that is truncated by the end of its file.
 func Read(pattern string, protocol byte, ports ...uint16) ([]Packet, error) {
 	files, err := filepath.Glob(pattern)
 	if err == nil && len(files) == 0 {
@@ -64,7 +64,7 @@ func Read(pattern string, protocol byte, ports ...uint16) ([]Packet, error) {
 	return out, nil
 }
 
-// Requests returns the HTTP requests to port 80 in the files that match pattern.
+// Requests returns the HTTP requests to port 80 in the files that match pattern. Each must fit in one packet.
 func Requests(pattern string) (out []*http.Request, err error) {
 	packets, err := Read(pattern, TCP, 80)
 	for _, p := range packets {
@@ -77,14 +77,15 @@ func Requests(pattern string) (out []*http.Request, err error) {
 	return out, err
 }
 
-// decode reads an Ethernet frame. It returns false unless the frame carries data of protocol.
+// decode parses an Ethernet frame into p. It returns false unless the frame contains an IPv4 packet of protocol with a
+// payload.
 func (p *Packet) decode(frame []byte, protocol byte) bool {
 	if len(frame) < 14+20 || frame[12] != 8 || frame[13] != 0 || frame[14+9] != protocol {
 		return false
 	}
 	ip := frame[14:]
 	if size := int(binary.BigEndian.Uint16(ip[2:])); size >= 20 && size < len(ip) {
-		ip = ip[:size] // the rest fills the frame
+		ip = ip[:size] // the rest is padding of the frame
 	}
 	head := 4 * int(ip[0]&15)
 	data := head + 8

@@ -1,4 +1,4 @@
-// Package problem says what is wrong with an input, and where: a field of a request, or a line of a file.
+// Package problem describes errors in an input, each with its place: a field of a request, or a line of a file.
 package problem
 
 import (
@@ -10,7 +10,7 @@ import (
 // ErrInvalid is the kind of every Problem.
 var ErrInvalid = errors.New("invalid")
 
-// A Problem is one thing wrong with an input. As an error it is an ErrInvalid.
+// A Problem is one error in an input. errors.Is matches it with ErrInvalid.
 type Problem struct {
 	File   string `json:"file,omitempty"`
 	Line   int    `json:"line,omitempty"`
@@ -46,7 +46,7 @@ func (p Problem) Error() string { return p.String() }
 // Is makes errors.Is(err, ErrInvalid) true.
 func (p Problem) Is(target error) bool { return target == ErrInvalid }
 
-// A List holds all problems of an input. As an error it is an ErrInvalid.
+// A List holds all problems of an input. errors.Is matches it with ErrInvalid.
 type List []Problem
 
 func (l List) Error() string {
@@ -60,7 +60,7 @@ func (l List) Error() string {
 // Is makes errors.Is(err, ErrInvalid) true.
 func (l List) Is(target error) bool { return target == ErrInvalid }
 
-// Err returns l as an error, or nil without a problem.
+// Err returns l as an error, or nil if l is empty.
 func (l List) Err() error {
 	if len(l) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// siteOf is what activities know of this server.
+// siteOf returns the configuration, keys and addresses of this server that activities need.
 func (s *server) siteOf() activities.Site {
 	out := activities.Site{
 		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
@@ -31,7 +31,7 @@ func (s *server) siteOf() activities.Site {
 	return out
 }
 
-// newActivities builds every side effect of workflows. The API is made later.
+// newActivities returns the activities of all workflows. It is called before newAPI: s.api is still nil.
 func (s *server) newActivities() *activities.Activities {
 	store := s.records.store
 	out := activities.New(activities.Config{

@@ -21,8 +21,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// serverID returns a random id that is kept in the data directory, and in no backup of it: it distinguishes hosts of the same name,
-// and containers, which have no machine id.
+// serverID returns the random id of the data directory, and creates it if there is none. The id is in no backup. It distinguishes
+// hosts of the same name, and containers, which have no machine id.
 func serverID(dataDir string) (string, error) {
 	file := filepath.Join(dataDir, "server-id")
 	text, err := os.ReadFile(file)
@@ -33,10 +33,10 @@ func serverID(dataDir string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// workerPrefix begins the identities of all workers of this data directory.
+// workerPrefix returns the beginning of the identities of all workers of this data directory.
 func (t *temporal) workerPrefix() string { return fmt.Sprintf("ingot serve %s ", t.serverID) }
 
-// newWorkerIdentity returns a name that no worker had before. Temporal shows it to operators.
+// newWorkerIdentity returns an identity that no worker had before. Temporal shows it to operators.
 func (t *temporal) newWorkerIdentity() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -46,13 +46,13 @@ func (t *temporal) newWorkerIdentity() string {
 		since, time.Now().UTC().Format(startFormat), os.Getpid(), rand.Text()[:8])
 }
 
-// A worker's name has since and, in startFormat, the time of its start.
+// A worker's identity contains the text since, followed by the worker's start time in startFormat.
 const (
 	since       = " since "
 	startFormat = "2006-01-02T15:04:05.000Z"
 )
 
-// startedLater reports whether a worker has started after another one, by their identities.
+// startedLater reports whether the worker identity has started after the worker other.
 func startedLater(identity, other string) bool {
 	_, mine, _ := strings.Cut(identity, since)
 	_, theirs, _ := strings.Cut(other, since)
@@ -60,19 +60,20 @@ func startedLater(identity, other string) bool {
 }
 
 const (
-	// pollInterval is longer than a worker waits for a task before it asks again (60 s). Temporal notes the beginning of each wait,
-	// and some versions note its end after the connection broke, up to 60 s after the death of a worker. So a worker lives if it
-	// is noted more than pollInterval after it was seen first.
+	// pollInterval is longer than one poll of a worker (60 s). Temporal records the time at which each poll begins; after a
+	// connection breaks, some versions also record its end, up to 60 s after the death of the worker. A worker is therefore alive
+	// if Temporal records a poll more than pollInterval after this server has seen the worker first.
 	pollInterval = 75 * time.Second
-	// endInterval without a note means that a worker has ended and has nothing under way: a minute to its next note, then lease, a
-	// last check (a pause and a time-out), stopTime, and 5 s to spare.
+	// endInterval without a recorded poll proves that a worker has ended and runs no activity. It is the sum of: a minute until its
+	// next poll, lease, the last check (a pause and a time-out), stopTime, and 5 s to spare.
 	endInterval = time.Minute + lease + 2*checkInterval + stopTime + 5*time.Second
-	// stopTime is how long activities may go on while workers stop: a request to Temporal (10 s), then workerStopTimeout.
+	// stopTime is how long activities may continue while workers stop: a request to Temporal (10 s), then workerStopTimeout.
 	stopTime = 15 * time.Second
 )
 
-// requireAlone waits until it is certain that no other server works on the namespace, or returns an error that names it. It does
-// not wait for workers of this data directory: their process has ended. On a copy of this host that is not so; staysAlone finds them.
+// requireAlone returns nil once no other server can be working in the namespace, or a *secondServer that names the other server.
+// It ignores workers of this data directory, because their process has ended. On a copy of this host it has not: staysAlone
+// finds such workers.
 func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 	all, err := polling(ctx, c)
 	if err != nil {
@@ -89,19 +90,19 @@ func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 		t.log.Info("runs are not worked on yet", "reason", err)
 		t.set(nil, err)
 	}
-	// The operator has time to stop the other server after the start of this one.
+	// endInterval gives the operator time to stop the other server.
 	return t.awaitEnd(ctx, c, others, func(string) time.Duration { return endInterval })
 }
 
-// awaitEnd returns nil when no worker that others selects has been noted for endInterval: all of them have ended. It returns a
-// *secondServer if one is noted more than patience, at least pollInterval, after it was seen first. Times of workers are by the
-// clock of the cluster, which may differ from the clock of this host.
+// awaitEnd returns nil when Temporal has recorded no poll of the workers that others selects for endInterval: all of them have
+// ended. It returns a *secondServer if a poll of a worker is recorded more than patience(worker), at least pollInterval, after the
+// worker was seen first. Recorded times are by the clock of the cluster, which may differ from this host's.
 func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(worker string) bool,
 	patience func(worker string) time.Duration,
 ) error {
 	var (
-		watched  time.Duration // without the times of requests that failed, which show nothing
-		noted    time.Duration // the last new note of any worker, in watched
+		watched  time.Duration // time in which requests were answered; failed requests prove nothing
+		noted    time.Duration // value of watched when a new poll of any worker was last found
 		seen     = map[string]time.Duration{}
 		last     *taskqueuepb.PollerInfo
 		answered = time.Now()
@@ -139,13 +140,13 @@ func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(wo
 	}
 }
 
-// staysAlone looks for another server for as long as this one works: it may have started at the same time, while the cluster knew
-// no worker (Temporal keeps them in memory), or on a copy of this host. One of the two gives up. staysAlone returns an error if that
-// is this server, and nil when ctx ends.
+// staysAlone looks for another server as long as this one works. The other one may run on a copy of this host, or may have started
+// at the same time, when the cluster did not know any worker (Temporal keeps workers in memory). One of the two servers gives
+// up: staysAlone returns an error if it is this one, and nil when ctx ends.
 func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
 	others := func(worker string) bool { return worker != identity }
-	// A server that found the other one at its start gives up after 75 s, and its last note is before the end of the other one's
-	// patience, so one of them stays. If neither found the other one, the later one gives up.
+	// A server that found the other one at its start gives up after 75 s. Its last poll is then before the other server's patience
+	// ends, so the other server stays. If neither found the other at its start, the one that started later gives up.
 	patience := func(worker string) time.Duration {
 		if t.earlier[worker] {
 			return pollInterval
@@ -171,7 +172,7 @@ func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity str
 	}
 }
 
-// secondServer is inventory.ErrSecondServer, with the worker of the other server.
+// secondServer is an inventory.ErrSecondServer with the identity of the other server's worker.
 type secondServer struct{ worker, namespace, address string }
 
 func (e *secondServer) Error() string {
@@ -183,10 +184,10 @@ func (*secondServer) Unwrap() []error {
 	return []error{inventory.ErrSecondServer, inventory.ErrConflict}
 }
 
-// polling returns the workers that have asked for workflow tasks in the last minutes.
+// polling returns the workers that have polled for workflow tasks in the last minutes.
 func polling(ctx context.Context, c client.Client) ([]*taskqueuepb.PollerInfo, error) {
-	// The older form of the request, without a cache. It sees the workers of one partition of the queue, and a worker of Ingot
-	// asks at all of them.
+	// DescribeTaskQueue is the older request: unlike the enhanced one, it bypasses a cache. It returns the workers of one partition of the
+	// queue; that suffices, because each worker of Ingot polls all partitions.
 	d, err := c.DescribeTaskQueue(ctx, workflows.TaskQueue, enumspb.TASK_QUEUE_TYPE_WORKFLOW)
 	if err != nil {
 		return nil, fmt.Errorf("asking Temporal for other workers: %w", err)
@@ -194,7 +195,7 @@ func polling(ctx context.Context, c client.Client) ([]*taskqueuepb.PollerInfo, e
 	return d.GetPollers(), nil
 }
 
-// latest returns the worker that has asked last, of those that which selects; nil if it selects none.
+// latest returns the worker with the most recent poll among the workers that which selects, or nil if it selects none.
 func latest(all []*taskqueuepb.PollerInfo, which func(identity string) bool) (last *taskqueuepb.PollerInfo) {
 	for _, p := range all {
 		if which(p.GetIdentity()) && (last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {

@@ -18,12 +18,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// newEngine makes what connects machines' events, workflows and the inventory.
+// newEngine returns the engine that connects the machines' events, the workflows and the inventory.
 func (s *server) newEngine() *engine.Engine {
 	store := s.records.store
 	parallel := 0
 	if s.cfg.Temporal.Address != "" {
-		parallel = 16 // a cluster takes more at once, and each signal takes longer
+		parallel = 16 // a cluster handles more signals at once, and each takes longer
 	}
 	return engine.New(engine.Config{
 		Stores: engine.Stores{
@@ -37,7 +37,7 @@ func (s *server) newEngine() *engine.Engine {
 	})
 }
 
-// newAgentAPI makes the handler of the agents' requests.
+// newAgentAPI returns the handler of the agents' requests.
 func (s *server) newAgentAPI() http.Handler {
 	store := s.records.store
 	return agentapi.New(agentapi.Config{
@@ -51,7 +51,7 @@ func (s *server) newAgentAPI() http.Handler {
 	})
 }
 
-// newAPI makes the interface for operators.
+// newAPI returns the API for operators.
 func (s *server) newAPI() (*api.API, error) {
 	store := s.records.store
 	if _, err := catalog.Read(s.cfg.Images.Catalog); err != nil {

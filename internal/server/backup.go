@@ -24,11 +24,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// backupDir is where a backup is put together, below the data directory. There is
-// one at a time; what a crash leaves is removed at the next start.
+// backupDir is the directory, below the data directory, in which a backup is assembled. There is one backup at a time. Run removes
+// the directory of an interrupted one at the next start.
 const backupDir = "backup.tmp"
 
-// finishedBackup is an archive that is ready to be sent. Close removes its parts.
+// finishedBackup is an archive that is ready to be sent. Close removes its files.
 type finishedBackup struct {
 	*backup.Draft
 	remove func() error
@@ -40,17 +40,17 @@ func (b *finishedBackup) Close() error { return b.remove() }
 // backups makes backups, one at a time.
 type backups struct {
 	cfg        config.Config
-	configFile string // "": none
-	version    string // of this program
+	configFile string // "" = none
+	version    string // version of this program
 	log        *slog.Logger
 	store      *sqlite.Store
 	secrets    *secrets
-	child      *temporalchild.Supervisor // nil: a cluster by address
+	child      *temporalchild.Supervisor // nil = Temporal is an external cluster
 	busy       sync.Mutex
 }
 
-// create copies a server while it goes on working. The inventory is copied last, so
-// it is never older than Temporal's copy.
+// create makes a backup while the server continues to work. The inventory is copied after Temporal's database, so that it is
+// never older.
 func (b *backups) create(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
 	if !b.busy.TryLock() {
 		return nil, fmt.Errorf("another backup is being made: %w", inventory.ErrConflict)
@@ -77,13 +77,13 @@ func (b *backups) create(ctx context.Context, q api.BackupRequest) (_ api.Archiv
 	id := time.Now().UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:8])
 	d := backup.NewDraft(id, b.version)
 	if d.Host, err = os.Hostname(); err != nil {
-		d.Host = "" // it only informs the operator
+		d.Host = "" // d.Host is only shown to the operator
 	}
 	if err := b.addTemporal(ctx, d, dir); err != nil {
 		return nil, err
 	}
 
-	// The keys and the secrets that they seal belong together.
+	// A backup must hold the keys with which its secrets are sealed: prevent a rotation between the two copies.
 	b.secrets.rotating.Lock()
 	defer b.secrets.rotating.Unlock()
 	if err := b.addInventory(ctx, d, dir); err != nil {
@@ -143,7 +143,7 @@ func (b *backups) addKeys(ctx context.Context, d *backup.Draft, passphrase inven
 		text, err := durablefile.ReadPrivate(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && path != b.cfg.KeyFile:
-			continue // not every site has one
+			continue // not every site has this file
 		case err != nil:
 			return incomplete(err)
 		}
@@ -153,8 +153,7 @@ func (b *backups) addKeys(ctx context.Context, d *backup.Draft, passphrase inven
 	return d.AddKeys(passphrase, files, to)
 }
 
-// addConfig adds the configuration, if there is one: the operator needs it to
-// set up the next host.
+// addConfig adds the configuration file, if there is one, for the operator who sets up the next host.
 func (b *backups) addConfig(d *backup.Draft, to string) error {
 	if b.configFile == "" {
 		return nil
@@ -181,10 +180,10 @@ func (b *backups) addConfig(d *backup.Draft, to string) error {
 	return d.Add(backup.ConfigName, to)
 }
 
-// withoutCredentials cuts the addresses that may hold a credential, as withoutCredential does.
+// withoutCredentials removes credentials from the addresses of c in text; see withoutCredential.
 func withoutCredentials(text string, c config.Config) (_ string, ok bool) {
 	addresses := []string{c.Notify.URL, c.Tracing.Endpoint}
-	// The shorter one may be the beginning of the longer one.
+	// The shorter address may be the beginning of the longer one.
 	slices.SortFunc(addresses, func(a, b string) int { return len(b) - len(a) })
 	if addresses[0] == addresses[1] {
 		addresses = addresses[:1]
@@ -197,9 +196,8 @@ func withoutCredentials(text string, c config.Config) (_ string, ok bool) {
 	return text, true
 }
 
-// withoutCredential cuts an address down to its host wherever it occurs in text:
-// anyone who knows the rest may post there. It is false when the address has more
-// than a host and is not found.
+// withoutCredential cuts address down to its scheme and host wherever it occurs in text, because the rest may be a credential. It
+// returns false if address has more than scheme and host but does not occur in text.
 func withoutCredential(text, address string) (string, bool) {
 	u, err := url.Parse(address)
 	if err != nil {

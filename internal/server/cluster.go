@@ -28,7 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// ClusterOptions returns how a client reaches temporal.address.
+// ClusterOptions returns the options of a client for the cluster at temporal.address.
 func ClusterOptions(c config.Temporal) (client.Options, error) {
 	o := client.Options{HostPort: c.Address, Namespace: c.Namespace}
 	var err error
@@ -46,13 +46,13 @@ func ClusterOptions(c config.Temporal) (client.Options, error) {
 	if codec != nil {
 		o.DataConverter = converter.NewCodecDataConverter(converter.GetDefaultDataConverter(), codec)
 		o.FailureConverter = sdktemporal.NewDefaultFailureConverter(sdktemporal.DefaultFailureConverterOptions{
-			DataConverter: o.DataConverter, EncodeCommonAttributes: true, // messages and stack traces
+			DataConverter: o.DataConverter, EncodeCommonAttributes: true, // encrypt messages and stack traces, too
 		})
 	}
 	return o, err
 }
 
-// payloadCodec returns what encrypts the payloads in temporal.address; nil = they stay plain.
+// payloadCodec returns the codec that encrypts payloads in the cluster at temporal.address, or nil if they are not encrypted.
 func payloadCodec(c config.Temporal) (*payloadcodec.Codec, error) {
 	if c.EncryptionKeyFile == "" {
 		return nil, nil
@@ -64,7 +64,7 @@ func payloadCodec(c config.Temporal) (*payloadcodec.Codec, error) {
 	return codec, nil
 }
 
-// codecHandler answers Temporal's UI and command, which cannot decrypt themselves; nil: there is nothing to decrypt.
+// codecHandler returns the codec server for Temporal's UI and command, or nil if payloads are not encrypted.
 func (t *temporal) codecHandler() http.Handler {
 	if t.codec == nil {
 		return nil
@@ -72,7 +72,7 @@ func (t *temporal) codecHandler() http.Handler {
 	return converter.NewPayloadCodecHTTPHandler(t.codec)
 }
 
-// readAPIKey reads the file for every request, so that a key can be replaced while the server runs.
+// readAPIKey returns the API key in file. It is called for each request, so that the key can be replaced while the server runs.
 func readAPIKey(file string) (string, error) {
 	b, err := durablefile.ReadPrivate(file)
 	if err != nil {
@@ -85,7 +85,7 @@ func readAPIKey(file string) (string, error) {
 	return key, nil
 }
 
-// clusterTLS returns nil for a connection without TLS, which is for loopback only.
+// clusterTLS returns the TLS configuration for the cluster, or nil for a plain connection, which it allows on loopback only.
 func clusterTLS(c config.Temporal) (*tls.Config, error) {
 	if c.TLSCert == "" && c.TLSCA == "" && c.TLSServerName == "" {
 		switch {
@@ -109,7 +109,7 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 		if _, err := clientCertificate(c); err != nil {
 			return nil, err
 		}
-		// It is read for each connection, so that the files can be replaced while the server runs.
+		// The files are read for each connection, so that they can be replaced while the server runs.
 		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return clientCertificate(c) }
 	}
 	if c.TLSCA != "" {
@@ -122,7 +122,7 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 	return out, nil
 }
 
-// clientCertificate reads temporal.tls_cert and tls_key.
+// clientCertificate returns the key pair in temporal.tls_cert and temporal.tls_key.
 func clientCertificate(c config.Temporal) (*tls.Certificate, error) {
 	pair, err := identity.LoadKeyPair(c.TLSCert, c.TLSKey)
 	if err != nil {
@@ -131,7 +131,7 @@ func clientCertificate(c config.Temporal) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// searchAttributes are what every run's executions are found by. All are of type Keyword.
+// searchAttributes are the search attributes of all workflow executions. All have the type Keyword.
 var searchAttributes = []string{workflows.AttrMachine, workflows.AttrTemplate, workflows.AttrPhase, workflows.AttrCluster}
 
 // States of a SetupStep.
@@ -141,18 +141,18 @@ const (
 	SetupMissing = "missing"
 )
 
-// A SetupStep is something that Ingot needs in a Temporal cluster.
+// A SetupStep is one item that Ingot needs in an external Temporal cluster, and the item's state.
 type SetupStep struct {
 	What  string `json:"what"`
-	State string `json:"state"` // there, made, missing
-	// Why it is missing, and the command by which an administrator of the cluster makes it.
+	State string `json:"state"` // SetupThere, SetupMade or SetupMissing
+	// Why it is missing, and the command with which an administrator of the cluster creates it.
 	Why    string `json:"why,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
-	hidden bool   // this client may not look whether it is there
+	hidden bool   // this client is not allowed to see whether it exists
 }
 
-// SetUpCluster makes what Ingot needs in the cluster of temporal.address, or, if check is set, only looks. What is there
-// already stays as it is; the retention is set. Something missing is no error.
+// SetUpCluster creates in the cluster at temporal.address what Ingot needs and sets the retention; it changes nothing else. If check
+// is set, it changes nothing at all. A missing item is a step with SetupMissing, not an error.
 func SetUpCluster(ctx context.Context, c config.Temporal, check bool) ([]SetupStep, error) {
 	if c.Address == "" {
 		return nil, fmt.Errorf("temporal.address is not set: the embedded server sets itself up: %w", inventory.ErrInvalid)
@@ -194,7 +194,7 @@ type setup struct {
 	check  bool
 }
 
-// retentionText is a retention as Temporal's own command reads it, for example 720h.
+// retentionText returns d in the form that the temporal command reads, for example 720h.
 func retentionText(d time.Duration) string {
 	if d%time.Hour == 0 {
 		return fmt.Sprintf("%dh", d/time.Hour)
@@ -233,8 +233,7 @@ func (s setup) namespace(ctx context.Context) (SetupStep, error) {
 	return step, nil
 }
 
-// namespacePatience is how long Temporal's services may take until they know a new namespace: they read
-// the list every 2 to 10 s.
+// namespacePatience is how long Temporal's services may need to see a new namespace: they read the list every 2 to 10 s.
 const namespacePatience = 30 * time.Second
 
 func (s setup) retention(ctx context.Context) (SetupStep, error) {
@@ -267,7 +266,7 @@ func (s setup) retention(ctx context.Context) (SetupStep, error) {
 	return step, nil
 }
 
-// attribute returns the step of a search attribute, marked as there, and the command that makes it.
+// attribute returns the step of a search attribute with the state SetupThere, and the command that creates the attribute.
 func (s setup) attribute(name string) (step SetupStep, remedy string) {
 	return SetupStep{What: "search attribute " + name + " (Keyword)", State: SetupThere},
 		fmt.Sprintf("temporal operator search-attribute create --namespace %s --name %s --type Keyword", s.config.Namespace, name)
@@ -332,13 +331,13 @@ func missing(s SetupStep, why, remedy string) SetupStep {
 	return s
 }
 
-// refused reports whether the cluster does not allow a request to this client.
+// refused reports whether err means that this client lacks the permission for a request.
 func refused(err error) bool {
 	var denied *serviceerror.PermissionDenied
 	return errors.As(err, &denied)
 }
 
-// requireSetUp refuses a cluster in which something is missing that this client can see.
+// requireSetUp returns an error if a search attribute is missing in the cluster. It ignores attributes that this client may not list.
 func (t *temporal) requireSetUp(ctx context.Context, c client.Client) error {
 	steps, err := setup{Client: c, config: t.cfg.Temporal, check: true}.attributes(ctx)
 	if err != nil {

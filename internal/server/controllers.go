@@ -19,11 +19,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// controllers are the BMCs of the machines, with the passwords and keys in the inventory.
+// controllers operate the BMCs of the machines, with the passwords and keys in the inventory.
 type controllers struct {
 	driver    *bmc.Driver
 	store     *sqlite.Store
-	forgotten sync.Map // when an operator had the key of a BMC forgotten, by its address
+	forgotten sync.Map // BMC address → time.Time at which an operator had its key forgotten
 }
 
 func (s *server) newControllers() (*controllers, error) {
@@ -53,7 +53,7 @@ func (s *server) newControllers() (*controllers, error) {
 	return &controllers{driver: driver, store: s.records.store}, nil
 }
 
-// observeBMC counts an operation on a BMC, and makes its span.
+// observeBMC counts an operation on a BMC and records its span.
 func (s *server) observeBMC(ctx context.Context, o bmc.Operation) {
 	s.metrics.ObserveBMC(o)
 	if s.tracing != nil {
@@ -61,8 +61,8 @@ func (s *server) observeBMC(ctx context.Context, o bmc.Operation) {
 	}
 }
 
-// check logs in to the BMC of a machine and reads its state. retry: also with credentials that rest because the BMC
-// has refused them.
+// check logs in to the BMC of a machine and reads its state. With retry, it also tries credentials that are not used at the moment
+// because the BMC has refused them.
 func (c *controllers) check(ctx context.Context, m inventory.Machine, retry bool) (inventory.BMCReport, error) {
 	if m.BMC.Manual() {
 		return inventory.BMCReport{}, fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
@@ -84,18 +84,18 @@ func (c *controllers) check(ctx context.Context, m inventory.Machine, retry bool
 	return inventory.BMCReport{Power: power}, err
 }
 
-// rotation changes passwords of BMCs, and knows which one is in force.
+// rotation returns the Rotation, which changes passwords of BMCs and determines the current password.
 func (c *controllers) rotation() *activities.Rotation {
 	return &activities.Rotation{Store: c.store.BMCPasswords, BMC: c.driver}
 }
 
-// passwords are those that BMCs accept, where a rotation is unfinished, too.
+// passwords returns the passwords that BMCs accept, also during an unfinished rotation.
 type passwords struct {
 	machines sqlite.Machines
 	rotation *activities.Rotation
 }
 
-// BMCPassword is as in activities.Passwords.
+// BMCPassword implements activities.Passwords.
 func (m passwords) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
 	machine, err := m.machines.Machine(ctx, name)
 	if err != nil {
@@ -104,8 +104,8 @@ func (m passwords) BMCPassword(ctx context.Context, name string) (inventory.Secr
 	return m.rotation.Password(ctx, machine)
 }
 
-// forgetKey forgets the key of the BMC at address. A medium that could not be ejected because of that key
-// is tried again at once.
+// forgetKey deletes the stored key of the BMC at address. If that key has prevented the ejection of a medium, the ejection is
+// retried at once.
 func (c *controllers) forgetKey(ctx context.Context, address string) error {
 	err := c.store.BMCKeys.ForgetBMCKey(ctx, address)
 	if err == nil {
@@ -120,7 +120,7 @@ const (
 	maxNotes   = 10
 )
 
-// checkAll asks all BMCs, and returns which of them do not answer.
+// checkAll checks all BMCs, and returns one note for each that fails, at most maxNotes and their number.
 func (c *controllers) checkAll(ctx context.Context) ([]string, error) {
 	ms, err := c.store.Machines.Machines(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// newcomers are machines that are not in the inventory and report themselves.
+// newcomers handles the reports of machines that are not in the inventory.
 type newcomers struct {
 	cfg     config.Netboot
 	netboot netboot
@@ -22,7 +22,7 @@ type newcomers struct {
 	log     *slog.Logger
 }
 
-// discovery receives the reports of unknown machines, if they are discovered.
+// discovery returns the functions that receive reports of unknown machines, or the zero Discovery if discovery is off.
 func (n newcomers) discovery() agentapi.Discovery {
 	if !n.cfg.Discovery.On() {
 		return agentapi.Discovery{}
@@ -41,8 +41,8 @@ func (n newcomers) discovery() agentapi.Discovery {
 	}
 }
 
-// acceptByRule adds a discovered machine to the inventory if a rule of the configuration matches,
-// and returns its name, or "". A machine that a rule cannot add waits for an operator.
+// acceptByRule adds a discovered machine to the inventory if a rule of the configuration matches it, and returns the machine's
+// name. It returns "" if no rule matches, or if the matching rule fails: the machine then waits for an operator.
 func (n newcomers) acceptByRule(ctx context.Context, mac string, facts action.Facts) string {
 	for i, r := range n.cfg.Discovery.Accept {
 		if !r.Matches(mac, facts) {
@@ -60,10 +60,10 @@ func (n newcomers) acceptByRule(ctx context.Context, mac string, facts action.Fa
 	return ""
 }
 
-// applyRule stores the machine that a rule makes of a discovered one, with the first free address.
+// applyRule adds the machine that r makes of a discovered one, with the first free address of r, and returns its name.
 func (n newcomers) applyRule(ctx context.Context, r inventory.AcceptRule, mac string, facts action.Facts) (name string, err error) {
 	network := NetworkOf(n.cfg)
-	var address netip.Addr // none where another DHCP server gives it
+	var address netip.Addr // zero if another DHCP server assigns it
 	if r.Addresses != (inventory.Range{}) {
 		address, err = r.Addresses.FirstFree(func(a netip.Addr) (bool, error) {
 			_, _, err := n.store.Machines.MachineByAddress(ctx, a)

@@ -13,13 +13,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// images opens the files that the image server serves.
+// images opens the image files that machines download.
 type images struct {
 	catalogue activities.Images
 	files     *imagefile.Files
 }
 
-// OpenImage opens the file with that digest, or the image's current file if it is "".
+// OpenImage opens the file of the image with the digest sha256, or the image's current file if sha256 is "".
 func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error) {
 	if sha256 != "" {
 		f, err := i.files.OpenDigest(ctx, name, sha256, i.catalogue.Images)
@@ -37,7 +37,7 @@ func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeek
 	return f, img, err
 }
 
-// stored requires that the file of a planned image is there, and unchanged.
+// stored returns nil if the file of a planned image exists and has its digest.
 func (i images) stored(ctx context.Context, p inventory.PlannedImage) error {
 	f, err := i.files.OpenDigest(ctx, p.Name, p.SHA256, i.catalogue.Images)
 	if err != nil {
@@ -46,8 +46,7 @@ func (i images) stored(ctx context.Context, p inventory.PlannedImage) error {
 	return f.Close()
 }
 
-// adoptImages gives the files of images that an earlier version stored the
-// names that they have now: their digests.
+// adoptImages renames image files that an earlier version has stored to their digests, which are their names now.
 func adoptImages(ctx context.Context, store imageFiles, dir string) error {
 	all, err := store.Images(ctx)
 	if err != nil {
@@ -63,13 +62,13 @@ func adoptImages(ctx context.Context, store imageFiles, dir string) error {
 		if i.File == "" || i.File == i.SHA256 || i.SHA256 == "" {
 			continue
 		}
-		// A crash after this leaves the file under its new name, where the next start finds it.
+		// After a crash at this point, the next start finds the file under its new name.
 		err := root.Rename(i.File, i.SHA256)
 		if errors.Is(err, fs.ErrNotExist) {
 			_, err = root.Stat(i.SHA256)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // its file is gone: ingot doctor says so
+			continue // the file is missing; ingot doctor reports it
 		}
 		if err == nil {
 			err = store.SetImageFile(ctx, i.Name, i.SHA256)
@@ -82,7 +81,7 @@ func adoptImages(ctx context.Context, store imageFiles, dir string) error {
 	return nil
 }
 
-// imageFiles is what adoptImages needs of the store.
+// imageFiles is the part of the store that adoptImages needs.
 type imageFiles interface {
 	Images(ctx context.Context) ([]inventory.Image, error)
 	SetImageFile(ctx context.Context, name, file string) error

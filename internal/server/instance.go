@@ -10,13 +10,13 @@ import (
 
 // The server is the [siterole.Instance] of its host.
 
-// Store is the inventory.
+// Store returns the part of the inventory that a hand-over needs.
 func (s *server) Store() siterole.Store {
 	store := s.records.store
 	return movedStore{store.HandOvers, store.Images, store.Keys}
 }
 
-// Metadata answers machines; nil when no interface is configured.
+// Metadata returns the handler of the metadata server, or nil if netboot is off.
 func (s *server) Metadata() http.Handler {
 	if !s.netboot.on() {
 		return nil
@@ -24,18 +24,18 @@ func (s *server) Metadata() http.Handler {
 	return s.netboot.metadata.Handler()
 }
 
-// OpenRuns are the runs of machines that have not ended.
+// OpenRuns returns the names of machines with an open run, for operators; the last entry may be the number of further ones.
 func (s *server) OpenRuns(ctx context.Context) ([]string, error) { return s.do.OpenRuns(ctx) }
 
-// BusyActivities are the activities under way.
+// BusyActivities returns the types of the running activities that have side effects, sorted.
 func (s *server) BusyActivities() []string { return s.temporal.underWay.Effects() }
 
-// RotateKeys replaces the keys of the inventory's secrets.
+// RotateKeys replaces the keys of the inventory's secrets, and returns how many secrets it has sealed again.
 func (s *server) RotateKeys(ctx context.Context) (int, error) {
 	return s.secrets.rotate(ctx, s.records.store.Keys)
 }
 
-// CopyDatabases adds both databases to an archive; see [siterole.Instance].
+// CopyDatabases adds copies of both databases to d; see [siterole.Instance].
 func (s *server) CopyDatabases(ctx context.Context, d *backup.Draft, dir string) (ended func() error, err error) {
 	err = s.backups.addTemporal(ctx, d, dir)
 	done := make(chan error, 1)

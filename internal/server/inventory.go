@@ -19,14 +19,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// checkAtStart is the size, bytes, up to which the whole inventory is read before
-// anything is served. A larger one is checked while the server works.
+// checkAtStart is the size in bytes up to which the whole inventory is checked before the server answers anything. A
+// larger inventory is checked while the server works.
 const checkAtStart = 128 << 20
 
-// InventoryFile is the database of the inventory.
+// InventoryFile returns the path of the inventory's database.
 func InventoryFile(cfg config.Config) string { return backup.InventoryFile(cfg) }
 
-// adviseRestore adds to err the remedy for an inventory that only a backup can replace.
+// adviseRestore adds to err the advice to restore a backup.
 func adviseRestore(cfg config.Config, err error) error {
 	return human.Advise(err, "move "+cfg.DataDir+" away, then: ingot restore FILE (images may stay; docs/backup.md)")
 }
@@ -34,9 +34,9 @@ func adviseRestore(cfg config.Config, err error) error {
 // inventoryCheck is the result of the last check of the whole inventory.
 type inventoryCheck struct {
 	mu   sync.Mutex
-	at   time.Time // zero: it is under way
+	at   time.Time // zero = not finished yet
 	err  error
-	size int64
+	size int64 // size of the inventory at the start in bytes
 }
 
 func (c *inventoryCheck) set(err error) {
@@ -55,14 +55,14 @@ func (c *inventoryCheck) status() api.InventoryStatus {
 	return st
 }
 
-// checkLimit bounds a check while a server works. The check reads one state of the
-// database, and everything written during it stays in the write-ahead log.
+// checkLimit limits a check while the server works: the check holds a read transaction, during which the write-ahead log
+// only grows.
 const checkLimit = 5 * time.Minute
 
-// ErrUnchecked is the error of a check that did not end in time.
+// ErrUnchecked is the error of a check that has exceeded its time limit.
 var ErrUnchecked = errors.New("the inventory was not checked to its end; a backup checks a copy of it: ingot backup")
 
-// checkWithin is sqlite.Check with a time limit, then ErrUnchecked.
+// checkWithin runs sqlite.Check, and returns ErrUnchecked if the check exceeds limit.
 func checkWithin(ctx context.Context, limit time.Duration, file string) error {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -73,13 +73,12 @@ func checkWithin(ctx context.Context, limit time.Duration, file string) error {
 	return err
 }
 
-// CheckInventory reads the whole inventory, whether or not a server has it open,
-// for at most five minutes: ErrUnchecked after that.
+// CheckInventory reads the whole inventory, which a server may have open. It returns ErrUnchecked after checkLimit.
 func CheckInventory(ctx context.Context, cfg config.Config) error {
 	return checkWithin(ctx, checkLimit, InventoryFile(cfg))
 }
 
-// checkFile refuses a damaged inventory before it is opened, unless it is large.
+// checkFile returns an error if the inventory is damaged. It leaves one that is larger than checkAtStart to checkLarge.
 func (r *records) checkFile(ctx context.Context) error {
 	file := InventoryFile(r.cfg)
 	st, err := os.Stat(file)
@@ -98,8 +97,8 @@ func (r *records) checkFile(ctx context.Context) error {
 	return err
 }
 
-// checkLarge checks an inventory that checkFile has left out. The server goes on after
-// damage: what can be read is served, and the status shows the error.
+// checkLarge checks an inventory that is larger than checkAtStart. The server continues even if it is damaged, and shows
+// the error in its status.
 func (r *records) checkLarge(ctx context.Context) error {
 	if r.checked.size <= checkAtStart {
 		return nil
@@ -120,8 +119,8 @@ func (r *records) checkLarge(ctx context.Context) error {
 	return nil
 }
 
-// refuseLost refuses an inventory without runs next to a Temporal that has some: it has
-// replaced a lost one, whose machines it does not know.
+// refuseLost returns an error if the inventory has never had a run, but the embedded Temporal has runs: such an inventory has
+// replaced a lost one, and does not know the machines.
 func (r *records) refuseLost(ctx context.Context) error {
 	fresh, err := r.store.NeverRan(ctx)
 	if err != nil || !fresh || r.cfg.Temporal.Address != "" {

@@ -17,12 +17,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// secrets are the keys, the admin token and the certificate for agents.
+// secrets are the keys, the admin token and the certificate of the agent API.
 type secrets struct {
 	keyFile  string
-	ring     *keyring.Ring // nil: the key file is missing
-	rotating sync.Mutex    // held while keys are replaced
-	claim    []byte        // claims of machines are derived from it
+	ring     *keyring.Ring // nil = the key file is missing
+	rotating sync.Mutex    // held while keys are replaced, and while a backup copies them
+	claim    []byte        // key from which the claims of machines are derived
 	token    string
 	agentTLS tls.Certificate
 }
@@ -33,10 +33,9 @@ func loadSecrets(cfg config.Config) (_ *secrets, err error) {
 		return nil, err
 	}
 	if out.claim = out.ring.Key(keyring.Claim); out.claim == nil {
-		// Without the key file nothing can be armed, so no claim derived from this
-		// key leaves the server.
+		// Without the key file no machine can be armed. No claim that is derived from this random key leaves the server.
 		out.claim = make([]byte, 32)
-		_, _ = rand.Read(out.claim) // never returns an error: it ends the program instead
+		_, _ = rand.Read(out.claim) // never returns an error: it crashes the program instead
 	}
 
 	if out.token, err = readAdminToken(cfg); err != nil {
@@ -58,8 +57,7 @@ func readAdminToken(cfg config.Config) (string, error) {
 	return token, nil
 }
 
-// rotate replaces the keys of the secrets in sealed and seals the secrets again; it
-// returns how many.
+// rotate replaces the keys, seals the secrets in sealed with the new ones, and returns how many secrets it has sealed.
 func (s *secrets) rotate(ctx context.Context, sealed sqlite.Keys) (int, error) {
 	s.rotating.Lock()
 	defer s.rotating.Unlock()
@@ -69,12 +67,11 @@ func (s *secrets) rotate(ctx context.Context, sealed sqlite.Keys) (int, error) {
 	if err := s.ring.Rotate(s.keyFile); err != nil {
 		return 0, err
 	}
-	// Once begun, it is finished even if the caller goes away.
+	// Once begun, the rotation is finished even if the caller's ctx ends.
 	return s.finishRotation(context.WithoutCancel(ctx), sealed)
 }
 
-// finishRotation seals with the new keys what the old ones had sealed, and only then
-// drops the old ones.
+// finishRotation seals all secrets with the new keys, and only then deletes the old keys. It returns the number of secrets.
 func (s *secrets) finishRotation(ctx context.Context, sealed sqlite.Keys) (int, error) {
 	n, err := sealed.Reseal(ctx)
 	if err != nil {
@@ -83,8 +80,8 @@ func (s *secrets) finishRotation(ctx context.Context, sealed sqlite.Keys) (int, 
 	return n, s.ring.Retire(s.keyFile)
 }
 
-// resumeRotation finishes an interrupted replacement of keys. If that fails, all
-// secrets can still be opened: the key file holds the old keys and the new ones.
+// resumeRotation finishes an interrupted rotation of keys. If that fails, all secrets can still be opened, because the key
+// file holds both the old and the new keys.
 func (s *secrets) resumeRotation(ctx context.Context, sealed sqlite.Keys, log *slog.Logger) {
 	if !s.ring.Rotating() {
 		return

@@ -21,7 +21,7 @@ const (
 	LogJSON = "json" // one object on each line
 )
 
-// sdkKeys are the keys of Temporal's SDK, as the rest of the server calls the same things.
+// sdkKeys maps the log keys of Temporal's SDK to the keys that the rest of the server uses.
 var sdkKeys = map[string]string{
 	"RunID":        inventory.LogRun,
 	"WorkflowID":   "workflow",
@@ -33,10 +33,10 @@ var sdkKeys = map[string]string{
 	"TaskQueue":    "task_queue",
 	"WorkerID":     "worker",
 	"Error":        "error",
-	"err":          "error", // of the embedded server
+	"err":          "error", // key of the embedded server
 }
 
-// NewLog returns the log of ingot serve. An unknown format is inventory.ErrInvalid.
+// NewLog returns the log of ingot serve. It returns inventory.ErrInvalid for an unknown format.
 func NewLog(out io.Writer, format string, level slog.Level) (*slog.Logger, error) {
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 		if name, ok := sdkKeys[a.Key]; ok && len(groups) == 0 {
@@ -53,11 +53,11 @@ func NewLog(out io.Writer, format string, level slog.Level) (*slog.Logger, error
 	return nil, human.WithKind(fmt.Errorf("invalid --log-format %q; must be text or json", format), inventory.ErrInvalid)
 }
 
-// sdkHandler is the handler for Temporal's SDK. It leaves out what is the same in all lines of a server, and logs the error of
-// an activity that is tried again, such as the error of a BMC that does not answer, as a warning.
+// sdkHandler is the log handler for Temporal's SDK. It drops the attributes that are the same in every line of a server. If
+// Temporal will retry an activity, it logs the activity's error as a warning.
 type sdkHandler struct {
 	slog.Handler
-	// workflow is the id of a workflow that is not written yet. It is left out where the line names the machine.
+	// workflow is the WorkflowID, held back until Handle adds it. It is dropped if the line names the machine.
 	workflow slog.Attr
 }
 
@@ -67,7 +67,7 @@ func (h sdkHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 		switch a.Key {
 		case "Namespace", "TaskQueue", "WorkerID":
 			return true
-		case "Attempt": // of a workflow: the first, unless Temporal has started it again
+		case "Attempt": // Attempt of a workflow: 1, unless Temporal has restarted it
 			return a.Value.String() == "1"
 		case "WorkflowID":
 			h.workflow = a
@@ -104,7 +104,7 @@ func (h sdkHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// isTriedAgain reports whether the error of an activity that r reports may be retried by Temporal.
+// isTriedAgain reports whether Temporal may retry the activity whose error is in r.
 func isTriedAgain(r slog.Record) bool {
 	again := true
 	r.Attrs(func(a slog.Attr) bool {

@@ -18,15 +18,15 @@ import (
 
 const (
 	ejectEvery = 5 * time.Second
-	// ejectTime limits one attempt, ejectPause is the pause after a failed one, and ejectRefused that after
-	// one that the BMC refused.
+	// ejectTime limits one attempt. ejectPause is the pause after a failed attempt, ejectRefused the pause after an attempt
+	// that the BMC has refused.
 	ejectTime, ejectPause, ejectRefused = 2 * time.Minute, time.Minute, time.Hour
-	// ejectAtOnce is how many BMCs are asked at a time.
+	// ejectAtOnce is the limit for concurrent attempts.
 	ejectAtOnce = 8
 )
 
-// ejector ejects media. It works from the records that the runs wrote before they inserted anything, so
-// it does not matter how a run ended.
+// ejector ejects virtual media. It works from the record that each run writes before it inserts a medium, so it does not
+// matter how the run ended.
 type ejector struct {
 	controllers *controllers
 	store       *sqlite.Store
@@ -44,9 +44,8 @@ type ejector struct {
 // ejectAttempt is the last attempt to eject a medium.
 type ejectAttempt struct {
 	running bool
-	next    time.Time // when to try again
-	// refused is a hash of what the BMC refused; the zero value = it refused nothing. Other credentials are
-	// tried at once.
+	next    time.Time // time of the next attempt
+	// refused is the hash of the credentials that the BMC has refused; zero = none. Other credentials are tried at once.
 	refused [sha256.Size]byte
 }
 
@@ -59,8 +58,7 @@ func newEjector(s *server) *ejector {
 	return e
 }
 
-// run ejects what runs have inserted into virtual CD drives, as soon as the run has ended, until
-// ctx ends.
+// run ejects each medium that a run has inserted as soon as the run has ended. It returns when ctx ends.
 func (e *ejector) run(ctx context.Context) error {
 	tick := time.NewTicker(ejectEvery)
 	defer tick.Stop()
@@ -95,7 +93,7 @@ func (e *ejector) start(ctx context.Context) {
 	}
 }
 
-// note records the last attempt.
+// note stores the last attempt for m. The zero attempt deletes it.
 func (e *ejector) note(m inventory.Media, a ejectAttempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -107,7 +105,7 @@ func (e *ejector) note(m inventory.Media, a ejectAttempt) {
 
 // attempt tries to eject a medium, and decides when to try again.
 func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
-	next := ejectAttempt{next: e.now().Add(ejectPause)} // also after a panic
+	next := ejectAttempt{next: e.now().Add(ejectPause)} // the value after a panic, too
 	defer func() { e.note(m, next) }()
 	defer e.guard.Recover("the answer of a BMC")
 	used := e.credentials(ctx, m)
@@ -126,8 +124,8 @@ func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
 	}
 }
 
-// credentials returns a hash of what decides whether the BMC of m's machine accepts a log-in, and whether
-// its certificate is trusted.
+// credentials returns a hash of everything that determines whether the BMC of m's machine accepts a log-in and whether its
+// certificate is trusted. It is zero if they cannot be read.
 func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha256.Size]byte) {
 	machine, err := e.store.Machines.Machine(ctx, m.Machine)
 	if err != nil || machine.BMC == nil {
@@ -138,12 +136,12 @@ func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha2
 		return sum
 	}
 	b := machine.BMC
-	forgotten, _ := e.controllers.forgotten.Load(b.KeyAddress()) // nil = not since this server started
+	forgotten, _ := e.controllers.forgotten.Load(b.KeyAddress()) // nil = not forgotten since this server started
 	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t %q %v", b.KeyAddress(), b.User, b.Fingerprint, b.InsecureTLS,
 		password.Reveal(), forgotten))
 }
 
-// recordEvent records an event of the run that inserted m, once for each key.
+// recordEvent records an event of the run that inserted m, at most once for each key.
 func (e *ejector) recordEvent(ctx context.Context, m inventory.Media, key, message string) {
 	err := e.store.Events.AppendEvents(ctx, []inventory.Event{
 		{Machine: m.Machine, Run: m.Run, Kind: inventory.EventPower, Key: key, Message: message},
@@ -153,10 +151,10 @@ func (e *ejector) recordEvent(ctx context.Context, m inventory.Media, key, messa
 	}
 }
 
-// errInUse means that a run still needs the medium, or another run has the machine.
+// errInUse means that a run holds the machine and may need the medium.
 var errInUse = errors.New("the medium is in use")
 
-// requireIdle returns errInUse while a run holds the machine.
+// requireIdle returns nil if no run holds the machine of m, and otherwise errInUse.
 func (e *ejector) requireIdle(ctx context.Context, m inventory.Media) error {
 	g, err := e.store.Grants.Grant(ctx, m.Machine)
 	if err == nil && g.Run != "" {
@@ -165,12 +163,12 @@ func (e *ejector) requireIdle(ctx context.Context, m inventory.Media) error {
 	return err
 }
 
-// requireReleased returns errInUse while a run of the machine is held since a restore from a backup: the machine may
-// have moved on since.
+// requireReleased returns errInUse if a restore from a backup holds a run of the machine: since the backup, another system
+// may use the machine's drive.
 func (e *ejector) requireReleased(ctx context.Context, m inventory.Media) error {
 	last := e.restored.get()
 	if last.AwaitsCluster {
-		return errInUse // the cluster may have a run of this machine
+		return errInUse // the cluster may contain a run of this machine
 	}
 	for _, h := range last.Held {
 		if h.Machine != m.Machine {
@@ -187,8 +185,8 @@ func (e *ejector) requireReleased(ctx context.Context, m inventory.Media) error 
 	return nil
 }
 
-// eject ejects a medium unless its run still holds the machine. What another BMC, or another drive, holds
-// stays there.
+// eject ejects a medium and deletes its record, unless a run holds the machine (errInUse). A medium in a BMC that the machine no
+// longer has, or in another drive, stays inserted.
 func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 	if err := errors.Join(e.requireIdle(ctx, m), e.requireReleased(ctx, m)); err != nil {
 		return err

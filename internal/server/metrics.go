@@ -12,12 +12,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/observe/metrics"
 )
 
-// requests are counted by listener. The boot and metadata servers count their own.
+// requests counts HTTP requests by listener. The boot and metadata servers count their own.
 type requests struct {
 	operator, agent httpserve.Requests
 }
 
-// readMetrics configures where the metrics are read. Nothing is read before the first scrape.
+// readMetrics configures the sources of the metrics. They are read at each scrape.
 func (s *server) readMetrics(ctx context.Context) error {
 	store := s.records.store
 	last, err := store.Events.LastSeq(ctx)
@@ -53,7 +53,7 @@ func (s *server) readMetrics(ctx context.Context) error {
 	return nil
 }
 
-// disks returns the room of the disk of the data directory, and of the one with the images if it is another.
+// disks returns the free space of the data directory's disk, and of the images' disk if it is another one.
 func (s *server) disks() ([]metrics.Disk, error) {
 	all, err := s.api.Disks()
 	var out []metrics.Disk
@@ -67,12 +67,13 @@ func (s *server) disks() ([]metrics.Disk, error) {
 	return out, err
 }
 
-// certificates returns when the certificates that this server shows expire: by listener (operator, agent), and as "temporal" the
-// one for the Temporal cluster. One whose files cannot be used has expired in 1970, because the next connection needs it.
+// certificates returns when the certificates that this server presents expire: those of its listeners ("operator", "agent"), and
+// its client certificate for the Temporal cluster ("temporal"). If the files of the latter cannot be used, the time
+// is 1970, because the next connection will fail.
 func (s *server) certificates() map[string]time.Time {
 	out := map[string]time.Time{}
 	add := func(name string, c tls.Certificate) {
-		if leaf, err := x509.ParseCertificate(c.Certificate[0]); err == nil { // it was parsed when it was loaded
+		if leaf, err := x509.ParseCertificate(c.Certificate[0]); err == nil { // cannot fail: it was parsed when it was loaded
 			out[name] = leaf.NotAfter
 		}
 	}
@@ -92,14 +93,14 @@ func (s *server) certificates() map[string]time.Time {
 	return out
 }
 
-// intact returns the result of the check of the inventory.
+// intact returns whether the last check of the inventory has passed, and whether it is done.
 func (c *inventoryCheck) intact() (intact, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err == nil, !c.at.IsZero()
 }
 
-// metrics returns the state of the connection.
+// metrics returns the state of the connection to Temporal.
 func (t *temporal) metrics() metrics.Temporal {
 	t.mu.Lock()
 	up := t.client != nil && t.err == nil

@@ -24,14 +24,13 @@ import (
 	"github.com/ingotmetal/ingot/metadatasvc"
 )
 
-// netboot are the servers of the provisioning network. The zero netboot belongs to a
-// server without an interface.
+// netboot holds the servers of the provisioning network. The zero value is for a server without netboot.
 type netboot struct {
 	cfg      config.Netboot
 	machines sqlite.Machines
 	boot     *bootsvc.Server
 	metadata *metadatasvc.Server
-	address  netip.Addr // of this server on the provisioning network
+	address  netip.Addr // address of this server on the provisioning network
 }
 
 func (n netboot) on() bool { return n.boot != nil }
@@ -65,7 +64,7 @@ func (s *server) newMetadata(address netip.Addr) (*metadatasvc.Server, error) {
 	return metadatasvc.New(metadatasvc.Config{
 		Address: address, Addrs: joinAll(n.Bind(address), n.Metadata), Proxies: proxies,
 		Key: s.secrets.claim, Installers: store.Plans, Guard: s.host.Guard(),
-		ImageURL: func() string { return s.netboot.imageURL() }, // the boot server is made later
+		ImageURL: func() string { return s.netboot.imageURL() }, // s.netboot is set after this server is created
 		Log:      s.log.With("part", "metadata"), Now: time.Now,
 	}, metadataStore{store.Machines, store.Grants}, store.Events)
 }
@@ -108,11 +107,11 @@ func (s *server) newBoot(with netboot) (*bootsvc.Server, error) {
 	return bootsvc.New(cfg, store.Machines, journal{store.Events, store.Relays, store.Seen, store.Syslog})
 }
 
-// logLoaders records the versions of the loaders.
+// logLoaders logs the versions of the loaders in dir.
 func logLoaders(dir string, log *slog.Logger) {
 	files, err := sbat.ReadDir(dir)
 	if err != nil {
-		return // without loaders, "ingot doctor" and "ingot why" say what is missing
+		return // "ingot doctor" and "ingot why" report missing loaders
 	}
 	for _, f := range files {
 		if f.Err != nil {
@@ -123,7 +122,7 @@ func logLoaders(dir string, log *slog.Logger) {
 	}
 }
 
-// syslogAddr returns where syslog is received; "" = nowhere.
+// syslogAddr returns the address on which syslog is received, or "" if port is 0.
 func syslogAddr(host string, port int) string {
 	if port == 0 {
 		return ""
@@ -138,12 +137,12 @@ func joinAll(host string, ports []int) (out []string) {
 	return out
 }
 
-// metadataURL is the base of the metadata server's URLs.
+// metadataURL returns the base URL of the metadata server.
 func (n netboot) metadataURL() string {
 	return "http://" + config.Join(n.address.String(), n.cfg.Metadata[0])
 }
 
-// bootable says which file of the agent's system is missing, if one is.
+// bootable returns nil if the files of the agent's system exist, and otherwise an error with the missing file.
 func (n netboot) bootable() error {
 	for _, name := range []string{"vmlinuz", "initramfs"} {
 		if _, err := os.Stat(agentFile(n.cfg.AgentOS, name)); err != nil {
@@ -154,7 +153,7 @@ func (n netboot) bootable() error {
 	return nil
 }
 
-// mediaURL returns the URL of the image for virtual CD drives.
+// mediaURL returns the URL of the image for virtual CD drives, or inventory.ErrUnsupported if the image is missing.
 func (n netboot) mediaURL() (string, error) {
 	if _, err := os.Stat(filepath.Join(n.cfg.Loaders, bootsvc.MediaName)); err != nil {
 		return "", fmt.Errorf("netboot.loaders has no %s; Debian's package ipxe, from version 1.21, has it: %w: %w", bootsvc.MediaName,
@@ -163,7 +162,8 @@ func (n netboot) mediaURL() (string, error) {
 	return n.boot.Base() + "/media/" + bootsvc.MediaName, nil
 }
 
-// isBooting reports whether a machine has asked the boot servers for anything since then, or is being sent a file.
+// isBooting reports whether the machine has sent a request to the boot servers since the given time, or is downloading a
+// file. It returns true if that cannot be determined.
 func (n netboot) isBooting(ctx context.Context, machine string, since time.Time) (bool, error) {
 	if !n.on() {
 		return true, nil
@@ -175,7 +175,7 @@ func (n netboot) isBooting(ctx context.Context, machine string, since time.Time)
 	return slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return n.boot.History.HasAskedSince(i.MAC, since) }), nil
 }
 
-// unknownDropped is how many unknown machines were not recorded.
+// unknownDropped returns how many unknown machines were not recorded.
 func (n netboot) unknownDropped() int64 {
 	if !n.on() {
 		return 0
@@ -183,7 +183,7 @@ func (n netboot) unknownDropped() int64 {
 	return n.boot.Stats().SeenDropped
 }
 
-// leases are those that DHCP has given.
+// leases returns the leases of this server's DHCP.
 func (n netboot) leases() []inventory.DHCPLease {
 	if !n.on() {
 		return nil
@@ -191,7 +191,7 @@ func (n netboot) leases() []inventory.DHCPLease {
 	return n.boot.Leases()
 }
 
-// capture returns what captures a machine's packets, or nil where no machine is answered.
+// capture returns the function that captures a machine's packets, or nil if netboot is off.
 func (n netboot) capture() func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error {
 	if !n.on() {
 		return nil
@@ -201,7 +201,7 @@ func (n netboot) capture() func(ctx context.Context, w io.Writer, m inventory.Ma
 	}
 }
 
-// why explains how a machine is answered.
+// why returns the explanation of how the machine with that MAC address is answered.
 func (n netboot) why(ctx context.Context, mac string) (any, error) {
 	if !n.on() {
 		return whyOff(ctx, n.machines, mac)

@@ -9,11 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// NetworkOf returns what this host knows now of the network of the machines.
+// NetworkOf returns the machines' network as this host currently sees it.
 func NetworkOf(n config.Netboot) inventory.Network {
 	out := inventory.Network{On: n.On(), Subnets: bootsvc.Subnets(n.Interfaces)}
 	if a, err := netip.ParseAddr(n.Address); err == nil {
-		out.Own = append(out.Own, a) // in a container, the address of its host
+		out.Own = append(out.Own, a) // in a container, the address of the container's host
 	}
 	out.Own = append(out.Own, hostnet.Addresses()...)
 	out.Relays, _ = config.Prefixes(n.Relays) // checked when the configuration was read

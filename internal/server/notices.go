@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// noticeOptions make the inventory write notices when there is a receiver.
+// noticeOptions returns the options with which the inventory stores notices, or none if no receiver is configured.
 func noticeOptions(cfg config.Notify) []sqlite.Option {
 	if cfg.URL == "" {
 		return nil
@@ -19,9 +19,9 @@ func noticeOptions(cfg config.Notify) []sqlite.Option {
 	return []sqlite.Option{sqlite.WithNotices(cfg.Events...)}
 }
 
-// notices are sent to a receiver, if there is one.
+// notices are sent to the receiver of the configuration, if there is one.
 type notices struct {
-	sender *notify.Sender // nil: no receiver
+	sender *notify.Sender // nil = no receiver
 	store  sqlite.Notices
 	log    *slog.Logger
 }
@@ -39,8 +39,8 @@ func (s *server) newNotices() (out notices, err error) {
 	return out, err
 }
 
-// dropUnsent drops the notices of an earlier configuration when there is no receiver
-// now: they would wait forever. The log and the events list them.
+// dropUnsent closes all waiting notices if no receiver is configured any more: they would wait forever. The log and the events
+// still list them.
 func (n notices) dropUnsent(ctx context.Context) {
 	if n.sender != nil {
 		return
@@ -55,7 +55,7 @@ func (n notices) dropUnsent(ctx context.Context) {
 	}
 }
 
-// test returns what sends a notice for test; nil without a receiver.
+// test returns the function that sends a test notice, or nil without a receiver.
 func (n notices) test() func(context.Context) (string, error) {
 	if n.sender == nil {
 		return nil

@@ -10,17 +10,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// ErrDamaged is an inventory that only a backup replaces.
+// ErrDamaged means that the inventory is damaged and must be restored from a backup.
 var ErrDamaged = sqlite.ErrDamaged
 
-// Unreadable names what a key file cannot open.
+// Unreadable lists what the keys in a key file cannot open.
 type Unreadable struct {
-	Secrets []string // have to be entered again
-	Runs    []string // lose their plans
+	Secrets []string // must be entered again
+	Runs    []string // would lose their plans
 }
 
-// ListUnreadable reads the inventory of a server that is stopped and lists what
-// keys cannot open; nil keys open nothing.
+// ListUnreadable reads the inventory of a stopped server, and lists the secrets and plans that keys cannot open. Nil keys
+// open none.
 func ListUnreadable(ctx context.Context, cfg config.Config, keys *keyring.Ring) (u Unreadable, err error) {
 	err = withStore(ctx, cfg, keys, func(s *sqlite.Store) error {
 		if u.Secrets, err = s.Keys.SecretsUnreadable(ctx); err != nil {
@@ -32,8 +32,8 @@ func ListUnreadable(ctx context.Context, cfg config.Config, keys *keyring.Ring) 
 	return u, err
 }
 
-// ResetSecrets deletes what keys cannot open from the inventory of a server that
-// is stopped, makes keys those of the inventory, and returns what was deleted.
+// ResetSecrets deletes from the inventory of a stopped server what keys cannot open, makes keys the keys of the inventory,
+// and returns what it has deleted.
 func ResetSecrets(ctx context.Context, cfg config.Config, keys *keyring.Ring) (deleted []string, err error) {
 	err = withStore(ctx, cfg, keys, func(s *sqlite.Store) error {
 		deleted, err = s.Keys.ResetSecrets(ctx, "admin")
@@ -42,7 +42,7 @@ func ResetSecrets(ctx context.Context, cfg config.Config, keys *keyring.Ring) (d
 	return deleted, err
 }
 
-// withStore opens the inventory of a server that is stopped.
+// withStore opens the inventory of a stopped server, calls do, and closes the inventory.
 func withStore(
 	ctx context.Context, cfg config.Config, keys *keyring.Ring, do func(*sqlite.Store) error,
 ) (err error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// records are the inventory, and what keeps it sound.
+// records are the inventory, its checks, its reserved disk space, and the deletion of old records.
 type records struct {
 	cfg      config.Config
 	log      *slog.Logger
@@ -25,8 +25,7 @@ type records struct {
 	restored *restored
 }
 
-// open opens the database after checking it. One that is damaged, or that
-// has replaced a lost one, is refused.
+// open checks and opens the database. It refuses a damaged database, and one that has replaced a lost one (refuseLost).
 func (r *records) open(ctx context.Context, sealer sqlite.Sealer) error {
 	err := r.checkFile(ctx)
 	if err == nil {
@@ -47,7 +46,7 @@ func (r *records) open(ctx context.Context, sealer sqlite.Sealer) error {
 	return nil
 }
 
-// finish finishes what an earlier run of the server has left.
+// finish completes the work that an earlier process has left unfinished: renamed images and replaced keys.
 func (r *records) finish(ctx context.Context, secrets *secrets) (err error) {
 	if err := adoptImages(ctx, r.store.Images, r.cfg.ImageDir()); err != nil {
 		return err
@@ -62,15 +61,14 @@ func (r *records) finish(ctx context.Context, secrets *secrets) (err error) {
 	return err
 }
 
-// newReserve takes the reserve, or releases it on a full disk, where the database
-// could not even be opened.
+// newReserve takes the reserved disk space. On a full disk it releases that space instead: otherwise the database could not be opened.
 func (r *records) newReserve() *diskreserve.Reserve {
 	return diskreserve.Open(diskreserve.Options{
 		Dir: r.cfg.DataDir, Size: r.cfg.Reserve << 20, Log: r.log.With("part", "space"), Changed: r.reportReserve,
 	})
 }
 
-// reportReserve records an event for operators, in the space that was released.
+// reportReserve records an event for operators. On a full disk, the event uses the released space.
 func (r *records) reportReserve(ctx context.Context, held bool) {
 	text := " has room again: the reserve is held, new runs and uploads are taken"
 	if !held {
@@ -85,7 +83,7 @@ func (r *records) reportReserve(ctx context.Context, held bool) {
 	}
 }
 
-// Sizes of one step: small, so that no agent waits.
+// Maximum numbers for one step. They are small, so that no agent waits for the database.
 const (
 	pruneRuns   = 20
 	pruneEvents = 500
@@ -99,8 +97,8 @@ const (
 	pruneNext  = 50 * time.Millisecond // between two steps
 )
 
-// keepSmall deletes runs and events that are older than the configuration allows, in
-// small steps, until ctx ends. After the runs, it calls removeImages, which some of them may have been the last to need.
+// keepSmall deletes runs and events that are older than records.retention, in small steps, until ctx ends. It then calls
+// removeImages, because a deleted run may have been the last one that needed an image.
 func (r *records) keepSmall(ctx context.Context, removeImages func(context.Context)) error {
 	for wait := pruneFirst; ; wait = pruneEvery {
 		if clock.Sleep(ctx, wait) != nil {
@@ -134,7 +132,7 @@ func (r *records) deleteOld(ctx context.Context, removeImages func(context.Conte
 	}
 }
 
-// inSteps repeats a step until it did less than full, and returns the sum.
+// inSteps repeats step until it handles fewer than full items, fails, or ctx ends. It returns the sum of the items.
 func (r *records) inSteps(ctx context.Context, what string, full int, step func() (int, error)) (sum int) {
 	for {
 		n, err := step()

@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// restored knows which runs are held since the server was restored from a backup; nil: none.
+// restored stores which runs are held since the server was restored from a backup. A nil restored holds none.
 type restored struct {
 	store *sqlite.Store
 	log   *slog.Logger
@@ -30,7 +30,7 @@ func newRestored(ctx context.Context, store *sqlite.Store, log *slog.Logger) (*r
 	return r, err
 }
 
-// get returns the last restore, or the zero Restore.
+// get returns the last restore, or the zero Restore if there was none.
 func (r *restored) get() inventory.Restore {
 	if r == nil {
 		return inventory.Restore{}
@@ -40,12 +40,12 @@ func (r *restored) get() inventory.Restore {
 
 func (r *restored) held() []inventory.HeldRun { return r.get().Held }
 
-// listPause is between two looks at the list of open runs of a cluster, which may be some seconds old.
+// listPause is the pause between two requests for the open runs of a cluster: its list may be some seconds old.
 const listPause = 5 * time.Second
 
-// holdOpen holds all runs that are open in the cluster when a restored server reaches it for the first time: the backup knows only
-// those that were open when it was made. Later it holds those that a held run has started or continues as. Until it has returned
-// nil, no worker may run.
+// holdOpen holds runs in the cluster after a restore. The first time, it holds all open runs, because the backup knows only the runs
+// that were open when it was made. Later it holds the runs that a held run has started or continued as. No worker may
+// start before holdOpen has returned nil.
 func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
 	last := r.get()
 	if !last.AwaitsCluster && len(last.Held) == 0 {
@@ -80,7 +80,7 @@ func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// toHold selects the open runs that are to be held and are not yet.
+// toHold returns the open runs that must be held and are not held yet.
 func toHold(last inventory.Restore, open []*workflowpb.WorkflowExecutionInfo) (there []inventory.HeldRun) {
 	held := map[string]bool{}
 	for _, h := range last.Held {

@@ -21,25 +21,24 @@ import (
 	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
-// A part runs until its context ends. The first error of a part ends all of them.
+// A part runs until its context ends. The first error of a part ends all parts.
 type part struct {
 	name string
 	run  func(ctx context.Context) error
 }
 
-// Run serves until ctx ends, or until a hand-over has ended. The Temporal child stops
-// last: it outlives the workers, the API and the copy for a hand-over. DHCP and
-// metadata depend on none of them.
+// Run serves until ctx ends, a part fails, or a hand-over has ended. The Temporal child stops last, because the workers, the API
+// and the copy for a hand-over need it. DHCP and metadata do not depend on it.
 func (s *server) Run(ctx context.Context) error {
 	listeners, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}
-	if err := keptsocket.Ready(); err != nil { // the operator's next command is not refused
+	if err := keptsocket.Ready(); err != nil { // Ready only now: the operator's next command is answered
 		return errors.Join(err, closeAll(listeners))
 	}
 	s.clock.Listening()
-	// This server has the ports, so no other server of this host is making a backup.
+	// This process holds the ports, so no other server of this host is making a backup.
 	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {
 		s.log.Warn("removing an unfinished backup", "error", err)
 	}
@@ -66,8 +65,7 @@ func (s *server) Run(ctx context.Context) error {
 	return err
 }
 
-// parts is everything that runs side by side. Workers can end before ctx, for a
-// hand-over.
+// parts returns the parts that run concurrently. A hand-over ends the workers before ctx ends.
 func (s *server) parts(ctx context.Context, listeners []listener.Listener) []part {
 	working, stopWorking := context.WithCancel(ctx)
 	stopped := make(chan struct{})
@@ -115,8 +113,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 	return parts
 }
 
-// listen binds every HTTP socket but those of the boot and metadata servers, so that
-// an occupied port is reported before anything else begins.
+// listen binds the HTTP sockets of operators and agents before any part runs, so that an occupied port is reported first.
 func (s *server) listen(ctx context.Context) (out []listener.Listener, err error) {
 	defer func() {
 		if err != nil {
@@ -155,7 +152,7 @@ func closeAll(listeners []listener.Listener) (err error) {
 	return err
 }
 
-// greet says where the server answers.
+// greet prints or logs the addresses of the server.
 func (s *server) greet() {
 	netboot := "off: run ingot init"
 	if s.netboot.on() {
@@ -172,7 +169,7 @@ func (s *server) greet() {
 	}
 }
 
-// describeNetboot says on which network machines are answered.
+// describeNetboot returns a description of the network on which machines are answered.
 func describeNetboot(n config.Netboot, address netip.Addr) string {
 	if n.RelayOnly {
 		return fmt.Sprintf("through the relays %s alone, as %s", strings.Join(n.Relays, ", "), address)

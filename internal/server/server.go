@@ -1,4 +1,4 @@
-// Package server puts "ingot serve" together: it alone knows all adapters.
+// Package server assembles "ingot serve": no other package imports all adapters.
 package server
 
 import (
@@ -32,16 +32,16 @@ import (
 	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
-// Options are what Serve needs.
+// Options are the parameters of Serve.
 type Options struct {
 	Config     config.Config
-	ConfigFile string // goes into backups
-	Version    string // of this program
+	ConfigFile string // path; its content is added to backups; "" = none
+	Version    string // version of this program
 	Log        *slog.Logger
-	Out        io.Writer // says where the server answers; nil: Log does
+	Out        io.Writer // receives the addresses of the server as text; nil = they are logged
 }
 
-// Serve runs this host until ctx ends.
+// Serve runs this host, in whatever role it has, until ctx ends or serving fails.
 func Serve(ctx context.Context, o Options) error {
 	var err error
 	if o.Config.Netboot, err = o.Config.Netboot.Resolve(); err != nil {
@@ -64,7 +64,7 @@ func newHost(o Options) (*siterole.Host, error) {
 	})
 }
 
-// quietAPI returns the operators' API for a host that is not the active site.
+// quietAPI returns the operators' API for a host that is not the active server.
 func quietAPI(o Options, h *siterole.Host) (http.Handler, error) {
 	token, err := readAdminToken(o.Config)
 	if err != nil {
@@ -78,10 +78,10 @@ func quietAPI(o Options, h *siterole.Host) (http.Handler, error) {
 	return q.Handler(), nil
 }
 
-// garbageRoom is how much garbage this process may hold, in bytes, before it is collected as often as by default.
+// garbageRoom is how much garbage, in bytes, this process may hold before garbage is collected as often as by default.
 const garbageRoom = 192 << 20
 
-// server is the site while it runs in this process.
+// server is the siterole.Instance of this process: the active server with its inventory, Temporal and services.
 type server struct {
 	Options
 	host    *siterole.Host
@@ -93,23 +93,23 @@ type server struct {
 	records *records
 
 	temporal    *temporal
-	stopChild   func() error // ends the Temporal child
+	stopChild   func() error // stops the Temporal child, and waits for its end
 	backups     *backups
 	netboot     netboot
 	controllers *controllers
 	do          *activities.Activities
 	engine      *engine.Engine
-	agents      http.Handler // of the agents' requests
+	agents      http.Handler // handler of the agents' requests
 	api         *api.API
 	notices     notices
 	metrics     *metrics.Metrics
-	tracing     *tracing.Tracing // nil: runs have no traces
+	tracing     *tracing.Tracing // nil = no traces are sent
 	requests    requests
 
-	operatorTLS atomic.Pointer[tls.Config] // nil: operators are served without TLS, or nothing is bound yet
+	operatorTLS atomic.Pointer[tls.Config] // nil = the operator API has no TLS, or is not bound yet
 }
 
-// newServer opens the inventory and builds the parts. Nothing runs yet.
+// newServer opens the inventory and creates the parts of the server. It starts none of them.
 func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err error) {
 	s := &server{
 		Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New(),
@@ -160,8 +160,7 @@ func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err
 	return s, s.readMetrics(ctx)
 }
 
-// prepare makes what a first start needs, in an empty data directory only, and loads
-// the rest.
+// prepare creates the directories, and the keys if there is no inventory yet, and loads the keys.
 func (s *server) prepare() (err error) {
 	if err := backup.RefuseUnfinishedRestore(s.cfg.DataDir); err != nil {
 		return err
@@ -178,13 +177,13 @@ func (s *server) prepare() (err error) {
 	return err
 }
 
-// Close closes what newServer has opened.
+// Close closes the BMC driver and the inventory.
 func (s *server) Close() error {
 	return errors.Join(s.controllers.driver.Close(), s.records.store.Close())
 }
 
-// MakeKeys makes the site's keys and the admin token where they are missing. It never
-// replaces one: what a lost key had sealed must be entered again.
+// MakeKeys creates the site's keys and the admin token if they are missing. It never replaces either: secrets that are sealed
+// with a lost key cannot be opened any more.
 func MakeKeys(cfg config.Config) error {
 	if err := keyring.Outside(cfg.KeyFile, cfg.DataDir); err != nil {
 		return err
@@ -201,8 +200,7 @@ func MakeKeys(cfg config.Config) error {
 	return err
 }
 
-// agentFile is a file of the agent's system; "" when its directory is not configured,
-// which does not mean the working directory.
+// agentFile returns the path of a file of the agent's system, or "" if dir is "": that must not become the working directory.
 func agentFile(dir, name string) string {
 	if dir == "" {
 		return ""

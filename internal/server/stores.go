@@ -5,7 +5,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// Nouns of the inventory, under names that none of their methods has, so that a struct can embed several.
+// Nouns of the inventory under names that none of their methods has, so that one struct can embed several.
 type (
 	changeStore   = sqlite.Changes
 	eventStore    = sqlite.Events
@@ -24,39 +24,39 @@ type (
 	workflowStore = sqlite.Workflows
 )
 
-// What packages read and write that use several nouns.
+// Stores of packages that need several nouns.
 type (
-	// journal is a bootsvc.Journal.
+	// journal implements bootsvc.Journal.
 	journal struct {
 		eventStore
 		relayStore
 		seenStore
 		syslogStore
 	}
-	// metadataStore is a metadatasvc.Machines.
+	// metadataStore implements metadatasvc.Machines.
 	metadataStore struct {
 		machineStore
 		grantStore
 	}
-	// figures is a metrics.Store.
+	// figures implements metrics.Store.
 	figures struct {
 		overviewStore
 		imageStore
 		noticeStore
 		viewStore
 	}
-	// tracedStore is a tracing.Store.
+	// tracedStore implements tracing.Store.
 	tracedStore struct {
 		traceStore
 		changeStore
 		workflowStore
 	}
-	// sites is an api.Site.
+	// sites implements api.Site.
 	sites struct {
 		*siterole.Host
 		*siterole.Peers
 	}
-	// movedStore is a siterole.Store.
+	// movedStore implements siterole.Store.
 	movedStore struct {
 		handOverStore
 		imageStore

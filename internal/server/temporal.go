@@ -30,39 +30,39 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// temporal keeps a client and workers on the site's Temporal server, while that server
-// is up and proven to be the site's own.
+// temporal runs a client and workers on the site's Temporal server, as long as that server is up and verified to be the
+// site's own.
 type temporal struct {
 	cfg     config.Config
 	log     *slog.Logger
-	child   *temporalchild.Supervisor // nil: a cluster by address
-	tls     *tls.Config               // of connections to the child; nil: without TLS
-	cluster client.Options            // without a child
+	child   *temporalchild.Supervisor // nil = Temporal is an external cluster
+	tls     *tls.Config               // TLS configuration of connections to the child; nil = without TLS
+	cluster client.Options            // options for an external cluster
 	records clusterRecords
-	tracing *tracing.Tracing // nil: runs have no traces
-	// codec encrypts payloads in a cluster by address, and converter uses it; nil: they stay plain.
+	tracing *tracing.Tracing // nil = no traces are sent
+	// codec encrypts payloads in an external cluster, and converter uses it; nil = payloads are not encrypted.
 	codec     *payloadcodec.Codec
 	converter converter.DataConverter
 	underWay  activities.UnderWay
 	restored  *restored
-	hold      *activities.Hold // of the runs that restored holds
+	hold      *activities.Hold // holds the runs that restored lists
 	serverID  string
 
-	stopping sync.WaitGroup  // workers that end
-	earlier  map[string]bool // workers that asked for tasks before those of this server
+	stopping sync.WaitGroup  // counts clients whose workers are still stopping
+	earlier  map[string]bool // identities of workers that polled before this server's did
 
 	mu     sync.Mutex
-	client client.Client // nil: not connected
-	err    error         // why client is nil, or why the cluster does not answer
-	since  time.Time     // when there was a client without error last, or this server started
+	client client.Client // nil = not connected
+	err    error         // reason why client is nil, or why the cluster does not respond
+	since  time.Time     // when client was last set without an error; until then, when this server started
 }
 
-// clusterRecords is what the inventory knows of the cluster.
+// clusterRecords is the part of the inventory that stores the identity of the cluster.
 type clusterRecords interface {
-	// TemporalCluster returns the id of the cluster in which the site's runs live;
-	// the first one that is given is kept.
+	// TemporalCluster returns the stored id of the cluster, or of its namespace, in which the site's runs live. If none is
+	// stored yet, it stores and returns id.
 	TemporalCluster(ctx context.Context, id string) (string, error)
-	// NeverRan reports whether no cluster is known yet.
+	// NeverRan reports whether no cluster id is stored yet.
 	NeverRan(ctx context.Context) (bool, error)
 }
 
@@ -87,7 +87,7 @@ func (s *server) newTemporal() (*temporal, error) {
 	return t, t.newChild()
 }
 
-// newChild sets the embedded server up; it does not start it.
+// newChild configures the embedded server without starting it.
 func (t *temporal) newChild() (err error) {
 	c := temporalchild.DefaultConfig(filepath.Join(t.cfg.DataDir, "temporal"))
 	c.Ports = temporalchild.PortsFrom(t.cfg.Temporal.Port, t.cfg.Temporal.UIPort)
@@ -105,8 +105,8 @@ func (t *temporal) newChild() (err error) {
 	return err
 }
 
-// embeddedTLS returns the TLS configuration of clients of the embedded server.
-// It makes the certificate if there is none, with mode 0600.
+// embeddedTLS returns the TLS configuration for clients of the embedded server. If file does not exist, it creates the
+// certificate there with mode 0600.
 func embeddedTLS(file string) (*tls.Config, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return nil, err
@@ -117,14 +117,14 @@ func embeddedTLS(file string) (*tls.Config, error) {
 	return temporalchild.ClientTLS(file)
 }
 
-// Client returns the connected client, or false while there is none.
+// Client returns the connected client, or false if there is none.
 func (t *temporal) Client() (client.Client, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.client, t.client != nil
 }
 
-// status returns the addresses for operators, and why Temporal is not ready.
+// status returns Temporal's addresses for operators, and why Temporal is not ready.
 func (t *temporal) status() api.TemporalStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,8 +146,8 @@ func (t *temporal) status() api.TemporalStatus {
 	return out
 }
 
-// supervise runs the child, if there is one, beyond the end of ctx, until stop is
-// called. Stop returns when the child has ended, and may be called again.
+// supervise runs the child, if there is one, until stop is called: the end of ctx does not stop it. stop waits for the end of the
+// child, and may be called again.
 func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 	if t.child == nil {
 		return func() error { return nil }
@@ -162,7 +162,7 @@ func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 	})
 }
 
-// Run works for as long as ctx lives, whenever the child, if there is one, does.
+// Run runs workers until ctx ends. With an embedded server, they run only while that server does.
 func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 	defer t.stopping.Wait()
 	if t.child == nil {
@@ -175,13 +175,13 @@ func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 			ConnectionOptions: client.ConnectionOptions{
 				TLS:             t.tls,
 				DialOptions:     []grpc.DialOption{grpc.WithContextDialer(t.child.DialContext)},
-				GrpcCompression: &client.GrpcCompressionNone{}, // the connection is on loopback
+				GrpcCompression: &client.GrpcCompressionNone{}, // compression does not help on loopback
 			},
 		}, srv.ClusterID)
 	})
 }
 
-// keepWorking works until ctx ends, and tries again after errors.
+// keepWorking calls work until ctx ends, and retries after errors, except after inventory.ErrSecondServer, which it returns.
 func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
 	for {
 		err := t.work(ctx, do, opts, clusterID)
@@ -209,17 +209,18 @@ func (t *temporal) set(c client.Client, err error) {
 }
 
 const (
-	// checkInterval is the pause between requests that show whether a cluster still works for this client.
+	// checkInterval is the pause between the requests by which watch checks the cluster, and the time limit of each.
 	checkInterval = 5 * time.Second
-	// failedChecks in a row mean that it does not.
+	// failedChecks is how many checks must fail in a row before the cluster counts as away.
 	failedChecks = 2
-	// lease is how long this server works while the cluster is away. Another server may have started in that time, because this one
-	// was not noted for endInterval: this one looks for it before it works again. A cluster that is busy is not away.
+	// lease is how long this server continues to work while the cluster is away. After that, another server may have started, because
+	// no poll of this server was recorded for endInterval: this server must look for it before it works again. A busy
+	// cluster is not away.
 	lease = time.Minute
 )
 
-// watch records whether a cluster answers this client, until ctx ends. It returns errOtherCluster if the namespace was replaced, and
-// another error if the cluster has been away for longer than lease. The SDK retries without reporting.
+// watch checks, until ctx ends, whether the cluster answers this client, because the SDK retries without reporting. It returns
+// errOtherCluster if the namespace was replaced, and another error if the cluster has been away for longer than lease.
 func (t *temporal) watch(ctx context.Context, c client.Client, check func(context.Context) error) error {
 	answered := time.Now()
 	for failures := 0; ; {
@@ -256,8 +257,8 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 	}
 }
 
-// verifyCluster makes sure that the server is the site's own: the child that was started,
-// or the cluster and namespace in which the site's runs live, which no other server uses. It returns its id.
+// verifyCluster returns the stored id of the cluster or namespace if the Temporal server behind c is the site's own: the child
+// that this process has started, or the cluster and namespace in which the site's runs live, used by no other server.
 func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID string) (kept string, err error) {
 	id, err := t.identify(ctx, c)
 	if err != nil {
@@ -281,10 +282,10 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 	return kept, requireOwn(kept, id)
 }
 
-// errOtherCluster means that the cluster, or the namespace, is not the one in which the site's runs live.
+// errOtherCluster means that the site's runs live in another cluster or namespace.
 var errOtherCluster = errors.New("another Temporal")
 
-// requireOwn refuses a cluster or namespace with another id than kept.
+// requireOwn returns nil if id is the stored id kept, and otherwise errOtherCluster.
 func requireOwn(kept, id string) error {
 	if kept != id {
 		return human.WithKind(fmt.Errorf("this site's runs live in the Temporal with the id %s, and %s answers here: "+
@@ -293,8 +294,8 @@ func requireOwn(kept, id string) error {
 	return nil
 }
 
-// identify returns the id of the embedded server's cluster, or the id of the namespace in another cluster: clients that may use
-// one namespace only cannot read the id of the cluster.
+// identify returns the id of the embedded server's cluster, or the id of the namespace in an external cluster: a client that is
+// limited to one namespace cannot read the id of the cluster.
 func (t *temporal) identify(ctx context.Context, c client.Client) (string, error) {
 	if t.child != nil {
 		info, err := c.WorkflowService().GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
@@ -304,8 +305,8 @@ func (t *temporal) identify(ctx context.Context, c client.Client) (string, error
 	return d.GetNamespaceInfo().GetId(), err
 }
 
-// refuseUsed refuses a cluster that has runs of a site if the inventory never had a
-// run: then the inventory has replaced a lost one.
+// refuseUsed returns an error if the cluster has runs of a site, but the inventory has never had a run: such an
+// inventory has replaced a lost one.
 func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
 	fresh, err := t.records.NeverRan(ctx)
 	if err != nil || !fresh {

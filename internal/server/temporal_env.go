@@ -11,9 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TemporalEnv returns the variables by which Temporal's own clients find the
-// Temporal of a site. certificate is named in place of that in the data
-// directory; "": that one, which must be there.
+// TemporalEnv returns the environment variables by which Temporal's own clients reach the Temporal of a site. certificate
+// replaces the path of the certificate in the data directory; if it is "", the latter must exist.
 func TemporalEnv(cfg config.Config, certificate string) (map[string]string, error) {
 	t := cfg.Temporal
 	env := map[string]string{"TEMPORAL_ADDRESS": t.Address, "TEMPORAL_NAMESPACE": t.Namespace}
@@ -46,7 +45,7 @@ func TemporalEnv(cfg config.Config, certificate string) (map[string]string, erro
 	switch {
 	case cert != "" || ca != "" || env["TEMPORAL_TLS_SERVER_NAME"] != "" || t.APIKeyFile != "" && !config.Loopback(t.Address):
 		env["TEMPORAL_TLS"] = "true"
-	case t.APIKeyFile != "": // a client with an API key uses TLS otherwise
+	case t.APIKeyFile != "": // without this variable, a client with an API key uses TLS
 		env["TEMPORAL_TLS"] = "false"
 	}
 

@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
 )
 
-// newTracing makes what sends the traces of runs; nil without a collector.
+// newTracing returns the sender of traces, or nil if no collector is configured.
 func (s *server) newTracing(ctx context.Context) (*tracing.Tracing, error) {
 	c := s.cfg.Tracing
 	if c.Endpoint == "" {
@@ -21,7 +21,7 @@ func (s *server) newTracing(ctx context.Context) (*tracing.Tracing, error) {
 	})
 }
 
-// traced adds what hands traces on to the options of a client, if there is a collector.
+// traced adds to o the interceptor that propagates traces, if a collector is configured.
 func (t *temporal) traced(o client.Options) (client.Options, error) {
 	if t.tracing == nil {
 		return o, nil
@@ -30,6 +30,6 @@ func (t *temporal) traced(o client.Options) (client.Options, error) {
 	if err != nil {
 		return o, err
 	}
-	o.Interceptors = append(o.Interceptors, i) // the workers use it, too
+	o.Interceptors = append(o.Interceptors, i) // the client's workers use the interceptor, too
 	return o, nil
 }

@@ -10,15 +10,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Limits of verifySite.
+// Time limit and pause of checkAsClient.
 const (
 	clientWithin = 20 * time.Second
 	clientEvery  = 500 * time.Millisecond
 )
 
-// verifySite checks a site on its new host: is a client answered, by this server
-// alone, and do the BMCs answer? It returns what was seen and what the operator should
-// look at. An error is one that machines would run into.
+// verifySite checks a site on its new host: machines must get DHCP answers, from this server only, and BMCs should answer. It
+// returns its findings and the BMCs that fail. It returns an error if machines do not get correct answers.
 func (s *server) verifySite(ctx context.Context) ([]string, error) {
 	seen := []string{"no interface is configured here: no machine is answered"}
 	if s.netboot.on() {
@@ -31,8 +30,8 @@ func (s *server) verifySite(ctx context.Context) ([]string, error) {
 	return append(seen, notes...), err
 }
 
-// checkAsClient asks as a client does for as long as a missing part may still come up.
-// After that the operator has to look: inventory.ErrConflict.
+// checkAsClient repeats check for up to clientWithin, because a part of the server may still be starting. After that, its
+// error is an inventory.ErrConflict, and the operator must look.
 func checkAsClient(ctx context.Context, check func(context.Context) ([]string, error)) ([]string, error) {
 	for start := time.Now(); ; {
 		seen, err := check(ctx)

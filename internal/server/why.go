@@ -11,8 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// whyOff explains a server whose DHCP is off: no machine is answered. It adds the
-// decision with DHCP on.
+// whyOff explains that no machine is answered while DHCP is off, and adds how the machine would be answered with DHCP on.
 func whyOff(ctx context.Context, store byMAC, mac string) (inventory.Explanation, error) {
 	e := inventory.Explanation{MAC: mac, Verdict: string(bootsvc.Unknown), Reasons: []string{
 		"DHCP is off: neither an interface nor relay_only is configured; no machine is answered (ingot init)",
@@ -31,7 +30,7 @@ func whyOff(ctx context.Context, store byMAC, mac string) (inventory.Explanation
 	return e, nil
 }
 
-// byMAC finds machines for why.
+// byMAC is the store from which whyOff reads the machine.
 type byMAC interface {
 	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
 }

@@ -22,21 +22,20 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// deadlockTimeout is how long workflow code may run without yielding before the SDK
-// calls it a deadlock. That code does no I/O, but the processor may be busy: the
-// default of one second is too short for a NAS.
+// deadlockTimeout is how long workflow code may run without yielding before the SDK reports a deadlock. Workflow code does no
+// I/O, but the processor may be busy: the default of one second is too short for a NAS.
 const deadlockTimeout = time.Minute
 
 const workerStopTimeout = 5 * time.Second
 
-// reconnect makes a broken connection come back soon; the SDK's longest pause is 10 s.
+// reconnect shortens the pauses between attempts to reconnect; the SDK's longest pause is 10 s.
 var reconnect = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-	MinConnectTimeout: 20 * time.Second, // the SDK's
+	MinConnectTimeout: 20 * time.Second, // the SDK's default
 }
 
-// pollsWait lets a worker's request for a task wait for the connection. Otherwise it fails at once while there is none, and the
-// SDK's pauses between such requests grow to 10 s.
+// pollsWait lets a worker's poll wait until there is a connection. Otherwise the poll fails at once, and the SDK's pauses
+// between polls grow to 10 s.
 func pollsWait(ctx context.Context, method string, request, reply any, c *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
@@ -46,7 +45,7 @@ func pollsWait(ctx context.Context, method string, request, reply any, c *grpc.C
 	return invoke(ctx, method, request, reply, c, opts...)
 }
 
-// work dials, verifies the cluster, and carries out workflows until ctx ends.
+// work connects to the cluster, verifies it, and runs the workers until ctx ends or they fail.
 func (t *temporal) work(ctx context.Context, do *activities.Activities, opts client.Options, clusterID string) error {
 	opts.Logger = sdklog.NewStructuredLogger(slog.New(sdkHandler{Handler: t.log.Handler()}).With("part", "worker"))
 	opts.Identity = t.newWorkerIdentity()
@@ -72,8 +71,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	}
 	t.hold.Add(t.restored.held())
 
-	// A worker that gives up (after its namespace was deleted, for example) must be
-	// replaced, or every run would wait until this server is restarted.
+	// If a worker gives up (because its namespace was deleted, for example), keepWorking must replace it. Otherwise every run
+	// would wait until a restart of this server.
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	for _, w := range t.newWorkers(c, do, func(err error) { giveUp(fmt.Errorf("the worker gave up: %w", err)) }) {
@@ -115,8 +114,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	return context.Cause(ctx)
 }
 
-// stop ends workers and their client in the background. Activities may go on for stopTime; the next workers do not wait for
-// them, and do not begin the same attempts (LostAttempts). Run waits.
+// stop ends the workers and then their client, in the background, and Run waits for it. Activities may continue for stopTime. The
+// next workers do not wait for them, and do not start the same attempts (see LostAttempts).
 func (t *temporal) stop(c client.Client, workers []worker.Worker) {
 	t.stopping.Go(func() {
 		var all sync.WaitGroup
@@ -128,7 +127,7 @@ func (t *temporal) stop(c client.Client, workers []worker.Worker) {
 	})
 }
 
-// brokenConnections gets a value when a gRPC connection has ended.
+// brokenConnections receives a value when a gRPC connection has ended.
 type brokenConnections chan struct{}
 
 // TagRPC implements stats.Handler.
@@ -149,27 +148,24 @@ func (b brokenConnections) HandleConn(_ context.Context, s stats.ConnStats) {
 	}
 	select {
 	case b <- struct{}{}:
-	default: // one value is enough
+	default: // a value is already waiting
 	}
 }
 
-// newWorkers makes one worker for workflows and activities, and one for activities that
-// wait.
+// newWorkers returns two workers: one for workflows and activities, and one for activities that only wait.
 func (t *temporal) newWorkers(c client.Client, do *activities.Activities, failed func(error)) []worker.Worker {
 	interceptors := []interceptor.WorkerInterceptor{&t.underWay, do.Troubles, t.hold, &activities.Errors{}}
 	w := worker.New(c, workflows.TaskQueue, worker.Options{
 		WorkerStopTimeout: workerStopTimeout,
-		// A poll is answered after the server has written to its disk. The default of
-		// two pollers would be idle for most of the time.
+		// Temporal answers a poll after it has written to its disk. The default of two pollers would be idle most of the time.
 		MaxConcurrentWorkflowTaskPollers: 8,
 		MaxConcurrentActivityTaskPollers: 8,
-		// Activities that wait for slow BMCs must not take all the memory. The others
-		// wait at Temporal, where none of their time-outs has begun.
+		// Activities that wait for slow BMCs must not use up the memory. Activities above the limit wait in the task queue, where
+		// none of their time-outs has begun.
 		MaxConcurrentActivityExecutionSize: 400,
 		DeadlockDetectionTimeout:           deadlockTimeout,
-		// In a rush of two hundred runs a task waits for longer than the default of 5 s.
-		// A task that times out is replayed from the first event of its run, which
-		// makes the rush longer.
+		// In a rush of two hundred runs, a task waits longer than the default of 5 s. After this time-out, another worker
+		// replays the run from its first event, which makes the rush longer.
 		StickyScheduleToStartTimeout: 10 * time.Second,
 		Interceptors:                 interceptors,
 		OnFatalError:                 failed,
@@ -177,8 +173,8 @@ func (t *temporal) newWorkers(c client.Client, do *activities.Activities, failed
 	workflows.Register(w)
 	w.RegisterActivity(do)
 
-	// An activity that waits for a record costs little memory. The limit is above that
-	// of Temporal on pending activities per workflow.
+	// An activity that waits for a record uses little memory. The limit is above Temporal's limit for pending activities
+	// of a workflow.
 	waits := worker.New(c, workflows.WaitQueue, worker.Options{
 		WorkerStopTimeout:                  workerStopTimeout,
 		DisableWorkflowWorker:              true,

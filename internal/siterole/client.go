@@ -24,42 +24,42 @@ const apiRoot = "/site/v1/"
 
 // State describes a server to its peer.
 type State struct {
-	Program string `json:"program"`         // version; both servers must have the same
-	Name    string `json:"name,omitempty"`  // of the server
-	Role    string `json:"role"`            // Active …
-	Epoch   int64  `json:"epoch,omitempty"` // site epoch that it owns or owned
-	// Prepared is the id of the hand-over whose site was received. Activated is the id
-	// of the hand-over that made the server the site.
+	Program string `json:"program"`         // version; source and target must run the same
+	Name    string `json:"name,omitempty"`  // name of the server
+	Role    string `json:"role"`            // Active, Standby, HandingOver or Retired
+	Epoch   int64  `json:"epoch,omitempty"` // site epoch that the server owns or owned
+	// Prepared is the id of the hand-over whose archive the server has received. Activated is the id of the
+	// hand-over that made it the active server.
 	Prepared  string `json:"prepared,omitempty"`
 	Activated string `json:"activated,omitempty"`
-	// Refused means that the id in the request will never be activated.
+	// Refused reports that the server will never activate the hand-over of the request's id.
 	Refused   bool            `json:"refused,omitempty"`
 	Successor *inventory.Peer `json:"successor,omitempty"`
 }
 
-// Report is the result of checking a standby before a migration.
+// Report is a State with the result of a standby's check before a migration.
 type Report struct {
 	State
-	Temporal string   `json:"temporal,omitempty"` // address of an external cluster
-	Free     int64    `json:"free"`               // bytes for the databases
-	Problems []string `json:"problems"`           // why it cannot take over
-	Notify   bool     `json:"notify,omitempty"`   // it sends notices if an operator is needed
+	Temporal string   `json:"temporal,omitempty"` // address of an external Temporal cluster; "" = embedded
+	Free     int64    `json:"free"`               // bytes free for the databases
+	Problems []string `json:"problems"`           // why the standby cannot take over; empty = it can
+	Notify   bool     `json:"notify,omitempty"`   // the standby sends notices when it needs an operator
 }
 
-// refusal is the body of every error of the peer API. Its code distinguishes an answer
-// of a peer from one of a proxy or another server.
+// refusal is the body of every error response of the peer API. A response without one of its codes does not
+// come from a peer, but from a proxy or another server.
 type refusal struct {
 	Error string `json:"error"`
 	Code  string `json:"code"`
 }
 
-// codeInternal is the code of an error that is not in refusals.
+// codeInternal is the code of every error that refusals does not list.
 const codeInternal = "ingot_internal"
 
-// ErrStranger means that the peer does not know this server's token or key.
+// ErrStranger means that the peer does not accept this server's token or key.
 var ErrStranger = errors.New("the peer does not know this server")
 
-// refusals are the errors that have their own code.
+// refusals are the errors that have a code of their own, and their HTTP statuses.
 var refusals = []struct {
 	err    error
 	code   string
@@ -70,7 +70,7 @@ var refusals = []struct {
 	{inventory.ErrInvalid, "ingot_invalid", http.StatusBadRequest},
 }
 
-// refuse returns the answer to a request that failed with err, and its status.
+// refuse returns the body and the HTTP status of the response to a request that failed with err.
 func refuse(err error) (refusal, int) {
 	for _, k := range refusals {
 		if errors.Is(err, k.err) {
@@ -80,17 +80,16 @@ func refuse(err error) (refusal, int) {
 	return refusal{err.Error(), codeInternal}, http.StatusInternalServerError
 }
 
-// Client talks to a peer. It returns inventory.ErrUnreachable if no answer comes, or
-// an answer that is not a peer's: the effect of the request is then unknown.
-// inventory.ErrConflict and inventory.ErrInvalid are answers of the peer.
+// Client sends requests to a peer. A request returns inventory.ErrUnreachable if no response comes, or one that is not from a
+// peer: its effect is then unknown. With inventory.ErrConflict or inventory.ErrInvalid, the peer has refused the request.
 type Client struct {
 	peer  inventory.Peer
 	token string
 	http  *http.Client
 }
 
-// NewClient returns a client of p. It shows cert and token, and accepts only the
-// pinned key of p. wrap, if not nil, wraps its transport in tests.
+// NewClient returns a client of p that authenticates by cert and token and accepts only the pinned key of p.
+// If wrap is not nil, it replaces the transport (in tests).
 func NewClient(
 	p inventory.Peer, cert tls.Certificate, token string, wrap func(http.RoundTripper) http.RoundTripper,
 ) (*Client, error) {
@@ -99,8 +98,8 @@ func NewClient(
 	}
 
 	t := pinnedTransport(p, cert)
-	t.ResponseHeaderTimeout = 10 * time.Minute // prepare verifies databases
-	t.DisableKeepAlives = true                 // a stale connection of a broken link would be used first
+	t.ResponseHeaderTimeout = 10 * time.Minute // the target verifies databases before it responds to Prepare
+	t.DisableKeepAlives = true                 // after a broken link, a kept connection would fail first
 	var rt http.RoundTripper = t
 	if wrap != nil {
 		rt = wrap(rt)
@@ -109,7 +108,7 @@ func NewClient(
 	return &Client{peer: p, token: token, http: httpclient.New(rt)}, nil
 }
 
-// parseURL returns the address of the peer API of p.
+// parseURL returns p.URL as a URL, or inventory.ErrInvalid if it is not https://host[:port].
 func parseURL(p inventory.Peer) (*url.URL, error) {
 	u, err := url.Parse(p.URL)
 	if err != nil || u.Scheme != "https" || u.Host == "" {
@@ -118,7 +117,7 @@ func parseURL(p inventory.Peer) (*url.URL, error) {
 	return u, nil
 }
 
-// pinnedTransport returns a transport that accepts only the key of p, and shows cert.
+// pinnedTransport returns a transport that authenticates by cert and accepts only the key of p.
 func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
 	conf := keypin.ClientTLS(p.Fingerprint, func(other string) error {
 		return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", other)
@@ -127,8 +126,7 @@ func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
 	return httpclient.NewTransport(conf, 5*time.Second)
 }
 
-// ServerTLS returns the server's configuration. Every client must show a key, which
-// the handler checks.
+// ServerTLS returns the TLS configuration of the peer API. Every client must present a certificate; the handler checks its key.
 func ServerTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAnyClientCert,
@@ -136,25 +134,25 @@ func ServerTLS(cert tls.Certificate) *tls.Config {
 	}
 }
 
-// shortTimeout limits a request without a body.
+// shortTimeout is the default time limit of a request without a body.
 const shortTimeout = 15 * time.Second
 
-// Pair makes this server the only source that the peer accepts.
+// Pair makes this server, under the given name, the only source that the peer accepts.
 func (c *Client) Pair(ctx context.Context, name string) (Report, error) {
 	return call[Report](ctx, c, request{method: http.MethodPost, path: "pair", query: url.Values{"name": {name}}})
 }
 
-// State returns the state of the peer, and whether it has refused the hand-over id.
+// State returns the state of the peer. State.Refused reports whether the peer has refused the hand-over id.
 func (c *Client) State(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{path: "state", query: url.Values{"id": {id}}})
 }
 
-// Check returns whether the peer can take over.
+// Check returns the peer's report of whether it can take over.
 func (c *Client) Check(ctx context.Context) (Report, error) {
 	return call[Report](ctx, c, request{path: "check"})
 }
 
-// Prepare sends the copy of the site. It can be repeated.
+// Prepare sends the copy of the site to the peer, which verifies and stores it. It is idempotent.
 func (c *Client) Prepare(ctx context.Context, id string, epoch int64, site Copy) (State, error) {
 	r, err := site.Open()
 	if err != nil {
@@ -168,25 +166,25 @@ func (c *Client) Prepare(ctx context.Context, id string, epoch int64, site Copy)
 	})
 }
 
-// Activate makes the peer the site. It can be repeated.
+// Activate makes the peer the active server. It is idempotent.
 func (c *Client) Activate(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/activate"})
 }
 
-// Refuse makes sure that the peer never activates the id. It returns
-// inventory.ErrConflict if the peer has activated it already.
+// Refuse makes the peer refuse the hand-over id permanently. It returns inventory.ErrConflict if the peer has
+// already activated it.
 func (c *Client) Refuse(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/refuse"})
 }
 
-// ImageState is how much of an image's file the peer has.
+// ImageState reports how much of an image's file the peer has.
 type ImageState struct {
-	Size int64 `json:"size"` // bytes
+	Size int64 `json:"size"` // bytes that the peer has
 	Done bool  `json:"done"` // the file is complete, and its digest matches
 }
 
-// Image returns how much of an image's file the peer has. For one in place, the peer reads the file at the
-// same path of its own.
+// Image returns how much of an image's file the peer has. If the image is served in place, the peer checks its own file at the
+// same path.
 func (c *Client) Image(ctx context.Context, img inventory.Image) (ImageState, error) {
 	q := url.Values{"digest": {img.SHA256}}
 	if img.InPlace != nil {
@@ -195,7 +193,7 @@ func (c *Client) Image(ctx context.Context, img inventory.Image) (ImageState, er
 	return call[ImageState](ctx, c, request{path: "images/" + url.PathEscape(img.File), query: q, within: 10 * time.Minute})
 }
 
-// SendImage sends the rest of a file, from offset to the end.
+// SendImage sends the bytes of an image file from offset to the end; r begins at offset.
 func (c *Client) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
 	return call[ImageState](ctx, c, request{
 		method: http.MethodPut, path: "images/" + url.PathEscape(img.File), body: r, size: img.Size - offset,
@@ -208,14 +206,14 @@ func (c *Client) SendImage(ctx context.Context, img inventory.Image, offset int6
 // request is a request of the peer API.
 type request struct {
 	method string // "" = GET
-	path   string // below the API's root
+	path   string // relative to apiRoot
 	query  url.Values
 	body   io.Reader     // nil = none; a request with a body has no time limit
-	size   int64         // of body, bytes
-	within time.Duration // time limit; 0 = shortTimeout
+	size   int64         // length of body in bytes
+	within time.Duration // time limit of a request without a body; 0 = shortTimeout
 }
 
-// maxAnswer limits the size of an answer, in bytes.
+// maxAnswer is the limit for the body of a response, in bytes.
 const maxAnswer = 1 << 20
 
 func call[T any](ctx context.Context, c *Client, q request) (out T, err error) {
@@ -238,7 +236,7 @@ func call[T any](ctx context.Context, c *Client, q request) (out T, err error) {
 	return out, err
 }
 
-// do sends a request and returns the body of an answer with status 200.
+// do sends a request and returns the body of its response. A status other than 200 is an error, see refusalOf.
 func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, q.method, c.peer.URL+apiRoot+q.path+"?"+q.query.Encode(), q.body)
 	if err != nil {
@@ -268,7 +266,7 @@ func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
 	return nil, refusalOf(text, resp.Status)
 }
 
-// refusalOf returns the error for an answer with another status than 200.
+// refusalOf returns the error of a response whose status is not 200.
 func refusalOf(text []byte, status string) error {
 	var no refusal
 	if json.Unmarshal(text, &no) != nil {
@@ -289,7 +287,7 @@ type unreachable struct{ error }
 
 func (u unreachable) Unwrap() []error { return []error{u.error, inventory.ErrUnreachable} }
 
-// said is an error in an answer of the peer.
+// said is an error that the peer has reported, with one of the kinds in refusals.
 type said struct {
 	text string
 	kind error

@@ -8,9 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Guard returns when this server may answer machines: every peer has answered that it
-// is not the site, or the operator has decided. If a peer is the site, Guard retires
-// this server; the file then has the role Retired.
+// Guard returns nil when this server may answer machines: every peer has reported that it is not the active server, or the
+// operator has decided. If a peer is the active server, Guard retires this server and returns; the role is then Retired.
 func (s *Source) Guard(ctx context.Context) error {
 	for {
 		x := s.File.Site()
@@ -39,14 +38,14 @@ func (s *Source) Guard(ctx context.Context) error {
 	}
 }
 
-// doubt is why this server may not answer, with the peers that may be the site.
+// doubt is the reason why this server may not answer machines, and the peers that may be the active server.
 type doubt struct {
 	text  string
 	about []inventory.Peer
 }
 
-// askPeers asks every peer. It is done if one of them is the site, even if others do
-// not answer, or if all of them are standbys.
+// askPeers asks every peer for its role. done is true if a peer has become the active server, in which case this server is
+// retired, or if all peers are standbys without a prepared site. Otherwise the doubt is the question for the operator.
 func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err error) {
 	var prepared, silent doubt
 	var reasons []string
@@ -72,7 +71,7 @@ func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err 
 	}
 
 	if prepared.text != "" {
-		// If the operator takes over, the silent peers must be off, too: name them.
+		// If the operator takes over, the peers without an answer must be off, too: name them.
 		prepared.text = strings.Join(append([]string{prepared.text}, reasons...), "; ")
 		return prepared, false, nil
 	}

@@ -19,19 +19,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Options are what a Host needs.
+// Options are the parameters of NewHost.
 type Options struct {
 	Config  config.Config
-	Version string // of this program
+	Version string // version of this program
 	Log     *slog.Logger
-	// Start starts the site on this host.
+	// Start starts the inventory, Temporal and the services of the active server.
 	Start func(ctx context.Context, h *Host) (Instance, error)
-	// Operators returns the operator API for a host that is not the site.
+	// Operators returns the operator API of a host that is not the active server.
 	Operators func(h *Host) (http.Handler, error)
 }
 
-// Host is one process of "ingot serve" in any role: the site, a standby or a retired
-// server. Its role can change while it runs.
+// Host is one process of "ingot serve" in any role. Its role can change while it runs.
 type Host struct {
 	cfg       config.Config
 	log       *slog.Logger
@@ -41,26 +40,26 @@ type Host struct {
 	source    *Source
 	target    *Target
 	received  receiver
-	guard     *guard.Guard  // of all listeners
-	changed   chan struct{} // has an element when the role may have changed
+	guard     *guard.Guard  // limits the clients of all listeners
+	changed   chan struct{} // holds an element when the role may have changed
 
 	Peers *Peers
 	Mover *Mover
 
 	mu      sync.Mutex
-	current Instance     // set while this host is the site
-	leaving Instance     // set while the site is handed over
+	current Instance     // set while this host is the active server
+	leaving Instance     // set while its site is handed over
 	forward http.Handler // set while this host is retired; forwards metadata requests
-	missing string       // why an activated site cannot be installed
-	since   time.Time    // of missing
+	missing string       // why the parts of an activated site cannot be installed; "" = they are, or none is activated
+	since   time.Time    // when missing was first set
 }
 
-// NewGuard returns a Guard with a rate-limited log, which clients cannot fill.
+// NewGuard returns a Guard whose log is rate-limited, so that clients cannot fill it.
 func NewGuard(log *slog.Logger) *guard.Guard {
 	return guard.New(slog.New(quietlog.Handler(log.Handler(), time.Now)))
 }
 
-// NewHost returns a Host with the role in the data directory's file.
+// NewHost returns a Host in the role that the role file in the data directory holds.
 func NewHost(o Options) (*Host, error) {
 	cfg := o.Config
 	h := &Host{
@@ -93,8 +92,8 @@ func NewHost(o Options) (*Host, error) {
 	return h, h.applyRetirementMarker()
 }
 
-// applyRetirementMarker retires this server if its key file is the marker of a retired
-// site. The data directory may be an old copy in which the site is still active.
+// applyRetirementMarker retires this server if its key file is the marker of a retired site. The role file alone does not
+// suffice: the data directory may be an old copy in which this server is still active.
 func (h *Host) applyRetirementMarker() error {
 	m, marked, err := ReadMark(h.cfg.KeyFile)
 	if err != nil || !marked || h.file.Site().Role == Retired {
@@ -121,7 +120,7 @@ func (h *Host) signalChange() {
 	}
 }
 
-// Run serves in the current role, and in each new one, until ctx ends or serving fails.
+// Run serves in the current role, and after each change in the new one, until ctx ends or serving fails.
 func (h *Host) Run(ctx context.Context) error {
 	if s := h.file.Site(); s.Source != nil {
 		stop, err := h.listenToPeers(ctx)
@@ -165,7 +164,7 @@ func (h *Host) serveRole(ctx context.Context, s Site) error {
 	return h.serveSite(ctx)
 }
 
-// serveSite runs the site until ctx ends, or the role changes.
+// serveSite runs this host as the active server until ctx ends or the role changes.
 func (h *Host) serveSite(ctx context.Context) error {
 	s, err := h.start(ctx, h)
 	if err != nil {
@@ -191,14 +190,14 @@ func (h *Host) serveSite(ctx context.Context) error {
 	return s.Run(ctx)
 }
 
-// instance returns the running site, or nil if this host is not the site.
+// instance returns the running site, or nil if this host is not the active server.
 func (h *Host) instance() Instance {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.current
 }
 
-// leavingSite returns the site that is handed over, or nil.
+// leavingSite returns the site that is being handed over, or nil.
 func (h *Host) leavingSite() Instance {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,8 +207,8 @@ func (h *Host) leavingSite() Instance {
 // installEvery is the pause before the installation of an incomplete site is retried.
 const installEvery = time.Second
 
-// installPrepared installs a site that was activated here. While a part is missing, it
-// retries, answers no machine, and reports the part to operators.
+// installPrepared installs the site that was activated here. While a part of the site is missing or different, it retries,
+// answers no machine, and reports the part to operators.
 func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 	err := h.received.install(ctx, p)
 	if err == nil || ctx.Err() != nil {
@@ -225,8 +224,7 @@ func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 	})
 }
 
-// reportMissing stores and returns why the site is not installed. With a nil err, it
-// clears that.
+// reportMissing stores err as the reason why the site is not installed, and returns its text. A nil err clears the reason.
 func (h *Host) reportMissing(err error) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -241,8 +239,7 @@ func (h *Host) reportMissing(err error) string {
 	return h.missing
 }
 
-// listenToPeers serves the peer API in all roles, until the returned function is
-// called.
+// listenToPeers serves the peer API in every role, until stop is called.
 func (h *Host) listenToPeers(ctx context.Context) (stop func(), err error) {
 	if err := h.Peers.loadCertificate(); err != nil {
 		return nil, err
@@ -285,8 +282,8 @@ func (h *Host) untilNot(role string) func(context.Context) error {
 	}
 }
 
-// HandOver moves the site. Before, the caller must stop everything but Temporal's
-// process.
+// HandOver moves the site to the target of r. The caller must first stop everything except Temporal's process.
+// It returns nil if the hand-over was withdrawn before it began; see [Source.HandOver].
 func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) error {
 	peer, err := h.file.Site().Peer(r.row.Target)
 	if err != nil {
@@ -304,14 +301,14 @@ func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) err
 	return h.serveQuietly(ctx, "", func(ctx context.Context) error {
 		err := h.source.HandOver(ctx, r.row.ID, peer, epoch)
 		if errors.Is(err, inventory.ErrConflict) && h.file.Site().Role == Active {
-			return nil // withdrawn at the last moment
+			return nil // the hand-over was withdrawn before it began
 		}
 		return err
 	})
 }
 
-// ReplaceKeys replaces the keys that came with the site, because another host has had
-// them. It does nothing if they were replaced already.
+// ReplaceKeys replaces the keys that came with the site, because the source has known them. It does nothing if
+// they are already replaced.
 func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
 	if !h.file.Site().ReKey {
 		return nil

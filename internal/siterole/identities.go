@@ -18,25 +18,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// standbyFiles are the files of a standby that a Kubernetes cluster starts: its key,
-// the token for this server, and its admin token. They are next to this server's keys.
+// standbyFiles are the credentials that this server makes for a standby that a Kubernetes cluster starts: the standby's key,
+// the token for this server, and the standby's admin token. They are next to this server's keys.
 type standbyFiles struct{ dir, name string }
 
 func (p *Peers) standbyFiles(name string) standbyFiles {
 	return standbyFiles{besideKeys(p.cfg, "standby-"+name), name}
 }
 
-// More files in the directory of a standby. The peer file is not in the Secret.
+// Files in the directory of a standby, in addition to its key and token. The peer file is not part of the Secret.
 const (
 	adminFileName = "token"
 	peerFileName  = "peer.json"
 )
 
-// secretName is the Kubernetes Secret of a standby.
+// secretName is the name of the Kubernetes Secret with a standby's files.
 const secretName = "ingot-standby"
 
-// peer returns the standby's address and its token for this server, or
-// inventory.ErrNotFound if its files were not made.
+// peer returns the standby as a peer and its token for this server, or inventory.ErrNotFound if this server has not made the
+// standby's files.
 func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 	b, err := os.ReadFile(filepath.Join(f.dir, peerFileName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,8 +52,7 @@ func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 	return p, token, err
 }
 
-// Known reports whether this server is paired with the peer, or has made its files so
-// that it can pair.
+// Known reports whether this server is paired with the peer, or has made the files with which it can pair.
 func (p *Peers) Known(_ context.Context, name string) (bool, error) {
 	if _, err := p.file.Site().Peer(name); err == nil {
 		return true, nil
@@ -65,8 +64,8 @@ func (p *Peers) Known(_ context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Standby makes the files of a standby with that address (a host, or host:port), unless
-// they exist, and returns the Kubernetes Secret with them.
+// Standby makes the files of the standby at address (host, or host:port), unless they exist, and returns the
+// Kubernetes Secret that holds them.
 func (p *Peers) Standby(_ context.Context, name, address string) (secret inventory.Secret, err error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		_, port, err := net.SplitHostPort(config.Default().Site.Listen)
@@ -109,13 +108,13 @@ func (f standbyFiles) secret() (inventory.Secret, error) {
 	return inventory.NewSecret(b.String()), nil
 }
 
-// Moved reports whether a run of Migrate has made this host the site. The ids of a
-// run's hand-overs begin with the run's id.
+// Moved reports whether the given run of Migrate has made this host the active server. The id of each hand-over of a run begins
+// with the run's id.
 func (p *Peers) Moved(_ context.Context, run string) (bool, error) {
 	return strings.HasPrefix(p.file.Site().Activated, run+"-"), nil
 }
 
-// Forget removes a peer to which the site was not handed over, and its files.
+// Forget removes a peer to which the site was not handed over, and the files that this server has made for it.
 func (p *Peers) Forget(ctx context.Context, name string) error {
 	if err := p.RemovePeer(ctx, name); err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return err
@@ -123,8 +122,7 @@ func (p *Peers) Forget(ctx context.Context, name string) error {
 	return os.RemoveAll(p.standbyFiles(name).dir)
 }
 
-// paired returns the peer. If this server has made the peer's files and is not paired
-// with it, it pairs first.
+// paired returns the peer with that name. If this server has only made the peer's files, it pairs with the peer first.
 func (p *Peers) paired(ctx context.Context, name string) (inventory.Peer, error) {
 	peer, err := p.file.Site().Peer(name)
 	if !errors.Is(err, inventory.ErrNotFound) {

@@ -19,8 +19,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Image files are sent to the target before the site. An interrupted transfer is
-// resumed.
+// Image files are sent to the target before the databases. An interrupted transfer is resumed.
 
 // imagePeer is the peer that images are sent to.
 type imagePeer interface {
@@ -35,7 +34,7 @@ type imageSender struct {
 	progress func(text string)
 }
 
-// sendMissing sends the files that the peer does not have, and returns their number.
+// sendMissing sends the files that the peer does not have, and returns how many it has sent.
 func (s imageSender) sendMissing(ctx context.Context, images []inventory.Image) (sent int, err error) {
 	for i, img := range images {
 		s.progress(fmt.Sprintf("image %d of %d, %s", i+1, len(images), img.Name))
@@ -50,7 +49,7 @@ func (s imageSender) sendMissing(ctx context.Context, images []inventory.Image) 
 	return sent, nil
 }
 
-// send sends the file of an image. It returns false if the peer had the whole file.
+// send sends the file of an image. It returns false if the peer already has the whole file.
 func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error) {
 	st, err := s.peer.Image(ctx, img)
 	if err != nil || st.Done {
@@ -62,12 +61,12 @@ func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error
 
 	from := st.Size
 	if from > img.Size {
-		from = 0 // the peer has the start of another file
+		from = 0 // the peer's partial file is of another image
 	}
 
 	err = s.sendFrom(ctx, img, from)
 	if from > 0 && errors.Is(err, inventory.ErrConflict) {
-		// The peer may have the start of another file: send all of it. If that fails as
+		// The partial file of the peer may be of another image: send the whole file. If that fails as
 		// well, the file here differs from the inventory.
 		err = s.sendFrom(ctx, img, 0)
 	}
@@ -121,8 +120,7 @@ func (p *progressReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// imagesToMove returns the images that have a file, and the files that open runs need
-// but that no image has any more.
+// imagesToMove returns the images that have a file, and the files of deleted images that open runs still need.
 func (m *Mover) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, error) {
 	all, err := s.Images(ctx)
 	if err != nil {
@@ -151,16 +149,15 @@ func (m *Mover) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, e
 	return all, nil
 }
 
-// partialImage returns the path of an image's file until it is complete. The path
-// contains the digest, so that the transfer starts over if the image changes.
+// partialImage returns the path of an image's file until all of it is received. The path contains the digest: if
+// the image changes, its transfer starts over.
 func (r receiver) partialImage(img inventory.Image) string {
 	return filepath.Join(r.cfg.ImageDir(), partialName(img.File, img.SHA256[:16]))
 }
 
 func partialName(file, digest string) string { return ".upload-peer-" + digest + "-" + file }
 
-// removePartialImages removes the partial files of file with other digests; keep is the
-// path of the current one.
+// removePartialImages removes the partial transfers of file that belong to other digests; keep is the path of the current one.
 func (r receiver) removePartialImages(file, keep string) error {
 	all, err := os.ReadDir(r.cfg.ImageDir())
 	if err != nil {
@@ -183,8 +180,8 @@ func (r receiver) removePartialImages(file, keep string) error {
 	return nil
 }
 
-// Image returns how much of a file this host has. Done means that the digest matches.
-// An earlier image of that name is kept until the new one is verified.
+// Image returns how many bytes of an image's file this host has. Done means that all are here and the digest matches.
+// A complete file of that name with another digest does not count, and is kept until the new one is verified.
 func (r receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
 	if img.InPlace != nil {
 		return r.imageInPlace(img)
@@ -203,7 +200,7 @@ func (r receiver) Image(ctx context.Context, img inventory.Image) (st ImageState
 	return st, err
 }
 
-// imageInPlace judges the file of a share of this host. It is never received.
+// imageInPlace reports whether the image's file on a share of this host has its digest. Such a file is never sent.
 func (r receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
 	f, err := imagefile.New("", r.cfg.Images.Shares).OpenShared(img.InPlace.Path)
 	if err != nil {
@@ -215,8 +212,8 @@ func (r receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
 	return ImageState{Done: sum == img.SHA256}, err
 }
 
-// SendImage appends to a file; offset 0 starts over. A complete file is verified and
-// then gets its final name.
+// SendImage appends content to the partial file at offset; offset 0 starts over. It verifies the complete file, and
+// renames it to its final name.
 func (r receiver) SendImage(ctx context.Context, img inventory.Image, offset int64, content io.Reader) (ImageState, error) {
 	dir := r.cfg.ImageDir()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -258,8 +255,8 @@ func (r receiver) SendImage(ctx context.Context, img inventory.Image, offset int
 	return ImageState{Size: img.Size, Done: true}, nil
 }
 
-// appendImage writes at offset, which must be 0 or the end of the file, and returns how
-// many bytes it wrote.
+// appendImage appends r to the file at path and returns how many bytes it wrote. offset must be 0, which truncates
+// the file, or the file's size.
 func appendImage(path string, img inventory.Image, offset int64, r io.Reader) (n int64, err error) {
 	flags := os.O_WRONLY | os.O_CREATE
 	if offset == 0 {

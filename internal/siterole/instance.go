@@ -8,23 +8,21 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Instance is the site while this host runs it.
+// Instance is the inventory, Temporal and the services of the active server.
 type Instance interface {
-	// Run serves until ctx ends, or until a hand-over has ended.
+	// Run serves until ctx ends, a service fails, or a hand-over has ended.
 	Run(ctx context.Context) error
 	Close() error
 	Store() Store
-	// Metadata returns the handler of the metadata server, or nil if no interface is
-	// configured.
+	// Metadata returns the handler of the metadata server, or nil if netboot is off.
 	Metadata() http.Handler
-	// OpenRuns returns the runs of machines that have not ended.
+	// OpenRuns returns the names of machines with an open run, for operators; the last entry may be the number of further ones.
 	OpenRuns(ctx context.Context) ([]string, error)
-	// BusyActivities returns the running activities.
+	// BusyActivities returns the types of the running activities that have side effects, sorted.
 	BusyActivities() []string
 	RotateKeys(ctx context.Context) (int, error)
-	// CopyDatabases adds copies of both databases, made in dir, to an archive. It stops
-	// Temporal after its copy and closes the inventory. Both are closed when ended has
-	// returned; after an error, ended waits for Temporal alone.
+	// CopyDatabases copies both databases into dir and adds the copies to d. It closes the inventory, and stops Temporal
+	// after Temporal's database is copied. The caller must call ended, also after an error: it waits until Temporal has ended.
 	CopyDatabases(ctx context.Context, d *backup.Draft, dir string) (ended func() error, err error)
 }
 

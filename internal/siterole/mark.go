@@ -13,18 +13,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Mark is the marker file that replaces the key file of a retired site. With it, no
-// copy of the data directory makes this host the site again.
+// Mark is the content of the marker file that replaces the key file of a retired server. As long as the marker is there, no
+// copy of the data directory can make this host the active server again.
 type Mark struct {
 	Retired struct {
-		To inventory.Peer `json:"to"` // zero = the new host is not known
-		ID string         `json:"id"` // of the hand-over
+		To inventory.Peer `json:"to"` // zero = the new host is unknown
+		ID string         `json:"id"` // id of the hand-over
 		At time.Time      `json:"at"`
 	} `json:"retired"`
 }
 
-// ReadMark reads the marker in the place of the key file. It returns false if the file
-// does not exist or is not a marker.
+// ReadMark reads the marker at keyFile. It returns false if the file does not exist, or holds keys or anything else.
 func ReadMark(keyFile string) (Mark, bool, error) {
 	b, err := durablefile.ReadPrivate(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -35,14 +34,14 @@ func ReadMark(keyFile string) (Mark, bool, error) {
 	}
 	var m Mark
 	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To.Name == "" {
-		return Mark{}, false, nil // loading the key file reports what is wrong with it
+		return Mark{}, false, nil // whatever the file holds, the loader of the keys reports it
 	}
 
 	return m, true, nil
 }
 
-// DestroyKeys overwrites the key file, replaces it by the marker, and removes temporary
-// key files that a crash has left next to it. It is idempotent.
+// DestroyKeys overwrites the keys in keyFile and replaces the file by the marker m. It also overwrites and removes
+// temporary key files that a crash has left next to it. It is idempotent.
 func DestroyKeys(keyFile string, m Mark) error {
 	left, err := durablefile.Leftovers(keyFile)
 	if err != nil {
@@ -69,7 +68,7 @@ func DestroyKeys(keyFile string, m Mark) error {
 	return durablefile.ReplaceJSON(keyFile, m)
 }
 
-// overwrite fills a file with zeros. The disk may still keep the old blocks.
+// overwrite fills the file with zeros in place. The disk may still keep the old blocks.
 func overwrite(file string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {

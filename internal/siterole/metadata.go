@@ -17,33 +17,32 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A retired source forwards metadata requests of machines, because machines that were
-// installed before the migration know only its address. It answers nothing itself.
+// A retired source forwards metadata requests of machines to the new host: machines that were installed before the
+// migration know only the source's address. The source itself answers none of them.
 
-// Headers of a forwarded request, and of its answer.
+// Headers of a forwarded request and of its response.
 const (
 	headerClient = "Ingot-Client"   // address of the machine
 	headerPath   = "Ingot-Path"     // path and query as received
-	headerServed = "Ingot-Metadata" // set on every answer of the metadata server
+	headerServed = "Ingot-Metadata" // set on every response of the metadata server
 )
 
-// routeMetadata accepts every method; the metadata server checks the method.
+// routeMetadata is registered for every method: the metadata server itself checks the method.
 const routeMetadata = apiRoot + "metadata"
 
 const (
-	// maxForwarded limits the body of a request, in bytes, as for a phone-home.
+	// maxForwarded is the limit for the body of a request, in bytes: the metadata server's limit for a phone-home.
 	maxForwarded = 64 << 10
-	// connections limits the connections to the metadata server, because any machine
-	// may send requests. Further requests wait.
+	// connections is the limit for connections to the new host, because any machine may send requests.
+	// Further requests wait.
 	connections = 64
-	// forwardWithin limits a request and its answer, so that a slow client does not
-	// block a connection.
+	// forwardWithin is the time limit for a request and its response, so that a slow client does not block a connection.
 	forwardWithin = time.Minute
 )
 
-// Forward returns the handler with which a retired server forwards requests of machines
-// to p, the new host of the site. It shows cert and token, and accepts only the pinned
-// key of p. If p does not answer as a metadata server, machines get 503 and retry.
+// Forward returns the handler with which a retired server forwards metadata requests of machines to p, the new host. It
+// authenticates by cert and token, and accepts only the pinned key of p. If p does not answer as a metadata server, the
+// handler responds with 503, and the machine retries.
 func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Logger) (http.Handler, error) {
 	base, err := parseURL(p)
 	if err != nil {
@@ -56,12 +55,12 @@ func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Log
 	transport := pinnedTransport(p, cert)
 	transport.DisableCompression, transport.ResponseHeaderTimeout = true, shortTimeout
 	transport.MaxConnsPerHost, transport.MaxIdleConnsPerHost = connections, connections
-	transport.IdleConnTimeout = shortTimeout // shorter than the server's
+	transport.IdleConnTimeout = shortTimeout // shorter than the idle time-out of the peer API
 
 	proxy := newProxy(base, token, p.Name, log)
 	proxy.Transport = transport
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// "GET http:x" and "*" have no path to forward.
+		// The request targets "*" and "http:x" have no path to forward.
 		if !strings.HasPrefix(r.URL.Path, "/") {
 			http.Error(w, "the request has no path", http.StatusBadRequest)
 			return
@@ -71,15 +70,14 @@ func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Log
 		r = r.WithContext(ctx)
 		if r.ContentLength != 0 {
 			r.Body = http.MaxBytesReader(w, r.Body, maxForwarded)
-			// An error means that the writer has no deadlines (in tests).
+			// SetReadDeadline fails only for a writer without deadlines (in tests).
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(shortTimeout))
 		}
 		proxy.ServeHTTP(w, r)
 	}), nil
 }
 
-// newProxy returns a proxy to the metadata route of the peer API at base. name is the
-// peer's name for the log.
+// newProxy returns a proxy to the metadata route of the peer API at base. name is the peer's name in the log.
 func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -92,7 +90,7 @@ func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.Rev
 			r.Out.Header.Set("Authorization", "Bearer "+token)
 			r.Out.Header.Set(headerClient, client)
 			r.Out.Header.Set(headerPath, r.In.URL.RequestURI())
-			// The metadata server decides which proxies to trust.
+			// The metadata server decides which X-Forwarded-For to trust.
 			if x := r.In.Header.Values("X-Forwarded-For"); len(x) > 0 {
 				r.Out.Header["X-Forwarded-For"] = x
 			}
@@ -118,8 +116,7 @@ func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.Rev
 	}
 }
 
-// metadata answers requests that the retired source forwards, as if the machine had
-// sent them to this server.
+// metadata answers the requests that the retired source forwards, as if the machine had sent them to this server.
 func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
 	var serve http.Handler
 	var client netip.Addr

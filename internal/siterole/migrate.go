@@ -19,22 +19,21 @@ import (
 const (
 	// requestEvery is how often the inventory is checked for a requested hand-over.
 	requestEvery = 500 * time.Millisecond
-	// activitiesWithin is how long a hand-over waits for running activities.
+	// activitiesWithin is how long a hand-over waits for running activities to end.
 	activitiesWithin = time.Minute
 )
 
 // Mover prepares the move of the site to another host, while this one still answers machines.
 type Mover struct {
 	cfg     config.Config
-	version string // of this program
+	version string // version of this program
 	log     *slog.Logger
 	file    *File
 	peers   *Peers
-	site    func() Instance // nil: this host is not the site
+	site    func() Instance // returns nil if this host is not the active server
 }
 
-// CheckTarget returns an error with all reasons why the target cannot take over. It
-// changes nothing.
+// CheckTarget returns nil if the target can take over. Otherwise its error contains every reason. It changes neither server.
 func (m *Mover) CheckTarget(ctx context.Context, target string) error {
 	if _, err := m.requireInstance(); err != nil {
 		return err
@@ -61,8 +60,8 @@ func (m *Mover) CheckTarget(ctx context.Context, target string) error {
 	return nil
 }
 
-// problemsOf returns the problems of a target's report, and its differences from this
-// site.
+// problemsOf returns the problems in a target's report, and the differences between the target and this server that
+// prevent a hand-over.
 func (m *Mover) problemsOf(r Report) (problems []string, err error) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if r.Program != m.version {
@@ -105,8 +104,7 @@ func (m *Mover) pairedClient(ctx context.Context, target string) (*Client, error
 	return m.peers.client(p)
 }
 
-// SyncImages sends the image files that the target does not have, and returns their
-// number.
+// SyncImages sends the image files that the target does not have, and returns how many it has sent.
 func (m *Mover) SyncImages(ctx context.Context, target string, progress func(text string)) (sent int, err error) {
 	s, err := m.requireInstance()
 	if err != nil {
@@ -126,7 +124,7 @@ func (m *Mover) SyncImages(ctx context.Context, target string, progress func(tex
 	return imageSender{c, m.cfg.ImageDir(), progress}.sendMissing(ctx, images)
 }
 
-// HandOverState reports how a hand-over ended; see inventory.HandOverPending.
+// HandOverState returns the state of a hand-over (see inventory.HandOverPending), and why it failed.
 func (m *Mover) HandOverState(_ context.Context, id string) (state, why string, err error) {
 	x := m.file.Site()
 	switch {
@@ -138,7 +136,8 @@ func (m *Mover) HandOverState(_ context.Context, id string) (state, why string, 
 	return inventory.HandOverPending, "", nil
 }
 
-// WithdrawHandOver makes sure that a hand-over that has not begun never begins.
+// WithdrawHandOver makes sure that a hand-over that has not begun never begins. It does nothing if the hand-over has ended, and
+// returns inventory.ErrConflict if it is under way.
 func (m *Mover) WithdrawHandOver(ctx context.Context, id string) error {
 	if state, _, err := m.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
 		return err
@@ -162,7 +161,7 @@ func (m *Mover) WithdrawHandOver(ctx context.Context, id string) error {
 	return m.failHandOver(row, errors.New("withdrawn"))
 }
 
-// failHandOver records that a hand-over has not begun and never will.
+// failHandOver records the hand-over as failed before it began, so that it never begins.
 func (m *Mover) failHandOver(row inventory.HandOver, why error) error {
 	_, err := m.file.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
@@ -176,14 +175,13 @@ func (m *Mover) failHandOver(row inventory.HandOver, why error) error {
 	return err
 }
 
-// HandOverRequest is the error that ends the run of the site for a hand-over.
+// HandOverRequest is the error with which AwaitHandOver ends the services of the active server for a hand-over.
 type HandOverRequest struct{ row inventory.HandOver }
 
 func (r *HandOverRequest) Error() string { return "the site is handed over to " + r.row.Target }
 
-// AwaitHandOver returns a *HandOverRequest when a hand-over was requested, its checks
-// have passed, and the workers have stopped. Machines are answered until then, because
-// running activities may take seconds.
+// AwaitHandOver waits until a requested hand-over has passed its checks, calls stopWorkers and returns a *HandOverRequest.
+// Until then machines are answered, because running activities may need up to activitiesWithin to end.
 func (m *Mover) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func()) error {
 	for clock.Sleep(ctx, requestEvery) == nil {
 		row, err := s.Store().LastHandOver(ctx)
@@ -217,8 +215,8 @@ func (m *Mover) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func(
 	return nil
 }
 
-// checkHandOver repeats the checks of the workflow right before the hand-over, and
-// waits for running activities.
+// checkHandOver closes the intake, repeats the checks of the workflow, sends images that are still missing, and waits for
+// running activities. It returns nil if the hand-over can begin.
 func (m *Mover) checkHandOver(ctx context.Context, s Instance, row inventory.HandOver) error {
 	if err := m.CheckTarget(ctx, row.Target); err != nil {
 		return err
@@ -227,7 +225,7 @@ func (m *Mover) checkHandOver(ctx context.Context, s Instance, row inventory.Han
 		return err
 	}
 	if err := backup.RequireRoom(m.cfg); err != nil {
-		return err // check this while machines are still answered
+		return err // checked here, while machines are still answered
 	}
 
 	// The hand-over may have been withdrawn during the checks, and the intake reopened.

@@ -43,8 +43,8 @@ func (h *Host) SiteStatus(ctx context.Context) (inventory.SiteStatus, error) {
 	return out, err
 }
 
-// Decide carries out a decision of the operator: inventory.TakeOver or
-// inventory.GiveUp. See [Source.Decide].
+// Decide carries out the operator's decision, inventory.TakeOver or inventory.GiveUp: on a standby by
+// [Target.TakeOver], otherwise by [Source.Decide].
 func (h *Host) Decide(ctx context.Context, decision, peer string) error {
 	switch {
 	case h.file.Site().Role != Standby:

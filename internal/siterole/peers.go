@@ -14,16 +14,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Peers are the servers that the site can move to. They are in the role's file, and their tokens next to this server's keys.
+// Peers manages the servers that the site can move to. They are listed in the role file; their tokens are next to the key file.
 type Peers struct {
 	cfg    config.Config
 	file   *File
 	tokens *peerTokens
-	cert   tls.Certificate // shown to peers; see loadCertificate
+	cert   tls.Certificate // presented to peers; set by loadCertificate
 }
 
-// loadCertificate loads the certificate that this server shows to peers, and creates it
-// first if needed.
+// loadCertificate loads the certificate that this server presents to peers. It creates the certificate if there is none.
 func (p *Peers) loadCertificate() error {
 	if p.cert.Certificate != nil {
 		return nil
@@ -47,8 +46,8 @@ func (p *Peers) client(peer inventory.Peer) (*Client, error) {
 	return NewClient(peer, p.cert, token, nil)
 }
 
-// AddPeer pairs with a standby. From then on, this server asks it at each start before
-// the first packet.
+// AddPeer pairs with a standby. From then on, this server asks the standby for its role at each start, before it answers
+// a machine.
 func (p *Peers) AddPeer(ctx context.Context, peer inventory.Peer, token inventory.Secret) (inventory.Peer, error) {
 	x := p.file.Site()
 	if err := x.require(Active); err != nil {

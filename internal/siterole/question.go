@@ -10,23 +10,23 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// decided is a decision and the peer that it is about.
+// decided is the operator's decision and the peer that it is about.
 type decided struct {
-	decision string // inventory.TakeOver or inventory.GiveUp; "" = ask again
+	decision string // inventory.TakeOver or inventory.GiveUp; "" = none yet: ask the peers again
 	peer     inventory.Peer
 }
 
-// question is what a source asks the operator.
+// question is the question of a source to the operator: which server is the active one?
 type question struct {
 	mu     sync.Mutex
-	why    string // why this server does not answer machines; "" = no open question
+	why    string // why this server answers no machine; "" = no open question
 	since  time.Time
-	about  []inventory.Peer // peers that may be the site
+	about  []inventory.Peer // peers that may be the active server
 	answer chan decided
-	closed chan struct{} // the question is closed
+	closed chan struct{} // closed when the question is
 }
 
-// open opens or updates the question. isNew means that none was open before.
+// open opens the question, or updates the open one. isNew reports whether none was open before.
 func (q *question) open(why string, now time.Time, about []inventory.Peer) (answer <-chan decided, isNew bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -51,8 +51,8 @@ func (q *question) close() {
 	q.why, q.about, q.answer = "", nil, nil
 }
 
-// ask asks the operator and waits for a decision, for at most the pause until the peers
-// are asked again. It then returns the zero decision.
+// ask puts the question to the operator and waits for a decision. After s.again() without one, it returns
+// the zero decision, so that the caller asks the peers again. The question remains open.
 func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (decided, error) {
 	answer, isNew := s.question.open(why, s.Now(), about)
 	if isNew {
@@ -76,18 +76,16 @@ func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (
 	}
 }
 
-// Waiting returns why this server answers no machine, and since when. why is "" if no
-// question is open.
+// Waiting returns why this server answers no machine, and since when. why is "" if no question is open.
 func (s *Source) Waiting() (why string, since time.Time) {
 	s.question.mu.Lock()
 	defer s.question.mu.Unlock()
 	return s.question.why, s.question.since
 }
 
-// Decide answers the open question. With inventory.GiveUp, peer is the server that is
-// the site; it may be "" if the question is about one peer only. An error is
-// inventory.ErrConflict if no question is open, and inventory.ErrInvalid for a wrong
-// peer.
+// Decide answers the open question. With inventory.GiveUp, peer is the active server; it may be "" if the question is about one
+// peer only. Decide returns inventory.ErrConflict if no question is open, and inventory.ErrInvalid if the question is
+// not about the peer.
 func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	q := &s.question
 	q.mu.Lock()

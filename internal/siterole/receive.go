@@ -20,29 +20,26 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// stagingDir is the directory, below the data directory, of a site that is about to be
-// sent or was received.
+// stagingDir is the name of the directory, below the data directory, with a site that will be sent or was received.
 const stagingDir = "handover.tmp"
 
 func stagingDirOf(cfg config.Config) string { return filepath.Join(cfg.DataDir, stagingDir) }
 
-// keysFile is the name of the key file in the archive.
+// keysFile is the name of the key file in the archive of a hand-over.
 const keysFile = "keys.json"
 
-// receiver implements TargetSteps, and installs what it has received.
+// receiver implements TargetSteps, and installs the site that Receive has staged.
 type receiver struct {
 	cfg     config.Config
-	version string // of this program
+	version string // version of this program
 	log     *slog.Logger
 	file    *File
 }
 
-// preparedKeys returns the file of received keys. It is next to the key file, never in
-// the data directory.
+// preparedKeys returns the path of the received keys. It is next to the key file, never in the data directory.
 func (r receiver) preparedKeys() string { return r.cfg.KeyFile + ".prepared" }
 
-// Check returns the free space in bytes, and what prevents this host from becoming
-// the site.
+// Check returns the free space in bytes, and the problems that prevent this host from becoming the active server.
 func (r receiver) Check(context.Context) (free int64, problems []string) {
 	free, err := diskreserve.Free(r.cfg.DataDir)
 	if err != nil {
@@ -63,7 +60,7 @@ func (r receiver) Check(context.Context) (free int64, problems []string) {
 	return free, append(problems, r.portProblems()...)
 }
 
-// portProblems returns the ports of the site that cannot be bound.
+// portProblems returns one problem for each port of the active server that cannot be bound.
 func (r receiver) portProblems() (problems []string) {
 	sockets, err := hostnet.Sockets(r.cfg)
 	if err != nil {
@@ -72,7 +69,7 @@ func (r receiver) portProblems() (problems []string) {
 
 	for _, s := range sockets {
 		if s.Key == "listen" {
-			continue // this server has bound it
+			continue // this server itself has bound it
 		}
 		err := s.Try()
 		switch {
@@ -86,8 +83,8 @@ func (r receiver) portProblems() (problems []string) {
 	return problems
 }
 
-// Receive unpacks and verifies a site, and gives it the site epoch. It first removes a
-// site that was received before.
+// Receive unpacks and verifies the archive, sets the site epoch in its inventory, and returns the SHA-256 digests of its parts
+// by name. It first removes a site that was received earlier.
 func (r receiver) Receive(ctx context.Context, id string, epoch int64, archive io.Reader) (map[string]string, error) {
 	if err := r.unpack(ctx, id, epoch, archive); err != nil {
 		return nil, err
@@ -120,7 +117,7 @@ func (r receiver) unpack(ctx context.Context, id string, epoch int64, archive io
 		return err
 	}
 
-	// Read the rest: the digest of the hand-over covers all bytes.
+	// Read the archive to its end: the caller compares the digest of all bytes.
 	if _, err := io.Copy(io.Discard, archive); err != nil {
 		return err
 	}
@@ -172,7 +169,7 @@ func (r receiver) unpackKeys(u *backup.Unpacked) (*keyring.Ring, error) {
 	return keyring.Load(r.preparedKeys())
 }
 
-// claimEpoch sets the site epoch in the unpacked inventory.
+// claimEpoch stores the site epoch in the unpacked inventory.
 func claimEpoch(ctx context.Context, u *backup.Unpacked, ring *keyring.Ring, epoch int64) (err error) {
 	s, err := u.OpenInventory(ctx, ring)
 	if err != nil {
@@ -182,7 +179,7 @@ func claimEpoch(ctx context.Context, u *backup.Unpacked, ring *keyring.Ring, epo
 	return s.HandOvers.Owned(ctx, epoch)
 }
 
-// Discard removes the files of Receive.
+// Discard removes the files that Receive has written.
 func (r receiver) Discard(string) error {
 	left, err := durablefile.Leftovers(r.preparedKeys())
 	for _, file := range append(left, r.preparedKeys()) {
@@ -191,11 +188,11 @@ func (r receiver) Discard(string) error {
 	return errors.Join(err, os.RemoveAll(stagingDirOf(r.cfg)))
 }
 
-// part is a file of a prepared site, which install moves from from to to.
+// part is a file of a prepared site. install moves it from the path from to the path to.
 type part struct{ name, from, to string }
 
-// parts returns the parts of a site in the order of their installation. The inventory
-// is last: no server starts without it.
+// parts returns the parts of a site in the order in which install moves them. The inventory is last: no server
+// starts without it.
 func (r receiver) parts() []part {
 	dir := stagingDirOf(r.cfg)
 	return []part{
@@ -205,10 +202,9 @@ func (r receiver) parts() []part {
 	}
 }
 
-// install moves the parts of an activated site to their places. It can be repeated
-// after a crash: a part in its place is recognized by its digest. If a part is missing
-// or different, install returns an error and moves no file: a server must not start on
-// an incomplete site.
+// install moves the parts of an activated site to their places. After a crash it can be repeated: it recognizes the parts that
+// are in place by their digests. If a part is missing or different, it returns an error and moves none, because
+// a server must not start on an incomplete site.
 func (r receiver) install(ctx context.Context, p Prepared) error {
 	var left []part
 	for _, x := range r.parts() {
@@ -252,8 +248,8 @@ func (r receiver) install(ctx context.Context, p Prepared) error {
 	return err
 }
 
-// inPlace reports whether a part is in its place; false means that it is still staged.
-// want is the SHA-256 of the part when it was verified.
+// inPlace reports whether the part is at x.to; false means that it is still at x.from. want is the digest of the
+// verified part. A part with another digest is an inventory.ErrConflict, and a missing one an inventory.ErrNotFound.
 func inPlace(ctx context.Context, x part, want string) (bool, error) {
 	for _, at := range []string{x.from, x.to} {
 		there, err := durablefile.Exists(at)

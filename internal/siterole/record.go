@@ -1,10 +1,11 @@
-// Package siterole manages the role of a server among its peers, and moves a site from one
-// host to another. Its state machine runs outside Temporal, because it stops Temporal.
+// Package siterole manages the role of a server among its peers, and moves a site (inventory, Temporal's database, keys and
+// images) from one host to another. Its state machine runs outside Temporal, because it stops Temporal.
 //
-// The role of a server is stored in one file, which is read before any database is
-// opened and is replaced atomically. The source stops answering before the target may
-// answer. The commit point is when the target has written its activation to the disk.
-// Until then a hand-over can be undone; afterwards only another migration moves the
+// The role is stored in the role file, which is read before any database is opened, and replaced atomically. Only the
+// server in the role Active answers machines: it is the site, or the active server.
+//
+// In a hand-over, the source stops answering before the target may answer. The commit point is when the target has
+// written its activation to the disk. Until then the hand-over can be undone; afterwards only another migration moves the
 // site back.
 package siterole
 
@@ -23,32 +24,32 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// FileName is the name of the role's file in the data directory.
+// FileName is the name of the role file in the data directory.
 const FileName = "site.json"
 
-// format is the version of the file's format.
+// format is the version of the role file's format.
 const format = 1
 
 // Roles of a server.
 const (
-	Active      = inventory.RoleActive // it is the site
-	Standby     = "standby"            // it waits for a site and answers no machine
-	HandingOver = "handing-over"       // a hand-over has begun; only the target knows which server is the site
-	Retired     = "retired"            // the site has moved away
+	Active      = inventory.RoleActive // the server answers machines
+	Standby     = "standby"            // the server waits for a site and answers no machine
+	HandingOver = "handing-over"       // a hand-over has begun; only its target can tell which server is active
+	Retired     = "retired"            // the site has moved to another server
 )
 
 // States of a HandOver.
 const (
 	UnderWay = "under-way"
 	Moved    = "moved"
-	Failed   = "failed" // it was undone, and the target will never activate it
+	Failed   = "failed" // undone; the target will never activate it
 )
 
 // HandOver is the source's record of one attempt to move the site.
 type HandOver struct {
 	ID    string    `json:"id"`
 	Peer  string    `json:"peer"`
-	Epoch int64     `json:"epoch"` // site epoch that the source owned
+	Epoch int64     `json:"epoch"` // site epoch that the source owned before
 	State string    `json:"state"`
 	Why   string    `json:"why,omitempty"`
 	Since time.Time `json:"since"`
@@ -58,46 +59,42 @@ type HandOver struct {
 type Prepared struct {
 	ID     string    `json:"id"`
 	Epoch  int64     `json:"epoch"`  // site epoch that the target will own
-	Digest string    `json:"digest"` // of the received archive
+	Digest string    `json:"digest"` // digest of the received archive
 	At     time.Time `json:"at"`
-	// Files are the SHA-256 digests (hex) of the parts by name. They show after a
-	// crash which parts are in their places.
+	// Files are the SHA-256 digests (hex) of the site's files by name. After a crash, they show which files are in place.
 	Files map[string]string `json:"files,omitempty"`
 }
 
 // Giver is the server that may hand its site over to this one.
 type Giver struct {
-	// TokenSHA256 is the hex digest of its token.
+	// TokenSHA256 is the hex digest of the giver's token.
 	TokenSHA256 string `json:"tokenSHA256"`
-	// Fingerprint identifies the first key that was used with the token. From then on
-	// only that key is accepted.
+	// Fingerprint identifies the first key that came with the token; from then on no other key is accepted. "" = not paired yet.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Name        string `json:"name,omitempty"`
 }
 
-// Site is the content of the role's file. A server without the file is active and has
-// no peers.
+// Site is the content of the role file. A server without a role file is active and has no peers.
 type Site struct {
 	Format int    `json:"format"`
 	Name   string `json:"name,omitempty"`
 	Role   string `json:"role"`
-	// Epoch is the site epoch that this server owns or owned; 0 = none, or the one in
-	// its inventory.
+	// Epoch is the site epoch that this server owns or owned. 0 = none, or only the inventory stores it.
 	Epoch int64 `json:"epoch,omitempty"`
-	// Peers are asked at each start, before the first packet.
+	// Peers are asked for their roles at each start, before this server answers a machine.
 	Peers    []inventory.Peer `json:"peers,omitempty"`
-	HandOver *HandOver        `json:"handOver,omitempty"` // as a source: the last one
+	HandOver *HandOver        `json:"handOver,omitempty"` // the last one with this server as its source
 
-	Source    *Giver    `json:"source,omitempty"` // as a target
+	Source    *Giver    `json:"source,omitempty"` // the server that may hand its site over to this one; nil = never a standby
 	Prepared  *Prepared `json:"prepared,omitempty"`
-	Activated string    `json:"activated,omitempty"` // id of the hand-over that made this server the site
+	Activated string    `json:"activated,omitempty"` // id of the hand-over that made this server active
 	Refused   []string  `json:"refused,omitempty"`   // ids of hand-overs that will never be activated
-	// ReKey means that the keys came from the source and must be replaced.
+	// ReKey means that the keys came from the source and must still be replaced.
 	ReKey bool `json:"reKey,omitempty"`
 
-	// Successor is the server that a retired site has moved to.
+	// Successor is the server to which the site of a retired server has moved; nil = unknown.
 	Successor *inventory.Peer `json:"successor,omitempty"`
-	Why       string          `json:"why,omitempty"` // reason for the role
+	Why       string          `json:"why,omitempty"` // reason for Role
 }
 
 // Peer returns the peer with that name, or inventory.ErrNotFound.
@@ -109,7 +106,7 @@ func (s Site) Peer(name string) (inventory.Peer, error) {
 	return s.Peers[i], nil
 }
 
-// require returns inventory.ErrConflict if the server has another role.
+// require returns nil if the server has the role, and otherwise inventory.ErrConflict.
 func (s Site) require(role string) error {
 	if s.Role != role {
 		return fmt.Errorf("this server is %s, not %s: %w", s.Role, role, inventory.ErrConflict)
@@ -117,15 +114,15 @@ func (s Site) require(role string) error {
 	return nil
 }
 
-// File is the Site of a data directory. Its methods may be called concurrently.
+// File is the role file of a data directory. Its methods may be called concurrently.
 type File struct {
 	path string
 	mu   sync.Mutex
 	site Site
 }
 
-// Open reads the file of a data directory. If it does not exist, the server is an
-// active site. A file that cannot be read is an error: Open does not assume a role.
+// Open reads the role file of a data directory. If there is none, the server is active and has no peers. Open fails if the
+// file cannot be read: it never assumes a role.
 func Open(dataDir string) (*File, error) {
 	f := &File{path: filepath.Join(dataDir, FileName), site: Site{Format: format, Role: Active}}
 	b, err := os.ReadFile(f.path)
@@ -160,7 +157,7 @@ func parse(b []byte) (s Site, err error) {
 	return s, nil
 }
 
-// Site returns a copy of the file's content.
+// Site returns a copy of the role file's content.
 func (f *File) Site() Site {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +168,7 @@ func (f *File) Site() Site {
 func (s Site) clone() (out Site) {
 	b, err := json.Marshal(s)
 	if err == nil {
-		err = json.Unmarshal(b, &out) // a new Site: s would share its pointers
+		err = json.Unmarshal(b, &out) // out must be a new Site: s would share its pointers with the copy
 	}
 	if err != nil {
 		panic(err) // every field has a JSON form
@@ -179,8 +176,8 @@ func (s Site) clone() (out Site) {
 	return out
 }
 
-// Change applies change, writes the result and returns it. If it returns nil, the
-// result is on the disk. After an error, the file has the old content or the new one.
+// Change applies change to a copy of the content, writes it to the disk and returns it. After an error, Site still returns
+// the old content, but the file may already hold the new one.
 func (f *File) Change(change func(s *Site) error) (Site, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,13 +22,13 @@ import (
 // sender implements SourceSteps.
 type sender struct {
 	cfg     config.Config
-	version string // of this program
+	version string // version of this program
 	file    *File
 	tokens  *peerTokens
-	leaving func() Instance // the site that is handed over; nil: this server does not run it
+	leaving func() Instance // returns the site that is handed over; nil = this server does not run it
 }
 
-// Copy makes an archive of the site: both databases, the keys, and the list of images.
+// Copy implements SourceSteps: the archive holds both databases, their keys, and a manifest.
 func (s sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	site := s.leaving()
 	if site == nil {
@@ -44,8 +44,7 @@ func (s sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	}
 
 	d := backup.NewDraft(id, s.version)
-	// Temporal takes a second to stop. Do not wait for that while machines get no
-	// answers.
+	// Temporal needs a second to stop. Do not wait for it here: until the hand-over ends, no server answers machines.
 	ended, err := site.CopyDatabases(ctx, d, dir)
 	defer func() { err = errors.Join(err, ended()) }()
 	if err != nil {
@@ -63,15 +62,15 @@ func (s sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 			r, w := io.Pipe()
 			go func() {
 				_, err := d.WriteTo(w)
-				_ = w.CloseWithError(err) // never fails
+				_ = w.CloseWithError(err) // CloseWithError never fails
 			}()
 			return r, nil
 		},
 	}, err
 }
 
-// addKeys wraps the keys with the digest of the token, which source and target both
-// have. TLS protects the keys on the network; the wrapping protects them on the disk.
+// addKeys wraps the keys with the digest of the peer token, which both source and target know. TLS protects the keys on the
+// network; the wrapping protects them on the disk.
 func (s sender) addKeys(d *backup.Draft, file string) error {
 	token, ok := s.tokens.of(s.file.Site().HandOver.Peer)
 	if !ok {
@@ -89,17 +88,16 @@ func (s sender) addKeys(d *backup.Draft, file string) error {
 	return d.AddKeys(inventory.NewSecret(identity.Digest(token)), map[string][]byte{keysFile: b}, file)
 }
 
-// temporalFiles returns Temporal's database and the files next to it.
+// temporalFiles returns the paths of Temporal's database and of its WAL and shared-memory files.
 func (s sender) temporalFiles() []string {
 	file := backup.TemporalFile(s.cfg)
 	return []string{file, file + "-wal", file + "-shm"}
 }
 
-// setAsideSuffix returns the suffix of Temporal's files after SetAside.
+// setAsideSuffix is the suffix that SetAside appends to the names of Temporal's files.
 func setAsideSuffix(id string) string { return ".handed-over-" + id }
 
-// SetAside renames Temporal's files, the database first: Temporal does not start
-// without it.
+// SetAside renames Temporal's files, the database first: without it, Temporal does not start.
 func (s sender) SetAside(id string) error {
 	for _, f := range s.temporalFiles() {
 		if err := os.Rename(f, f+setAsideSuffix(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +115,7 @@ func (s sender) syncTemporal() error {
 	return err
 }
 
-// PutBack undoes SetAside, the database last.
+// PutBack reverts SetAside, the database last.
 func (s sender) PutBack(id string) error {
 	for _, f := range slices.Backward(s.temporalFiles()) {
 		if err := os.Rename(f+setAsideSuffix(id), f); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +125,7 @@ func (s sender) PutBack(id string) error {
 	return errors.Join(s.syncTemporal(), os.RemoveAll(stagingDirOf(s.cfg)))
 }
 
-// Retire destroys the keys, and with them all sealed secrets in this host's databases.
+// Retire destroys the keys. Without them, no sealed secret in this host's databases can be opened.
 func (s sender) Retire(m Mark) error {
 	return errors.Join(DestroyKeys(s.cfg.KeyFile, m), os.RemoveAll(stagingDirOf(s.cfg)))
 }

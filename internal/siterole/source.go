@@ -13,28 +13,27 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SourceSteps are the side effects of a source on its host. Each can be repeated after
-// a crash at any time.
+// SourceSteps are the side effects of a source on its host. Each can be repeated after a crash.
 type SourceSteps interface {
-	// Copy makes and verifies copies of both databases and of the keys, and stops
-	// Temporal after its copy. Both databases are closed when it returns.
+	// Copy makes and verifies copies of both databases and of the keys. It stops Temporal after the copy of Temporal's database.
+	// When it returns without an error, both databases are closed.
 	Copy(ctx context.Context, id string) (Copy, error)
-	// SetAside renames Temporal's files, so that no server runs on them. PutBack
-	// undoes that; it is a no-op if the files were not renamed.
+	// SetAside renames Temporal's files, so that no server runs on them. PutBack reverts SetAside, and does nothing if
+	// the files were not renamed.
 	SetAside(id string) error
 	PutBack(id string) error
-	// Retire destroys the keys and leaves the marker in their place.
+	// Retire destroys the keys and writes the marker m in their place.
 	Retire(m Mark) error
 }
 
-// Copy is a site as it is sent to the target.
+// Copy is the archive of a site that the source sends to the target.
 type Copy struct {
 	Digest string // SHA-256, hex
 	Size   int64
 	Open   func() (io.ReadCloser, error)
 }
 
-// TargetAPI is what a source needs of its target. *Client implements it.
+// TargetAPI are the requests of a source to its target. *Client implements it.
 type TargetAPI interface {
 	State(ctx context.Context, id string) (State, error)
 	Prepare(ctx context.Context, id string, epoch int64, c Copy) (State, error)
@@ -42,44 +41,41 @@ type TargetAPI interface {
 	Refuse(ctx context.Context, id string) (State, error)
 }
 
-// Steps of the source in order, each named after the state that it reaches.
+// Steps of a hand-over in order, each named after the state that it reaches.
 const (
-	StepSilent   = "silent" // the role handing-over is on the disk
+	StepSilent   = "silent" // the role file holds HandingOver
 	StepCopied   = "copied"
 	StepPrepared = "prepared"
 	StepSetAside = "set-aside"
-	StepActive   = "activated" // the target has confirmed it
+	StepActive   = "activated" // the target has confirmed its activation
 	StepRetired  = "retired"
 )
 
-// Source hands a site over. After a crash it finds out how the hand-over ended.
+// Source hands a site over. After a crash, it finds out how the hand-over ended.
 type Source struct {
 	File  *File
 	Steps SourceSteps
-	// Dial returns the API of a peer. An error counts as an unreachable peer.
+	// Dial returns the API of a peer. If Dial fails, the peer counts as unreachable.
 	Dial func(p inventory.Peer) (TargetAPI, error)
 	Log  *slog.Logger
 	Now  func() time.Time
 	// Again is the pause before a peer is asked again; 0 = 2 s.
 	Again time.Duration
-	// Reached is called after each step. Its error stops the hand-over there, as a
-	// crash would. It is nil outside of tests.
+	// Reached is called after each step, in tests only. Its error interrupts the hand-over, as a crash would.
 	Reached func(step string) error
-	// Asked is called when a question to the operator is opened. Its error ends the
-	// wait. It may be nil.
+	// Asked is called when a question to the operator is opened. Its error ends the wait for a decision. It may be nil.
 	Asked func() error
 
 	question question
 }
 
-// tries is how often a request is sent if no answer comes.
+// tries is how often a request is sent if no response comes.
 const tries = 3
 
-// HandOver moves the site to the peer. Before, the caller must stop this server: no
-// answers, no writes, no workers. If HandOver returns nil, the file has the new role:
-// Retired, or Active again with the reason in HandOver.Why. An error is ctx's or one
-// of this host. The server must not answer then; Resume finds out how the hand-over
-// ended.
+// HandOver moves the site to the peer. The caller must first stop all answers, writes and workers of this server.
+// After nil, the role in s.File is Retired, or Active if the hand-over failed, with the reason in Site.HandOver.Why.
+// After inventory.ErrConflict with the role Active, nothing has begun. After any other error this server must not answer:
+// at its next start, Resume continues in the role HandingOver, and EnsureRetired in the role Retired.
 func (s *Source) HandOver(ctx context.Context, id string, peer inventory.Peer, epoch int64) error {
 	_, err := s.File.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
@@ -135,7 +131,7 @@ func (s *Source) reached(step string) error {
 	return s.Reached(step)
 }
 
-// repeat calls ask until the peer answers, up to tries times.
+// repeat calls ask, up to tries times, until the peer responds, and returns the last error.
 func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(TargetAPI) error) error {
 	for try := 1; ; try++ {
 		api, err := s.Dial(peer)
@@ -160,8 +156,8 @@ func (s *Source) again() time.Duration {
 	return s.Again
 }
 
-// activate asks the target to commit. Without an answer, the result is unknown: the
-// target is then asked until it answers, or the operator decides.
+// activate asks the target to activate the site. If no response comes, it is unknown whether the target has: takeBack then
+// asks the target until it responds or the operator decides.
 func (s *Source) activate(ctx context.Context, id string, peer inventory.Peer) error {
 	err := s.repeat(ctx, peer, func(api TargetAPI) error {
 		_, err := api.Activate(ctx, id)
@@ -196,7 +192,7 @@ func (s *Source) retire(id string, to inventory.Peer, why string) error {
 	return s.reached(StepRetired)
 }
 
-// EnsureRetired finishes a retirement that a crash may have interrupted.
+// EnsureRetired completes a retirement that a crash may have interrupted.
 func (s *Source) EnsureRetired() error {
 	x := s.File.Site()
 	id := unknownHandOver
@@ -210,26 +206,26 @@ func (s *Source) EnsureRetired() error {
 	return s.Steps.Retire(s.markOf(id, to))
 }
 
-// unknownHandOver is the id of a hand-over that this server has no record of.
+// unknownHandOver replaces the id of a hand-over that this server has not recorded.
 const unknownHandOver = "unknown"
 
-// markOf returns the marker of a site that has moved to a peer.
+// markOf returns the marker of a server whose site has moved to the given peer.
 func (s *Source) markOf(id string, to inventory.Peer) (m Mark) {
 	m.Retired.To, m.Retired.ID, m.Retired.At = to, id, s.Now().UTC()
 	return m
 }
 
-// takeBack ends a hand-over that failed. Unless the target has activated it after
-// all, the target refuses it permanently, and this server becomes the site again.
+// takeBack ends a hand-over that failed because of why. If the target has activated it nevertheless, this server retires.
+// Otherwise the target refuses it permanently, and this server becomes active again.
 func (s *Source) takeBack(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	if ctx.Err() != nil {
-		return ctx.Err() // this server stops; Resume continues at the next start
+		return ctx.Err() // this process ends; Resume continues at the next start
 	}
 	s.Log.Error("the hand-over failed and is taken back", "handover", id, "error", why)
 	return s.resolve(ctx, id, peer, why)
 }
 
-// Resume finds out how an interrupted hand-over ended, and completes or undoes it.
+// Resume finds out how an interrupted hand-over ended, and completes or reverts it.
 func (s *Source) Resume(ctx context.Context) error {
 	x := s.File.Site()
 	if x.Role != HandingOver || x.HandOver == nil {
@@ -242,8 +238,8 @@ func (s *Source) Resume(ctx context.Context) error {
 	return s.resolve(ctx, x.HandOver.ID, peer, errors.New("this server stopped during the hand-over"))
 }
 
-// resolve asks the target how the hand-over ended, until the target answers or the
-// operator decides. Then it retires this server or makes it the site again.
+// resolve asks the target how the hand-over ended, until the target responds or the operator decides. Then it retires this
+// server or makes it active again, with why as the reason.
 func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	for {
 		over, err := s.refuse(ctx, id, peer)
@@ -268,8 +264,8 @@ func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, wh
 	}
 }
 
-// refuse reports whether the target has activated the hand-over. If over is false and
-// err is nil, the target has refused the hand-over permanently.
+// refuse reports whether the target has activated the hand-over. If over is false and err is nil, the target has
+// refused it permanently.
 func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (over bool, err error) {
 	api, err := s.Dial(peer)
 	if err != nil {
@@ -297,9 +293,8 @@ func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (ov
 	return false, err
 }
 
-// goOn makes this server the site again, with a site epoch that no target of this
-// hand-over can own. If the operator said that a peer is off, forget removes it:
-// otherwise it would be asked at the next start.
+// goOn makes this server active again, with a site epoch that no target of this hand-over can own. It removes the peer forget,
+// if not nil: the operator has said that it is off, and it would otherwise be asked at the next start.
 func (s *Source) goOn(id, why string, forget *inventory.Peer) error {
 	if err := s.Steps.PutBack(id); err != nil {
 		return fmt.Errorf("putting Temporal's file back: %w", err)

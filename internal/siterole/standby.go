@@ -18,40 +18,38 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// tokenFileName is the name of the file with the token that a standby expects from its
-// source.
+// tokenFileName is the name of the file with the token by which a standby recognizes its source.
 const tokenFileName = "standby.token"
 
 func tokenFile(cfg config.Config) string { return besideKeys(cfg, tokenFileName) }
 
-// besideKeys returns the path of a file next to the key file.
+// besideKeys returns the path of the file with that name next to the key file.
 func besideKeys(cfg config.Config, name string) string {
 	return filepath.Join(filepath.Dir(cfg.KeyFile), name)
 }
 
-// CertificateFile returns the path of the certificate that this server shows to peers.
+// CertificateFile returns the path of the certificate that this server presents to peers.
 func CertificateFile(cfg config.Config) string { return besideKeys(cfg, identity.PeerFile) }
 
 // Outcomes of MakeStandby.
 const (
 	StandbyMade       = "made"
-	StandbyReassigned = "reassigned" // it was a standby, and now has the token of another source
+	StandbyReassigned = "reassigned" // it already was a standby, and now accepts the token of another source
 	StandbyUnchanged  = "unchanged"
 )
 
-// StandbyResult describes a standby to its operator.
+// StandbyResult describes a standby to the operator who has made it.
 type StandbyResult struct {
 	Outcome     string // StandbyMade, StandbyReassigned or StandbyUnchanged
-	Role        string // no longer Standby once a site was moved here
-	Name        string // among its peers
-	URL         string // of its peer API
-	Fingerprint string // of its key
-	TokenFile   string // the source needs a copy
+	Role        string // differs from Standby once a site was moved here
+	Name        string // name among the peers
+	URL         string // URL of the peer API
+	Fingerprint string // fingerprint of the standby's key
+	TokenFile   string // path; the source needs a copy of the token in it
 }
 
-// MakeStandby makes the host of a configuration a standby that a site can be moved to.
-// It can be repeated. It returns inventory.ErrConflict for a host that is a site. If
-// name is "", the configured name is used.
+// MakeStandby makes the host with this configuration a standby that a site can be moved to. It is idempotent. If name is "", the
+// configured name is used. It returns inventory.ErrConflict if the host is or was a site.
 func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyResult, error) {
 	f, err := Open(cfg.DataDir)
 	if err != nil {
@@ -74,7 +72,7 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 		return describeStandby(cfg, s, StandbyUnchanged)
 	}
 
-	// A running server has read the role's file before, and would overwrite this change.
+	// A running server holds the role file in memory, and would overwrite this change.
 	if hostnet.ServerAnswers(ctx, cfg) {
 		return StandbyResult{}, fmt.Errorf("%s holds another token, and a server answers at %s: stop ingot serve first: %w",
 			tokenFile(cfg), cfg.Listen, inventory.ErrConflict)
@@ -122,9 +120,8 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 	})
 }
 
-// newSourceToken returns the token in a standby's token file if it differs from its
-// source's token, and otherwise "". A Genesis run whose migration was undone leaves
-// such a data directory.
+// newSourceToken returns the token in a standby's token file if it differs from the token of the standby's source, and
+// otherwise "". They differ in a data directory that a Genesis run with an undone migration has left.
 func newSourceToken(cfg config.Config, s Site) (string, error) {
 	if s.Role != Standby {
 		return "", nil
@@ -136,8 +133,8 @@ func newSourceToken(cfg config.Config, s Site) (string, error) {
 	return token, err
 }
 
-// awaitSource makes a standby wait for the first source with the token. It returns
-// inventory.ErrConflict if the standby has a prepared site of another source.
+// awaitSource makes a standby accept the first source that shows the token. It returns inventory.ErrConflict if
+// the standby holds the prepared site of another source.
 func awaitSource(f *File, token string) (Site, error) {
 	return f.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared != nil {
@@ -156,8 +153,8 @@ func describeStandby(cfg config.Config, s Site, outcome string) (StandbyResult, 
 	}, err
 }
 
-// MakeStandbyFiles makes the certificate and the token of a standby in dir, unless they
-// exist. It returns their paths and the fingerprint of the key.
+// MakeStandbyFiles makes the certificate and the token of a standby in dir, unless they exist. It returns the paths of both and
+// the fingerprint of the certificate's key.
 func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err error) {
 	certFile, token = filepath.Join(dir, identity.PeerFile), filepath.Join(dir, tokenFileName)
 	cert, err := identity.LoadCertificate(certFile)
@@ -171,7 +168,7 @@ func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err erro
 	return certFile, token, fingerprint, err
 }
 
-// ServerName returns the name of a server among its peers.
+// ServerName returns the name of this server among its peers: the configured name, the one in s, or the host name.
 func ServerName(cfg config.Config, s Site) string {
 	if cfg.Site.Name != "" {
 		return cfg.Site.Name
@@ -188,7 +185,7 @@ func ServerName(cfg config.Config, s Site) string {
 	return name
 }
 
-// peerURL returns the configured URL of the peer API, or the most likely one.
+// peerURL returns the configured URL of the peer API, or else one with the most likely address of this host.
 func peerURL(cfg config.Config) string {
 	if cfg.Site.URL != "" {
 		return strings.TrimSuffix(cfg.Site.URL, "/")

@@ -23,42 +23,40 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TargetSteps are the side effects of a target on its host. Each can be repeated after
-// a crash at any time.
+// TargetSteps are the side effects of a target on its host. Each can be repeated after a crash.
 type TargetSteps interface {
-	// Check returns the free space for databases in bytes, and what prevents this
-	// server from becoming the site.
+	// Check returns the free space for the databases in bytes, and the problems that prevent this server from
+	// becoming the active one.
 	Check(ctx context.Context) (free int64, problems []string)
-	// Receive verifies the archive in r and stages it as a site with that epoch. It
-	// replaces a site that was received before. It returns Prepared.Files.
+	// Receive verifies the archive in r and stages it as a site with that epoch. It replaces a site that was
+	// received earlier. It returns Prepared.Files.
 	Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error)
-	// Discard removes the files of Receive.
+	// Discard removes the files that Receive has written.
 	Discard(id string) error
-	// Image returns how much of a file this host has. SendImage appends to the file, or
-	// starts over at offset 0.
+	// Image returns how much of an image's file this host has. SendImage appends r to the file at offset; offset 0
+	// starts over.
 	Image(ctx context.Context, img inventory.Image) (ImageState, error)
 	SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error)
 }
 
-// Target is the peer API of a server that was once made a standby. It keeps answering
-// after the server has become the site or has retired.
+// Target serves the peer API of a server that was made a standby. It continues after the server has become active or
+// has retired.
 type Target struct {
 	File     *File
 	Steps    TargetSteps
 	Program  string // version of the program
-	Temporal string // address of an external cluster; "" = embedded
-	Notify   bool   // it sends notices if an operator is needed
-	// Log gets a record for each refused request. Unknown clients can cause them, so it
-	// should limit its rate.
+	Temporal string // address of an external Temporal cluster; "" = embedded
+	Notify   bool   // this server sends notices when it needs an operator
+	// Log gets a record for each refused request. Log should be rate-limited, because unknown clients can send such requests.
 	Log *slog.Logger
 	Now func() time.Time
-	// Activated is called after the commit point.
+	// Activated is called after an activation is on the disk.
 	Activated func()
-	// Metadata returns the handler for requests of machines that the retired source
-	// forwards, or nil if there is none now.
+	// Metadata returns the handler for the metadata requests that the retired source forwards, or nil if there is
+	// currently none.
 	Metadata func() http.Handler
 
-	preparing sync.Mutex // one site is received at a time
+	preparing sync.Mutex // held while a site is received
 }
 
 // Handler returns the handler of the peer API. Its listener must use ServerTLS.
@@ -78,7 +76,7 @@ func (t *Target) Handler() http.Handler {
 
 type route func(r *http.Request) (any, error)
 
-// answer returns a handler that writes the result of a route as JSON.
+// answer returns a handler that writes the result of f, or its error, as JSON.
 func answer(t *Target, f route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
@@ -93,12 +91,12 @@ func answer(t *Target, f route) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		_, _ = w.Write(text) // if it is lost, the peer asks again
+		_, _ = w.Write(text) // if the response is lost, the peer repeats its request
 	}
 }
 
-// checkToken returns the fingerprint of the peer's key, or ErrStranger if its token is
-// wrong.
+// checkToken returns the fingerprint of the client's key, or ErrStranger if the token is not the source's or the client
+// presents no key.
 func (t *Target) checkToken(r *http.Request) (string, error) {
 	s := t.File.Site()
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -113,7 +111,7 @@ func (t *Target) checkToken(r *http.Request) (string, error) {
 	return keypin.Of(r.TLS.PeerCertificates[0]), nil
 }
 
-// known returns a route that accepts only the paired source.
+// known returns a route that calls f for the paired source, and returns ErrStranger for every other client.
 func (t *Target) known(f route) route {
 	return func(r *http.Request) (any, error) {
 		print, err := t.checkToken(r)
@@ -127,7 +125,7 @@ func (t *Target) known(f route) route {
 	}
 }
 
-// pair binds the token to the first key that comes with it.
+// pair accepts the token from now on only with the key of the first client that has shown it.
 func (t *Target) pair(r *http.Request) (any, error) {
 	print, err := t.checkToken(r)
 	if err != nil {
@@ -173,7 +171,7 @@ func (t *Target) check(r *http.Request) (any, error) {
 	return out, nil
 }
 
-// maxRefused is how many refused ids are kept. A source knows one at a time.
+// maxRefused is how many refused ids are stored. At any time, a source has at most one hand-over under way.
 const maxRefused = 1000
 
 func (t *Target) prepare(r *http.Request) (any, error) {
@@ -200,7 +198,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	}
 
 	t.Log.Info("a site is being received", "handover", id, "from", s.Source.Name)
-	// Remove the record of an earlier site before its files.
+	// Remove the record of the earlier site before Receive removes its files.
 	if _, err := t.File.Change(func(s *Site) error { s.Prepared = nil; return nil }); err != nil {
 		return nil, err
 	}
@@ -215,7 +213,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	}
 
 	_, err = t.File.Change(func(s *Site) error {
-		if slices.Contains(s.Refused, id) { // since the check above
+		if slices.Contains(s.Refused, id) { // refused since the check above
 			return fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 		}
 		s.Prepared = &Prepared{ID: id, Epoch: epoch + 1, Digest: digest, At: t.Now().UTC(), Files: files}
@@ -229,11 +227,10 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// errBusy is a temporary error: the source asks again.
+// errBusy is temporary: the source repeats its request.
 var errBusy = errors.New("not now")
 
-// activate is the commit point: this server is the site as soon as the file is on the
-// disk.
+// activate is the commit point: this server is the active one as soon as the role file is on the disk.
 func (t *Target) activate(r *http.Request) (any, error) {
 	id := r.PathValue("id")
 	now, err := t.File.Change(func(s *Site) error {
@@ -259,7 +256,7 @@ func (t *Target) activate(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// becomeActive makes the prepared site the active one.
+// becomeActive changes s, a standby with a prepared site, to the active server of that site.
 func becomeActive(s *Site, why string) {
 	s.Role, s.Why = Active, why
 	s.Epoch, s.Activated, s.ReKey = s.Prepared.Epoch, s.Prepared.ID, true
@@ -296,8 +293,8 @@ func (t *Target) refuse(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// TakeOver makes a standby the site without its source, after the operator has stated
-// that the source is off. It returns inventory.ErrConflict without a prepared site.
+// TakeOver makes a standby active without its source, after the operator has stated that the source is off. It returns
+// inventory.ErrConflict if no site is prepared here.
 func (t *Target) TakeOver(by string) error {
 	_, err := t.File.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared == nil {
@@ -340,7 +337,7 @@ func (t *Target) sendImage(r *http.Request) (any, error) {
 	return t.Steps.SendImage(r.Context(), img, offset, r.Body)
 }
 
-// imageOf returns the file and digest of the image in a request.
+// imageOf returns an image with the file, digest and path in place of a request, or inventory.ErrInvalid.
 func imageOf(r *http.Request) (inventory.Image, error) {
 	img := inventory.Image{File: r.PathValue("file"), SHA256: r.URL.Query().Get("digest")}
 	if path := r.URL.Query().Get("inPlace"); path != "" {
@@ -352,7 +349,7 @@ func imageOf(r *http.Request) (inventory.Image, error) {
 	return img, nil
 }
 
-// isFileName reports whether s is a valid file name.
+// isFileName reports whether s is a safe file name: at most 200 letters, digits and ". _ - +", not starting with a dot.
 func isFileName(s string) bool {
 	return s != "" && len(s) <= 200 && s[0] != '.' && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-+", r)

@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
-// peerTokens are the tokens that this server shows to its peers. They are stored next
-// to its keys, outside the data directory.
+// peerTokens are the tokens by which this server authenticates to its peers. They are stored next to the key
+// file, outside the data directory.
 type peerTokens struct {
 	path string
 	mu   sync.Mutex
@@ -42,7 +42,7 @@ func (t *peerTokens) of(name string) (string, bool) {
 	return v, ok
 }
 
-// set stores the token of a peer; "" removes it.
+// set stores the token of a peer; the token "" removes the entry.
 func (t *peerTokens) set(name, token string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,23 +14,21 @@ import (
 )
 
 const (
-	// maxDocument bounds a document, in bytes: the limit of user data in the inventory.
+	// maxDocument limits the size of a document in bytes; user data in the inventory has the same limit.
 	maxDocument = 1 << 20
-	// maxProblems bounds what is reported of one document.
+	// maxProblems limits the number of problems that are reported for one document.
 	maxProblems = 50
 )
 
-// CheckDocument reads a document of the given kind and returns as inventory.Problems
-// everything for which the system would refuse it, each with the file as it was
-// given, line, field and remedy. Documents hold secrets: no text repeats the
-// value of a field that could be one.
+// CheckDocument checks a document of the given kind and returns, as inventory.Problems, everything for which the
+// system would refuse it. Each problem has file, line, field and remedy. Documents hold secrets: values of fields
+// that may be secret are removed from the texts.
 func CheckDocument(kind, file string, contents []byte) error {
 	problems, _ := Review(kind, file, contents)
 	return problems.Err()
 }
 
-// Review is CheckDocument that also returns warnings, which are valid only without
-// problems.
+// Review is CheckDocument with warnings, which are valid only if there are no problems.
 func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
 	system, kinds := Of(kind), inventory.DocumentKinds()
 	switch {
@@ -53,8 +51,8 @@ func Review(kind, file string, contents []byte) (problems, warnings inventory.Pr
 	return finish(file, secret, problems), finish(file, secret, warnings)
 }
 
-// finish sets the file of each problem, sorts the problems by line, and redacts
-// secrets: a library's error text may quote what it could not read.
+// finish sets the file of each problem, removes secret values from the texts, and sorts the problems by line. A
+// library's error may quote a value that it could not read.
 func finish(file string, secret []string, problems inventory.Problems) inventory.Problems {
 	for i := range problems {
 		p := &problems[i]
@@ -71,12 +69,11 @@ func finish(file string, secret []string, problems inventory.Problems) inventory
 var secretName = regexp.MustCompile(`(?i)(token|secret|password|passphrase|key|crt|cert|ca|auth|psk|` +
 	`content|contents|payload|headers)$`)
 
-// minSecret is the length from which on a value is treated as a secret: shorter
-// values occur in ordinary words.
+// minSecret is the minimum length of a value that is treated as a secret, in bytes. Shorter values occur in
+// ordinary words.
 const minSecret = 5
 
-// secretsOf returns the values of all fields with the names of secrets, the
-// longest first.
+// secretsOf returns the values of all fields whose names are those of secrets, the longest value first.
 func secretsOf(d Document, contents []byte) []string {
 	var secrets []string
 	if lister, ok := d.(SecretLister); ok {
@@ -95,7 +92,7 @@ func secretsOf(d Document, contents []byte) []string {
 	return slices.Compact(secrets)
 }
 
-// maxDepth bounds how deep a document is searched for secrets.
+// maxDepth limits how deep a document is searched for secrets.
 const maxDepth = 100
 
 func secretScalars(n *yaml.Node, secret bool, depth int) (values []string) {

@@ -1,6 +1,5 @@
-// Package systems has one row for each kind of document that an installer or an
-// installed system is configured with: what checks the document, and what else
-// the system can do. The folders below hold the systems, with the clients of
+// Package systems describes the systems that are installed from a document: for each kind of document, what checks
+// it, and what else Ingot can do with the system. The packages below implement the systems and the clients of
 // their APIs.
 package systems
 
@@ -15,7 +14,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A System is one row: one interface for each feature, nil if the system lacks it.
+// A System describes the system that a kind of document configures. Each field is a feature, nil if the system
+// lacks it.
 type System struct {
 	Document  Document
 	Relay     Relay
@@ -25,8 +25,8 @@ type System struct {
 	Probe     Probe
 }
 
-// table has one row for each kind of document that a system reads. Another system
-// is a folder below, a row here, and its kind in package inventory.
+// table holds the System of each kind of document. To add a system, add a package below this one, an entry here,
+// and its kind in package inventory.
 var table = map[string]System{
 	inventory.DocumentHarvester: {
 		Document:  harvester.Document{},
@@ -47,22 +47,21 @@ var table = map[string]System{
 
 // Document checks a document as strictly as the system itself would.
 type Document interface {
-	// Check returns everything for which the system would refuse the document,
-	// and what it accepts but is probably a mistake. Problems have line and
-	// field, but no file; their texts may repeat values.
+	// Check returns everything for which the system would refuse the document, and as warnings what it accepts but is
+	// probably a mistake. Problems have line and field, but no file; their texts may repeat values.
 	Check(file string, contents []byte) (problems, warnings inventory.Problems)
 }
 
 // SecretLister is implemented by documents that are not YAML.
 type SecretLister interface {
-	// Secrets returns the values of the fields whose names isSecret accepts.
+	// Secrets returns the values of the fields for whose names isSecret returns true.
 	Secrets(contents []byte, isSecret func(name string) bool) []string
 }
 
 // Relay is implemented by systems that relay DHCP.
 type Relay interface {
-	// CheckRelay returns why machines behind the system would not reach the
-	// server. A document that cannot be read has no such problems.
+	// CheckRelay returns why DHCP packets of machines behind the system would not reach the server; nothing for a
+	// document that cannot be read.
 	CheckRelay(contents []byte, server netip.Addr) inventory.Problems
 }
 
@@ -81,20 +80,20 @@ type Downloads interface {
 // Webhooks is implemented by systems whose installer reports to webhooks that
 // its document names.
 type Webhooks interface {
-	// AddWebhooks returns the document with webhooks for the installer's events.
-	// Their URLs are prefix and the name of the event.
+	// AddWebhooks returns the document with a webhook for each event of the installer. Its URL is prefix followed by
+	// the event.
 	AddWebhooks(contents []byte, prefix string) ([]byte, error)
 }
 
 // Probe is implemented by systems that prove over the network which document
 // they were installed with.
 type Probe interface {
-	// Provable returns why Probe could never succeed with the document.
+	// Provable returns nil if Probe can succeed with the document, otherwise the reason why not.
 	Provable(contents []byte) error
-	// Probe returns a text about the proof that the system at the address runs
-	// with the document; ErrUnreachable if it does not yet.
+	// Probe returns a text about the proof that the system at the address runs with the document, or ErrUnreachable
+	// if it does not do so yet.
 	Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error)
 }
 
-// Of returns the row of a kind, with everything nil for a kind without one.
+// Of returns the System of a kind of document, with all fields nil for a kind without one.
 func Of(kind string) System { return table[kind] }

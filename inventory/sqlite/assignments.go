@@ -13,10 +13,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Assignments are the actions that agents carry out, with their results.
+// Assignments are the attempts at actions that agents carry out, with their results.
 type Assignments struct{ *db }
 
-// keyed selects an assignment: parameters 1 to 3 are its owner, 4 and 5 its action and attempt.
+// keyed is the SQL condition for one assignment. Parameters 1 to 3 are its owner, 4 and 5 are action and attempt.
 const keyed = "machine = ?1 AND run = ?2 AND epoch = ?3 AND action = ?4 AND attempt = ?5"
 
 type assignmentRow struct {
@@ -37,17 +37,16 @@ func (s Assignments) assignment(r assignmentRow) (inventory.Assignment, error) {
 	return a, s.unseal(r.Run, r.Sealed, &a.Payload)
 }
 
-// nameAttempt returns the name of an attempt and its machine for error texts.
+// nameAttempt returns what, followed by the attempt and its machine, for errors.
 func nameAttempt(what string, o inventory.Owner, k action.Key) string {
 	return fmt.Sprintf("%s attempt %s of machine %q", what, k, o.Machine)
 }
 
-// Assign stores an attempt for the agent of a.Boot to fetch; boot 0 means the current boot. An
-// existing attempt is not changed. If it was assigned to another boot, the error is
-// inventory.ErrConflict, because the agent of that boot could have begun: use another attempt. It
-// is also inventory.ErrConflict if no agent has redeemed the claim of the boot: a machine that was
-// not armed and has not said hello gets no work (security S8). An operator's grant never gets work:
-// inventory.ErrInvalid.
+// Assign stores an attempt for the agent of a.Boot to fetch; boot 0 means the current boot. If the attempt exists, Assign changes
+// nothing and returns nil. But if the attempt has no result and was assigned to another boot, the error is inventory.ErrConflict,
+// because the agent of that boot may have begun: the caller must use another attempt. If no agent has redeemed the claim of the
+// boot, the error is also inventory.ErrConflict: a machine gets no work before it was armed and its agent said hello
+// (security S8). An operator's grant never gets work: the error is inventory.ErrInvalid.
 func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 	what := nameAttempt("assigning", a.Owner, a.Key)
 	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 || strings.HasPrefix(a.Run, inventory.OperatorPrefix) {
@@ -85,9 +84,8 @@ func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 	})
 }
 
-// recordActing records that the agent of a boot may now carry out a. The run is acting until the
-// action that leaves the agent. If a writes to disks, the installation on them belongs to this
-// boot.
+// recordActing records that the agent of a boot may now carry out a: the grant is Acting until a is the action that leaves the
+// agent. If a.Writes is set, it also records this boot as the machine's installation.
 func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, boot int) error {
 	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving)
 	if err != nil || !a.Writes {
@@ -98,7 +96,8 @@ func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, 
 		a.Machine, a.Run, a.Epoch, boot)
 }
 
-// assignedBefore returns nil if the attempt is already stored as in a, or has its result.
+// assignedBefore returns why Assign stored no new row for a: nil if the attempt is stored for the same boot or has its result,
+// otherwise inventory.ErrConflict.
 func assignedBefore(ctx context.Context, tx *transaction, a inventory.Assignment) error {
 	g, err := grantOf(ctx, tx, a.Machine)
 	if err != nil {
@@ -126,15 +125,16 @@ func assignedBefore(ctx context.Context, tx *transaction, a inventory.Assignment
 	return nil
 }
 
-// NextAssignment returns the oldest attempt of o's current boot without a result and without an
-// order to stop; inventory.ErrNotFound if there is none.
+// NextAssignment returns the oldest attempt of o's current boot that has neither a result nor an order to stop. If there is none,
+// the error is inventory.ErrNotFound.
 func (s Assignments) NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error) {
 	return s.readAssignment(ctx, "finding the next assignment", o, `SELECT `+assignmentColumns+` FROM assignment
 		WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND result IS NULL AND stop_at = 0
 		AND boot = (SELECT boot FROM grant_ WHERE `+owns+`) ORDER BY rowid LIMIT 1`, o.Machine, o.Run, o.Epoch)
 }
 
-// Assignment returns one attempt.
+// Assignment returns one attempt of o's run, or inventory.ErrNotFound. If o does not hold the grant, the error is
+// inventory.ErrFenced.
 func (s Assignments) Assignment(ctx context.Context, o inventory.Owner, k action.Key) (inventory.Assignment, error) {
 	return s.readAssignment(ctx, nameAttempt("reading", o, k), o,
 		`SELECT `+assignmentColumns+` FROM assignment WHERE `+keyed+` AND epoch = ?6 AND `+held,
@@ -159,8 +159,7 @@ func (s Assignments) readAssignment(ctx context.Context, what string, o inventor
 	return a, nil
 }
 
-// Delivered records that the agent has fetched an attempt. The attempt is running from the first
-// time onward.
+// Delivered records that the agent has fetched an attempt. The first call sets the attempt to Running; later calls change nothing.
 func (s Assignments) Delivered(ctx context.Context, o inventory.Owner, k action.Key) error {
 	return s.changeAttempt(ctx, o, k, attemptChange{
 		what: "delivering", event: inventory.EventActionStarted,
@@ -168,16 +167,17 @@ func (s Assignments) Delivered(ctx context.Context, o inventory.Owner, k action.
 	})
 }
 
-// An attemptChange is a change that happens at most once to an attempt, before its result.
+// An attemptChange is a change that is made at most once to an attempt, and only before the attempt has a result.
 type attemptChange struct {
 	what, event string
-	set         string    // with the time as parameter 6, followed by args
-	once        string    // condition before the change
+	set         string    // SQL; parameter 6 is at, and args are the parameters after it
+	once        string    // SQL condition that is true until the change was made
 	at          time.Time // of the change
 	args        []any
 }
 
-// changeAttempt changes an attempt for o and appends the event. A repeated change is not an error.
+// changeAttempt makes the change c to an attempt of o's run and appends its event. If the change was made before, or the attempt has
+// a result, it changes nothing and returns nil.
 func (s Assignments) changeAttempt(ctx context.Context, o inventory.Owner, k action.Key, c attemptChange) error {
 	return s.write(ctx, nameAttempt(c.what, o, k), func(tx *transaction) error {
 		if k.Epoch != o.Epoch {
@@ -197,15 +197,14 @@ func (s Assignments) changeAttempt(ctx context.Context, o inventory.Owner, k act
 	})
 }
 
-// StopAssignment orders an attempt to stop. Only the first order counts; an attempt that has its
-// result needs none.
+// StopAssignment stores the order to stop an attempt. Only the first order is stored, and none if the attempt has a result.
 func (s Assignments) StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error {
 	return s.changeAttempt(ctx, o, k, attemptChange{
 		what: "stopping", event: inventory.EventStop, set: "stop_at = ?6", at: at, once: "stop_at = 0",
 	})
 }
 
-// Stops returns the attempts with an order to stop and no result yet.
+// Stops returns the attempts of o's run that have an order to stop and no result yet.
 func (s Assignments) Stops(ctx context.Context, o inventory.Owner) ([]action.Key, error) {
 	keys := []action.Key{}
 	err := s.ro.SelectContext(ctx, &keys, `SELECT epoch, action, attempt FROM assignment
@@ -213,10 +212,10 @@ func (s Assignments) Stops(ctx context.Context, o inventory.Owner) ([]action.Key
 	return keys, wrap(err, "listing stops of machine %q", o.Machine)
 }
 
-// Report stores the result of an attempt by the agent of o's boot. Only the first result is stored;
-// fresh reports whether it was this one. Its log is added to the attempt's log, the rest is in the
-// event "action-completed". A state that is not final is inventory.ErrInvalid, an unknown attempt
-// inventory.ErrNotFound, and a revoked agent inventory.ErrConflict.
+// Report stores the result r of an attempt, which the agent of o's boot reports. Only the first result of an attempt is stored; fresh
+// reports whether this one was. r.Log is added to the attempt's log, and the event "action-completed" contains the rest of r. A
+// state that is not final is inventory.ErrInvalid, an unknown attempt inventory.ErrNotFound, and a revoked agent
+// inventory.ErrConflict.
 func (s Assignments) Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error) {
 	what := nameAttempt("reporting", o, r.Key)
 	switch r.State {
@@ -274,8 +273,8 @@ func (s Assignments) Report(ctx context.Context, o inventory.Owner, boot int, r 
 	return fresh && err == nil, err
 }
 
-// next allows the boot that follows the success of an attempt, if any. A run without remaining
-// boots gets an error when it requests the boot itself.
+// next allows the installer's boot that follows the success of an attempt, if the attempt has NextUntil. If no boots remain, it
+// returns nil: the run gets this error when it requests the boot itself.
 func (s Assignments) next(ctx context.Context, tx *transaction, o inventory.Owner, k action.Key) error {
 	var row struct {
 		Boot      int
@@ -292,8 +291,7 @@ func (s Assignments) next(ctx context.Context, tx *transaction, o inventory.Owne
 	return err
 }
 
-// Result returns the result of an attempt, without its log; inventory.ErrNotFound if there is none
-// yet.
+// Result returns the result of an attempt, without its log. If there is none yet, the error is inventory.ErrNotFound.
 func (s Assignments) Result(ctx context.Context, run string, k action.Key) (action.Result, error) {
 	r, err := readDoc[action.Result](ctx, s.ro, `SELECT result AS doc FROM assignment
 		WHERE run = ? AND epoch = ? AND action = ? AND attempt = ? AND result IS NOT NULL`, run, k.Epoch, k.Action, k.Attempt)

@@ -18,11 +18,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Restores records how this database became the site's.
+// Restores copies the database for backups, and turns a copy into the database of a running site.
 type Restores struct{ *db }
 
-// Copy writes a copy of the database to a new file at path while writes continue. It compares the
-// copy with the database and writes the id of the backup into the copy.
+// Copy writes a copy of the database to a new file at path while writes continue. It compares the copy with the database, and
+// then writes id, the id of the backup, into the copy.
 func (s *Store) Copy(ctx context.Context, path, id string) error {
 	return wrap(s.noRoom(s.copy(ctx, path, id)), "backing up the inventory to %q", path)
 }
@@ -43,8 +43,8 @@ func (s *Store) copy(ctx context.Context, path, id string) (err error) {
 	return err
 }
 
-// ReadCopy reads a copy that no process has open. A damaged copy, a database of another program, or
-// a schema that this program cannot migrate is an error.
+// ReadCopy describes the copy at path, which no process may have open. A damaged copy, a database of another program, or a
+// schema that this program cannot migrate is an error.
 func ReadCopy(ctx context.Context, path string) (dbcopy.Copy, error) {
 	c, err := readCopy(ctx, path)
 	return c, wrap(err, "reading the inventory's copy %q", path)
@@ -79,17 +79,17 @@ func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
 	return c, get(ctx, db, &c.Schema, "PRAGMA user_version")
 }
 
-// Sealed returns the names of all stored secrets, in the form of SecretsUnreadable: they are lost
-// if the keys are lost.
+// Sealed returns the names of all stored secrets of machines, in the form of SecretsUnreadable. Without the keys, these secrets
+// are lost.
 func (s Restores) Sealed(ctx context.Context) ([]string, error) {
 	names, err := s.namesOfSecrets(ctx, func(sealedField) bool { return true })
 	return names, wrap(err, "listing secrets")
 }
 
-// Restored turns the database of a backup into the database of a running site: it sets a new site epoch,
-// removes all grants and plans, and puts every run on hold that is open in this database or in r,
-// which has those of Temporal's copy. What a held run records next replaces its record, whatever its
-// Seq. New grants get epochs higher than all in the backup.
+// Restored turns the database of a backup into the database of a running site. It increments the site epoch, removes all grants
+// and plans, and holds every run that is open in this database or listed in r.Held, which the caller reads from the backup of
+// Temporal. The next record of a held run replaces its stored record, whatever their Seq. New grants get epochs higher than all
+// epochs in the backup. Restored returns the record of the restore, which it stores.
 func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.Restore, error) {
 	r.Taken, r.At = r.Taken.UTC(), s.now().UTC()
 	err := s.write(ctx, "making a restored inventory live", func(tx *transaction) error {
@@ -104,15 +104,13 @@ func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.
 				max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
 				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`),
 			stmt("DELETE FROM grant_"),
-			// Writes to disks after the backup are unknown: no run may continue with the rest of
-			// its plan.
+			// What was written to disks after the backup is not known, so no run may continue its plan.
 			stmt("DELETE FROM plan"),
-			// Temporal's copy is a little older than this one, so a held run may number its next records
-			// below those of here. PutWorkflow would ignore them, and one has the question to the operator.
+			// Temporal's copy is a little older than this one, so the next records of a held run may have a lower Seq than the
+			// stored record. PutWorkflow would ignore them, and with them the question to the operator.
 			stmt("UPDATE workflow SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
 			stmt("UPDATE operation SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
-			// A digest that was waiting for removal may belong to an image that was stored again
-			// after the backup.
+			// A file that was waiting for its removal may belong to an image that was stored again after the backup.
 			stmt("DELETE FROM image_unused"),
 			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // closed by a migration that is on hold now
 		)
@@ -126,8 +124,8 @@ func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.
 	return r, err
 }
 
-// HoldRuns holds the runs that are open in the Temporal cluster too, which a restore does not read, and
-// returns the new record of the restore.
+// HoldRuns also holds the runs in there: those that are open in the Temporal cluster, which Restored does not read. It stores and
+// returns the changed record of the restore.
 func (s Restores) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r inventory.Restore, err error) {
 	err = s.write(ctx, "holding the runs of the Temporal cluster", func(tx *transaction) error {
 		if r, err = readDoc[inventory.Restore](ctx, tx, lastRestore); err != nil {
@@ -137,7 +135,7 @@ func (s Restores) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r in
 		there = slices.Clone(there)
 		for i, h := range there {
 			known := slices.ContainsFunc(r.Held, func(x inventory.HeldRun) bool { return x.Run == h.Run })
-			if h.Machine == "" { // the record has the id of its first execution
+			if h.Machine == "" { // the record contains the RunID of the first execution, which may not be h.Run
 				if err := get(ctx, tx, &known, "SELECT EXISTS (SELECT 1 FROM operation WHERE id = ? AND final = 0)", h.Workflow); err != nil {
 					return err
 				}
@@ -149,7 +147,7 @@ func (s Restores) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r in
 	return r, err
 }
 
-// hold adds runs to those that r holds, and writes r.
+// hold adds runs to r.Held, appends an event for each run of a machine that was not held before, and stores r.
 func (s Restores) hold(ctx context.Context, tx *transaction, r *inventory.Restore, runs []inventory.HeldRun) error {
 	held := map[string]inventory.HeldRun{}
 	for _, h := range r.Held {
@@ -179,7 +177,7 @@ func (s Restores) hold(ctx context.Context, tx *transaction, r *inventory.Restor
 	return do(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", doc)
 }
 
-// openRuns returns the runs that have not ended or that hold a grant.
+// openRuns returns the runs of machines that have not ended or that hold a grant.
 func openRuns(ctx context.Context, tx *transaction) (runs []inventory.HeldRun, err error) {
 	err = tx.SelectContext(ctx, &runs, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS workflow
 		FROM workflow WHERE final = 0

@@ -8,10 +8,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BMCJobs are the tasks that BMCs carry out.
+// BMCJobs are the records of jobs: lists of tasks for BMCs.
 type BMCJobs struct{ *db }
 
-// PutBMCJob stores a job under its machine and name, replacing an earlier one.
+// PutBMCJob stores a job and replaces an earlier job of the same machine and name.
 func (s BMCJobs) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 	what := fmt.Sprintf("storing BMC job %q of machine %q", j.Name, j.Machine)
 	if j.Name == "" || j.Machine == "" {
@@ -24,8 +24,7 @@ func (s BMCJobs) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 	})
 }
 
-// BMCJobs returns the newest 200 jobs of a machine, or of all machines if machine is "", the newest
-// first.
+// BMCJobs returns the newest 200 jobs of a machine, or of all machines if machine is "". The newest job comes first.
 func (s BMCJobs) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error) {
 	q := selection{query: "SELECT doc FROM bmc_job WHERE true"}
 	q.where(machine != "", "machine = ?", machine)
@@ -34,14 +33,14 @@ func (s BMCJobs) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJo
 	return jobs, wrap(err, "listing BMC jobs")
 }
 
-// BMCJob returns the job of that name of a machine.
+// BMCJob returns the job of a machine that is called name, or inventory.ErrNotFound.
 func (s BMCJobs) BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error) {
 	j, err := readDoc[inventory.BMCJob](ctx, s.ro, "SELECT doc FROM bmc_job WHERE machine = ? AND name = ?", machine, name)
 	return j, wrap(err, "reading BMC job %q of machine %q", name, machine)
 }
 
-// PruneBMCJobs deletes up to limit jobs that began before a time and belong neither to a run with a
-// record nor to one that holds a grant.
+// PruneBMCJobs deletes up to limit jobs that began before a time and whose run has neither a record nor a grant. It returns the
+// number of deleted jobs.
 func (s BMCJobs) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "BMC jobs", find: `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1

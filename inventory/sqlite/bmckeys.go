@@ -8,8 +8,8 @@ import (
 // BMCKeys are the public keys of BMCs.
 type BMCKeys struct{ *db }
 
-// KnownBMCKey returns the key that is known for the BMC at address (see inventory.BMC.KeyAddress). If none
-// is known, it remembers fingerprint and returns it.
+// KnownBMCKey returns the fingerprint of the key that is stored for the BMC at address (see inventory.BMC.KeyAddress). If none is
+// stored, it stores and returns the given fingerprint.
 func (s BMCKeys) KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error) {
 	err = s.write(ctx, "remembering the key of a BMC", func(tx *transaction) error {
 		if err := do(ctx, tx, "INSERT INTO bmc_key (address, key, first) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
@@ -21,14 +21,13 @@ func (s BMCKeys) KnownBMCKey(ctx context.Context, address, fingerprint string) (
 	return known, err
 }
 
-// HasBMCKey reports whether a key is known for the BMC at address.
+// HasBMCKey reports whether a key is stored for the BMC at address.
 func (s BMCKeys) HasBMCKey(ctx context.Context, address string) (bool, error) {
 	known, err := scalar[bool](ctx, s.ro, "SELECT count(*) > 0 FROM bmc_key WHERE address = ?", address)
 	return known, wrap(err, "reading whether the key of a BMC is known")
 }
 
-// ForgetBMCKey forgets the key of the BMC at address, so that the next one is accepted. It is not an error
-// if none is known.
+// ForgetBMCKey deletes the stored key of the BMC at address, so that the next key is accepted. It is not an error if none is stored.
 func (s BMCKeys) ForgetBMCKey(ctx context.Context, address string) error {
 	return s.writeOne(ctx, "forgetting the key of a BMC", "DELETE FROM bmc_key WHERE address = ?", address)
 }

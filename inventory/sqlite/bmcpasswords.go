@@ -7,23 +7,23 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BMCPasswords are the passwords of BMCs, sealed: the one in force, and the candidate that is to replace it.
+// BMCPasswords are the sealed passwords of BMCs. During a rotation, a BMC has a current password and a candidate to replace it.
 type BMCPasswords struct{ *db }
 
-// BMCPassword returns the password of a machine's BMC, zero if there is none. If it cannot be
-// opened, the error is inventory.ErrSealed.
+// BMCPassword returns the current password of a machine's BMC, or zero if there is none. If the password cannot be opened, the error is
+// inventory.ErrSealed.
 func (s BMCPasswords) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
 	out, err := s.reveal(ctx, name, "bmc.password")
 	return out[0], wrap(err, "reading BMC password of machine %q", name)
 }
 
-// candidateBinding binds the password that a rotation is setting to the same things as the stored one.
+// candidateBinding is bmcBinding for the candidate.
 func candidateBinding(machine string, b *inventory.BMC) string {
 	return bmcBinding(machine, b) + " candidate"
 }
 
-// BMCCandidate returns the password that a rotation has begun to give to a machine's BMC, and the run that did; both are zero if no
-// rotation is unfinished.
+// BMCCandidate returns the candidate for the password of a machine's BMC, and the run that stored it. Both are zero if no rotation
+// is unfinished.
 func (s BMCPasswords) BMCCandidate(ctx context.Context, machine string) (candidate inventory.Secret, run string, err error) {
 	out, err := s.reveal(ctx, machine, "bmc.candidate")
 	if err == nil && !out[0].IsZero() {
@@ -32,7 +32,8 @@ func (s BMCPasswords) BMCCandidate(ctx context.Context, machine string) (candida
 	return out[0], run, wrap(err, "reading the candidate for the BMC password of machine %q", machine)
 }
 
-// PutBMCCandidate stores the password that o's run is about to give to the machine's BMC, next to the present one.
+// PutBMCCandidate stores the password that o's run is about to set in the machine's BMC as the candidate. The current password
+// stays stored. If o does not hold the grant, the error is inventory.ErrFenced.
 func (s BMCPasswords) PutBMCCandidate(ctx context.Context, o inventory.Owner, candidate inventory.Secret) error {
 	return s.rotate(ctx, "storing a candidate for the BMC password", o.Machine, func(tx *transaction, r secretRow, b *inventory.BMC) error {
 		sealed, err := s.seal(sealBMC, candidateBinding(r.Name, b), []byte(candidate.Reveal()))
@@ -44,7 +45,8 @@ func (s BMCPasswords) PutBMCCandidate(ctx context.Context, o inventory.Owner, ca
 	})
 }
 
-// CommitBMCCandidate makes the candidate the machine's BMC password, if it still is the candidate.
+// CommitBMCCandidate makes candidate the current password of the machine's BMC. If it is no longer the stored candidate, the error
+// is inventory.ErrConflict.
 func (s BMCPasswords) CommitBMCCandidate(ctx context.Context, machine string, candidate inventory.Secret) error {
 	return s.rotate(ctx, "storing the new BMC password", machine, func(tx *transaction, r secretRow, b *inventory.BMC) error {
 		if err := s.isCandidate(r, b, candidate); err != nil {
@@ -59,8 +61,9 @@ func (s BMCPasswords) CommitBMCCandidate(ctx context.Context, machine string, ca
 	})
 }
 
-// DropBMCCandidate removes the candidate, if it still is the candidate and its run does not hold the machine any more, or is by.
-// Otherwise it returns inventory.ErrConflict: that run may be about to write the candidate.
+// DropBMCCandidate removes the stored candidate if it is equal to candidate, and if the run that stored it is the run by or no
+// longer holds the machine. Otherwise it returns inventory.ErrConflict: the run that holds the machine may be about to set the
+// candidate in the BMC.
 func (s BMCPasswords) DropBMCCandidate(ctx context.Context, machine string, candidate inventory.Secret, by string) error {
 	return s.rotate(ctx, "removing the candidate for the BMC password", machine, func(tx *transaction, r secretRow, b *inventory.BMC) error {
 		if err := s.isCandidate(r, b, candidate); err != nil {
@@ -72,7 +75,7 @@ func (s BMCPasswords) DropBMCCandidate(ctx context.Context, machine string, cand
 	})
 }
 
-// isCandidate returns inventory.ErrConflict if the candidate of r is another one or none.
+// isCandidate returns nil if candidate is the candidate stored in r, or inventory.ErrConflict if there is another one or none.
 func (s BMCPasswords) isCandidate(r secretRow, b *inventory.BMC, candidate inventory.Secret) error {
 	if len(r.BMCCandidate) == 0 {
 		return fmt.Errorf("there is no candidate any more: %w", inventory.ErrConflict)
@@ -84,7 +87,8 @@ func (s BMCPasswords) isCandidate(r secretRow, b *inventory.BMC, candidate inven
 	return err
 }
 
-// rotate calls change with the machine's sealed secrets, in one transaction.
+// rotate calls change in a transaction, with the machine's sealed secrets and its BMC. A machine without a BMC is
+// inventory.ErrConflict.
 func (s BMCPasswords) rotate(ctx context.Context, what, machine string,
 	change func(tx *transaction, r secretRow, b *inventory.BMC) error,
 ) error {

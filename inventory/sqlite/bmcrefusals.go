@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BMCRefusals are the logins that BMCs have refused.
+// BMCRefusals are the log-ins that BMCs have refused.
 type BMCRefusals struct{ *db }
 
 // BMCRefusals returns the log-ins that the BMC at address has refused since it accepted one; zero if there are none.

@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// Changes reports the writes of this process.
+// Changes notifies subscribers of the writes of this process.
 type Changes struct{ *db }
 
-// Subscribe returns a channel that receives a value after this process commits a
-// write. Writes that a slow receiver missed are merged into one value; the store
-// never blocks. Call cancel when done.
+// Subscribe returns a channel that receives a value after this process commits a write. If the receiver is slow, several writes
+// cause one value; the store never waits for the receiver. Call cancel when done.
 func (s Changes) Subscribe() (ch <-chan struct{}, cancel func()) { return s.subscribe("") }
 
-// Watch is Subscribe for the grant, assignments and events of one machine: with a thousand waiting
-// agents, a write wakes only one.
+// Watch is Subscribe for the grant, assignments and events of one machine. A write for a machine thus wakes only its own agent,
+// even if a thousand agents wait.
 func (s Changes) Watch(machine string) (ch <-chan struct{}, cancel func()) {
 	return s.subscribe(machine)
 }
@@ -48,7 +47,7 @@ func (tx *transaction) show(machine string) {
 	}
 }
 
-// fire wakes the subscribers after a commit.
+// fire wakes the subscribers after a commit and reports the touched machines to the followers.
 func (s *db) fire(touched map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,15 +70,14 @@ func (s *db) fire(touched map[string]bool) {
 	}
 }
 
-// touchedOperations is the entry in touched for records of operations; no machine can have this
-// name.
+// touchedOperations is the key in touched for records of operations. No machine can have this name.
 const touchedOperations = "operations/"
 
 // A follower collects the touched machines until they are fetched.
 type follower struct{ touched map[string]bool }
 
-// Follow returns a function that returns the machines that this process has changed since its last
-// call, and whether it has written the record of an operation. Call cancel when done.
+// Follow returns the function take. take returns the machines that this process has changed since the last call of take, and whether
+// it has written a record of an operation since. Call cancel when done.
 func (s Changes) Follow() (take func() (machines []string, operations bool), cancel func()) {
 	f := &follower{touched: map[string]bool{}}
 	s.mu.Lock()

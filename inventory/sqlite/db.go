@@ -20,23 +20,23 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// db is the database handle that the nouns share. A noun reads with ro and writes with write. What several nouns do in one
-// transaction are functions over a *transaction.
+// db is the database handle that all fields of Store share: Machines, Grants and so on. They read with ro and write with write.
+// Functions that several of them call within a transaction take a *transaction.
 type db struct {
 	rw, ro *sqlx.DB
 	path   string
-	driver driver.Driver // of both pools
+	driver driver.Driver // for both pools
 	now    func() time.Time
 	full   func() // called when the disk is full; may be nil
 
 	keys Sealer
 	bad  atomic.Pointer[map[string]error] // purposes whose keys must not be used for sealing, and why
-	// notices are the events for which notices are written; none means no notices.
+	// notices are the events for which notices are written; nil = no notices are written.
 	notices []string
 	index   *index
 
 	mu        sync.Mutex
-	subs      map[string]map[chan struct{}]bool // by the watched machine; "" means everything
+	subs      map[string]map[chan struct{}]bool // by the watched machine; "" = all changes
 	followers map[*follower]bool
 }
 
@@ -44,15 +44,14 @@ type db struct {
 type transaction struct {
 	*sqlx.Tx
 	db *db
-	// touched has the machines that the transaction changes. The value is true for changes that agents wait for: grants,
-	// assignments and events.
+	// touched are the machines that the transaction changes. The value is true if agents wait for the change: a change of
+	// grants, assignments or events.
 	touched map[string]bool
 }
 
-// Limits of the write-ahead log: the size in bytes to which it is truncated, and the number of
-// pages after which its content is written into the database. The log grows beyond that while a
-// reader uses an older state. Most readers run one statement of milliseconds, but Copy and Check
-// use one state until they have read everything.
+// Limits of the write-ahead log: the size in bytes to which it is truncated, and the number of pages after which its content is
+// written into the database. The log grows beyond these limits while a reader uses an older state of the database. Most readers
+// run one statement that takes milliseconds, but Copy and Check use one state until they have read everything.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
@@ -115,8 +114,8 @@ func isFull(err error) bool {
 		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// noRoom turns an error of a full disk into inventory.ErrFull, after calling the function of
-// WithFull.
+// noRoom wraps an error of a full disk in inventory.ErrFull, after calling the function of WithFull. It returns any other error
+// unchanged.
 func (s *db) noRoom(err error) error {
 	if !isFull(err) {
 		return err
@@ -127,9 +126,8 @@ func (s *db) noRoom(err error) error {
 	return fmt.Errorf("%w: %w", inventory.ErrFull, err)
 }
 
-// write runs do in one transaction and notifies the subscribers after the commit. Before it returns,
-// the index has dropped what the transaction changed. If the disk is full, the error is
-// inventory.ErrFull and nothing is written.
+// write runs do in one transaction and notifies the subscribers after the commit. Before the commit, it drops the changed machines
+// from the index. If the disk is full, the error is inventory.ErrFull and nothing is written.
 func (s *db) write(ctx context.Context, what string, do func(tx *transaction) error) error {
 	sqlTx, err := s.rw.BeginTxx(ctx, nil)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // Disks are the disks that runs have written.
 type Disks struct{ *db }
 
-// DiskWritten records that o's run writes to disk d of its machine. A disk without serial number
-// and WWN is inventory.ErrInvalid, because it could not be identified later.
+// DiskWritten records that o's run is about to write to disk d of its machine, which returns an available machine to service. A
+// disk that has neither serial number nor WWN is inventory.ErrInvalid, because it could not be identified later.
 func (s Disks) DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error {
 	var ids []string
 	if d.Serial != "" {
@@ -46,8 +46,8 @@ func (s Disks) DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk
 	})
 }
 
-// DisksWritten returns the run that last wrote each disk of a machine, by the disk's identity:
-// "serial:X" or "wwn:Y".
+// DisksWritten returns, for each disk of a machine, the run that wrote it last. The keys are identities of disks: "serial:X" or
+// "wwn:Y".
 func (s Disks) DisksWritten(ctx context.Context, machine string) (map[string]string, error) {
 	var rows []struct{ Identity, Run string }
 	if err := s.ro.SelectContext(ctx, &rows, "SELECT identity, run FROM disk_written WHERE machine = ?",

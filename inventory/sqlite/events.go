@@ -17,11 +17,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Events are what has happened.
+// Events are the events of machines, runs and operators.
 type Events struct{ *db }
 
-// Size limits of an event, in bytes. The number of rows of wire events is limited, too: one per
-// machine, run, epoch, boot and kind.
+// Size limits of an event, in bytes. The number of rows is limited, too, for events that any host on the network can cause: they
+// share one row per machine, run, epoch, boot and kind.
 const (
 	maxWireText = 512
 	maxMessage  = 16 << 10
@@ -56,7 +56,7 @@ func (r eventRow) value() (inventory.Event, error) {
 
 const eventColumns = "seq, machine, run, epoch, boot, kind, key, at, count, message, detail, by"
 
-// addEvent appends e. Its time and count default to now and 1.
+// addEvent appends e. If e has no time, it is now; the count is at least 1.
 func addEvent(ctx context.Context, tx *transaction, e inventory.Event) error {
 	if e.At.IsZero() {
 		e.At = tx.db.now()
@@ -90,8 +90,8 @@ func addEvent(ctx context.Context, tx *transaction, e inventory.Event) error {
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
 		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)
 	if err == nil && e.Kind == inventory.EventPhoneHome {
-		// A system that phones home was delivered completely, even if that was not recorded: the
-		// machine's next start must not boot the installer again.
+		// The system that phones home was installed, so its installer was delivered completely, even if SpendBoot was not called.
+		// The machine must not boot the installer again.
 		err = do(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine,
 			e.Run, e.Epoch, e.Boot)
 	}
@@ -110,16 +110,15 @@ func clip(text string, n int) string {
 	return plaintext.Head(strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", ""), n)
 }
 
-// AppendEvents appends events in one transaction. Events that any host on the network can cause
-// share one row per machine, run, epoch, boot and kind, with the sum of their counts. Other events
-// are stored once per Key; a repeated one is ignored.
+// AppendEvents appends events in one transaction. Events that any host on the network can cause share one row per machine, run,
+// epoch, boot and kind, with the sum of their counts. Of other events, a second one with the same Key is ignored.
 func (s Events) AppendEvents(ctx context.Context, events []inventory.Event) error {
 	return writeEach(ctx, s.db, "appending events", events, func(tx *transaction, e inventory.Event) error {
 		return addEvent(ctx, tx, e)
 	})
 }
 
-// Events returns events in the order of their sequence numbers.
+// Events returns the events that f selects, in the order of their sequence numbers.
 func (s Events) Events(ctx context.Context, f inventory.EventFilter) ([]inventory.Event, error) {
 	q := selection{query: "SELECT " + eventColumns + " FROM event WHERE true"}
 	order, beyond, after := "seq", "seq > ?", f.After
@@ -142,18 +141,18 @@ func lastSeq(ctx context.Context, q sqlx.QueryerContext) (int64, error) {
 	return n, wrap(err, "reading the newest event")
 }
 
-// NewestEvent returns the latest time of all events, or the zero time if there is none. A clock
-// that is behind this time is wrong.
+// NewestEvent returns the latest time of all events, or the zero time if there are no events. If the clock shows an earlier time, it
+// is wrong.
 func (s Events) NewestEvent(ctx context.Context) (time.Time, error) {
 	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(at), 0) FROM event")
 	return moment(n), wrap(err, "reading the newest event")
 }
 
-// live is true if the run of event e holds the grant of the same epoch.
+// live is the SQL condition that the run of event e holds the grant at the epoch of e.
 const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.run = e.run AND g.epoch = e.epoch)"
 
-// Unsignalled returns the events after one for which runs have not been signalled yet, by sequence number.
-// Events of runs that no longer hold their grant are marked and left out.
+// Unsignalled returns up to limit events, with sequence numbers greater than after, that have not been sent to their runs as signals
+// yet. Events of runs that no longer hold their grant are marked as sent and left out.
 func (s Events) Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error) {
 	out, err := s.unsignalled(ctx, after, limit)
 	return out, wrap(err, "listing unsent signals")
@@ -190,23 +189,23 @@ func (s Events) unsignalled(ctx context.Context, after int64, limit int) (out []
 	return out, nil
 }
 
-// MarkSignalled records that the runs have been signalled about these events.
+// MarkSignalled records that the events with these sequence numbers have been sent to their runs as signals.
 func (s Events) MarkSignalled(ctx context.Context, seqs []int64) error {
 	return writeEach(ctx, s.db, "marking signals as sent", seqs, func(tx *transaction, seq int64) error {
 		return do(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq)
 	})
 }
 
-// PendingSignals counts the events about which o's run has not been signalled yet.
+// PendingSignals counts the events of o's run that have not been sent to it as signals yet.
 func (s Events) PendingSignals(ctx context.Context, o inventory.Owner) (int, error) {
 	n, err := scalar[int](ctx, s.ro,
 		"SELECT count(*) FROM event WHERE signalled = 0 AND machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
 	return n, wrap(err, "counting unsent signals of run %q", o.Run)
 }
 
-// PruneEvents deletes up to limit events from before a time that belong neither to a run with a
-// record nor to one that holds a grant: commands of operators, and events of machines between their
-// runs. It keeps the newest event, which is used to detect a clock that is behind.
+// PruneEvents deletes up to limit events from before a time whose run has neither a record nor a grant, or that have no run: commands
+// of operators, and events of machines between runs. It keeps the newest event, by which a clock that is behind is detected. It
+// returns the number of deleted events.
 func (s Events) PruneEvents(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "events", find: `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutFact stores a result of the operation with this workflow id under a name, sealed. It replaces
-// an earlier fact with that name.
+// PutFact stores a result of an operation, sealed, and replaces an earlier one with the same name. operation is the id of its
+// workflow.
 func (s Genesis) PutFact(ctx context.Context, operation, name string, value inventory.Secret) error {
 	key := factKey(operation, name)
 	return s.write(ctx, fmt.Sprintf("storing %q", key), func(tx *transaction) error {

@@ -8,11 +8,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Genesis are the lab files, their machines, and what their operations have found.
+// Genesis are the lab files, their machines, and the facts: the results that their operations store.
 type Genesis struct{ *db }
 
-// PutGenesis stores a lab file with the files that it names, replacing one with the same name. It
-// returns the lab file with its digest and times, without the files.
+// PutGenesis stores a lab file with the files that it names, and replaces a stored one of the same name. It returns the lab file
+// with its digest and times, without the files.
 func (s Genesis) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by string) (inventory.GenesisBundle, error) {
 	what := fmt.Sprintf("storing lab file %q", b.Name)
 	if err := b.Check(); err != nil {
@@ -62,9 +62,8 @@ func (s Genesis) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by s
 
 func genesisKey(name string) string { return "genesis/" + name }
 
-// Genesis returns the lab file called name with the files that it names. If the key was lost, the
-// error is inventory.ErrSealed; after ResetSecrets has removed the contents, it is
-// inventory.ErrNotFound.
+// Genesis returns the lab file called name with the files that it names. If the key was lost, the error is inventory.ErrSealed.
+// After ResetSecrets has then emptied the files, the error is inventory.ErrNotFound.
 func (s Genesis) Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error) {
 	b, err := s.readGenesis(ctx, name)
 	return b, wrap(err, "reading lab file %q", name)

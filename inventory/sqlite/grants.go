@@ -13,19 +13,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Grants say which run owns a machine, and what it may do now. Each statement that uses a grant compares machine, run
-// and epoch.
+// Grants say which run owns a machine, and which windows are open for the run. Each statement that needs a grant compares
+// machine, run and epoch with it.
 type Grants struct{ *db }
 
-// held is the condition that fences a statement. Its parameters 1 to 3 are machine, run and epoch
-// of the owner that causes the effect. A free grant has no owner.
+// held is the SQL condition that fences a statement: parameters 1 to 3 are machine, run and epoch of an owner that must hold the
+// grant. A free grant has no owner.
 const held = "EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = ?2 AND grant_.epoch = ?3 AND grant_.run <> '')"
 
 // owns is the same condition for statements on grant_ itself.
 const owns = "machine = ?1 AND run = ?2 AND epoch = ?3 AND run <> ''"
 
-// grantColumns and joinedGrantColumns are the columns of a grantRow; in joins, the table's alias is g
-// and the names have that prefix. They are part of every query for a packet.
+// grantColumns are the columns of a grantRow. joinedGrantColumns are the same for a join in which the alias of the table is g.
+// Both are computed once, because every query for a packet contains them.
 var grantColumns, joinedGrantColumns = listGrantColumns(""), listGrantColumns("g.")
 
 func listGrantColumns(prefix string) string {
@@ -56,13 +56,13 @@ func (r grantRow) grant() inventory.Grant {
 	return g
 }
 
-// grantOf returns the zero Grant if the machine was never granted.
+// grantOf returns the grant of a machine, or the zero Grant if it never had one.
 func grantOf(ctx context.Context, q sqlx.QueryerContext, machine string) (inventory.Grant, error) {
 	return optional(read[grantRow](ctx, q, "SELECT "+grantColumns+" FROM grant_ WHERE machine = ?", machine))
 }
 
-// fencedOr explains why a fenced statement changed nothing. It returns inventory.ErrFenced unless o
-// holds the grant, and otherwise other.
+// fencedOr returns why a fenced statement of o changed nothing: inventory.ErrFenced if o does not hold the grant, otherwise
+// other.
 func fencedOr(ctx context.Context, q sqlx.QueryerContext, o inventory.Owner, other error) error {
 	g, err := grantOf(ctx, q, o.Machine)
 	if err != nil {
@@ -86,9 +86,9 @@ func (s Grants) Grants(ctx context.Context) ([]inventory.Grant, error) {
 	return out, wrap(err, "listing grants")
 }
 
-// take returns the compare-and-set statement that changes the owner of a grant. Its parameters are
-// machine, run, workflow, boot, boots left, now and netboot until. It returns no row if the machine
-// is unknown, the record of the run is final, or the condition is false.
+// take returns the SQL statement that changes the owner of a grant if the condition is true. Its parameters are machine, run,
+// workflow, boot, boots left, the time now, and the end of the netboot window. The statement returns the grant. It returns no row
+// if the machine is unknown, the record of the run is final, or the condition is false for the present grant.
 func take(condition string) string {
 	return `INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
 		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
@@ -100,19 +100,17 @@ func take(condition string) string {
 		WHERE ` + condition + ` RETURNING ` + grantColumns
 }
 
-// TakeGrant makes run the owner of machine. It is one compare-and-set that increments the epoch;
-// afterwards nothing that an earlier owner does takes effect.
+// TakeGrant makes run the owner of machine, in one compare-and-set that increments the epoch. After that, no statement of an
+// earlier owner has an effect.
 //
-// A run that already holds the grant gets it back unchanged. Otherwise the grant must be free, an
-// operator's, or held by another run of the same workflow, or force must be set. Another run of the
-// same workflow is dead, because Temporal allows only one; a run that has lost the grant cannot
-// take it back this way. If none applies, the error is inventory.ErrConflict and names the holder.
-// An unknown machine is inventory.ErrNotFound.
+// A run that already holds the grant gets it back unchanged. Otherwise the grant must be free, or held by an operator or by
+// another run of the same workflow, or force must be set. Another run of the same workflow has ended, because Temporal allows
+// only one; but a run that has held the grant before cannot take it back for this reason. If none of these applies, the error is
+// inventory.ErrConflict and names the holder. An unknown machine is inventory.ErrNotFound.
 //
-// An activity may outlive its run. A run whose record is final cannot take a grant. A run that
-// began before the run with the grant cannot take it, even with force. Both are
-// inventory.ErrConflict. The order of the records decides which run began first, because clocks can
-// be set.
+// An activity may outlive its run. Therefore a run whose record is final cannot take a grant, and a run that began before the
+// present holder cannot take the grant from it, even with force. Both are inventory.ErrConflict. The order of the records decides
+// which run began first, because clocks can be set.
 func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("taking the grant of machine %q", machine)
@@ -143,7 +141,7 @@ func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 	return g, err
 }
 
-// notTaken returns the reason why run did not get the grant g of a machine.
+// notTaken returns the error that says why run did not get the grant g of a machine.
 func notTaken(ctx context.Context, tx *transaction, g inventory.Grant, run string) error {
 	var mine struct {
 		State          string
@@ -173,16 +171,16 @@ func holder(g inventory.Grant) string {
 	return fmt.Sprintf("run %q of workflow %q owns it", g.Run, g.Workflow)
 }
 
-// revokeEarlier revokes the agents of all earlier owners.
+// revokeEarlier revokes the agents of the machine that do not belong to o.
 func revokeEarlier(ctx context.Context, tx *transaction, o inventory.Owner) error {
 	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND revoked = 0 AND (run <> ? OR epoch <> ?)",
 		o.Machine, o.Run, o.Epoch)
 }
 
-// ArmByHand takes the grant of a machine for an operator, for rescue. It allows any number of boots
-// until the window closes at until, without assignments or secrets. Arming again starts a new
-// epoch. If a run holds the grant, the error is inventory.ErrConflict. For a keyed request that has armed the machine before,
-// nothing is changed, and the grant is zero.
+// ArmByHand takes the grant of a machine for an operator, for rescue. The machine may boot any number of times until the netboot
+// window closes at the time until; it gets no assignments and no secrets. Arming again starts a new epoch. If a run holds the
+// grant, the error is inventory.ErrConflict. If ctx belongs to a repeated keyed request that has already armed the machine,
+// nothing changes and the result is the zero Grant.
 func (s Grants) ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("arming machine %q by hand", machine)
@@ -216,9 +214,8 @@ func (s Grants) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 	return g, err
 }
 
-// DisarmByHand ends an operator's grant; without one it does nothing. If a run holds the grant, the
-// error is inventory.ErrConflict unless force is set. With force the run loses the machine and asks
-// an operator at its next step.
+// DisarmByHand ends the grant of an operator. If the grant is free, it does nothing. If a run holds the grant, the error is
+// inventory.ErrConflict unless force is set. With force, the run loses the machine and asks an operator at its next step.
 func (s Grants) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
 	return s.writeOnce(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *transaction) error {
 		g, err := grantOf(ctx, tx, machine)
@@ -243,8 +240,8 @@ func (s Grants) DisarmByHand(ctx context.Context, machine, by string, force bool
 	})
 }
 
-// EndGrant closes both windows, revokes o's agents and frees the grant; its epoch stays. If o no
-// longer holds the grant, EndGrant does nothing and returns no error.
+// EndGrant closes both windows of o's grant, revokes o's agents and frees the grant, which keeps its epoch. If o does not hold
+// the grant, EndGrant does nothing and returns nil.
 func (s Grants) EndGrant(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *transaction) error {
 		was, err := read[grantRow](ctx, tx, "SELECT "+grantColumns+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)

@@ -7,11 +7,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// HandOvers are the requests to move this site to another server, and which server owns it.
+// HandOvers are the requests to move this site to another server, and the site epoch.
 type HandOvers struct{ *db }
 
-// RequestHandOver stores the request to move this site. The target will own the next site epoch. A
-// stored request is not changed.
+// RequestHandOver stores the request to move this site, with the next site epoch for the target. A request with this ID that is
+// already stored is not changed.
 func (s HandOvers) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	if h.ID == "" || h.Target == "" {
 		return fmt.Errorf("requesting a hand-over: id or target is missing: %w", inventory.ErrInvalid)
@@ -37,7 +37,7 @@ func (r handOverRow) value() (inventory.HandOver, error) {
 	return r.HandOver, nil
 }
 
-// CloseIntake makes the server refuse new runs until OpenIntake. why is the reason.
+// CloseIntake makes the server refuse new runs until OpenIntake is called. why is the reason.
 func (s HandOvers) CloseIntake(ctx context.Context, why string) error {
 	return s.writeOne(ctx, "closing the intake", "INSERT OR REPLACE INTO meta (name, value) VALUES ('intake_closed', ?)",
 		why)
@@ -54,8 +54,8 @@ func (s HandOvers) Intake(ctx context.Context) (why string, err error) {
 	return why, wrap(err, "reading whether new runs are taken")
 }
 
-// Owned raises the site epoch of the database to epoch and sets it in every grant, so that open
-// runs continue. New runs are accepted. A lower epoch changes nothing.
+// Owned raises the site epoch of the database to epoch and sets it in every grant, so that open runs continue. New runs are
+// accepted again. If epoch is not higher than the stored one, Owned changes nothing.
 func (s HandOvers) Owned(ctx context.Context, epoch int64) error {
 	return s.write(ctx, fmt.Sprintf("beginning site epoch %d", epoch), func(tx *transaction) error {
 		n, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = 'site_epoch' AND value < ?", epoch, epoch)
@@ -70,7 +70,7 @@ func (s HandOvers) Owned(ctx context.Context, epoch int64) error {
 	})
 }
 
-// SiteEpoch returns the site epoch of the database. A restore or a migration increments it.
+// SiteEpoch returns the site epoch of the database. A restore or a migration of the site increments it.
 func (s HandOvers) SiteEpoch(ctx context.Context) (int64, error) {
 	n, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'site_epoch'")
 	return n, wrap(err, "reading site epoch")

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Images are the records of image files.
+// Images are the records of images. The files themselves are in the image directory.
 type Images struct{ *db }
 
 type imageRow struct {
@@ -36,7 +36,7 @@ func (s Images) Images(ctx context.Context) ([]inventory.Image, error) {
 	return out, wrap(err, "listing images")
 }
 
-// PutImage stores an image's record, replacing one of the same name.
+// PutImage stores the record of an image and replaces a stored one of the same name.
 func (s Images) PutImage(ctx context.Context, i inventory.Image, by string) error {
 	return s.writeDoc(ctx, fmt.Sprintf("storing image %q", i.Name), i, func(tx *transaction, doc string) error {
 		if err := recordUnused(ctx, tx, i.Name); err != nil {
@@ -52,8 +52,8 @@ func (s Images) PutImage(ctx context.Context, i inventory.Image, by string) erro
 	})
 }
 
-// DeleteImage removes the record of the image called name. From then on, UnusedImageFiles includes
-// its file unless something else needs it.
+// DeleteImage removes the record of the image called name. UnusedImageFiles then removes the file, unless another image or the plan
+// of an open run needs it.
 func (s Images) DeleteImage(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting image %q", name), func(tx *transaction) error {
 		if err := recordUnused(ctx, tx, name); err != nil {
@@ -63,19 +63,19 @@ func (s Images) DeleteImage(ctx context.Context, name, by string) error {
 	})
 }
 
-// ExpectImageFile records the digest of a file before it is moved into place for PutImage. If
-// PutImage is never called, UnusedImageFiles includes the file.
+// ExpectImageFile records the digest of a file that is about to be moved into the image directory for PutImage. If PutImage is never
+// called, UnusedImageFiles removes the file.
 func (s Images) ExpectImageFile(ctx context.Context, digest string) error {
 	return s.writeOne(ctx, "announcing an image file", "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
 }
 
-// recordUnused records the current digest of the image called name before it changes.
+// recordUnused records the stored digest of the image called name as unused, before the image is changed or deleted.
 func recordUnused(ctx context.Context, tx *transaction, name string) error {
 	return do(ctx, tx, `INSERT OR IGNORE INTO image_unused (sha256)
 		SELECT json_extract(doc, '$.sha256') FROM image WHERE name = ? AND json_extract(doc, '$.sha256') <> ''`, name)
 }
 
-// SetImageFile changes the path of an image's file. It does not change anything else.
+// SetImageFile changes only the path of an image's file in the record.
 func (s Images) SetImageFile(ctx context.Context, name, file string) error {
 	return s.writeOne(ctx, fmt.Sprintf("moving the file of image %q", name),
 		"UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)
@@ -87,8 +87,8 @@ func (s Images) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, er
 	return out, wrap(err, "reading the plans of open runs")
 }
 
-// plannedImages treats a run without a record as open: a run that was reset from outside stores its
-// plan before its first record.
+// plannedImages is PlannedImages within a transaction. It treats a run without a record as open, because a run that was reset from
+// outside stores its plan before its first record.
 func (s Images) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inventory.PlannedImage, error) {
 	var rows []struct {
 		Run, Machine string
@@ -112,18 +112,18 @@ func (s Images) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inv
 	return out, err
 }
 
-// UnusedImageFiles calls remove with each digest that an image once had and that no image and no
-// plan of an open run needs. If remove returns nil, the digest is deleted; otherwise the next call
-// tries again. No plan and no image can be stored at the same time, so a plan stored afterwards
-// sees the final state of its file.
+// UnusedImageFiles calls remove with the digest of each file that was recorded as unused and that no image and no plan of an open run
+// needs. If remove returns nil, the digest is deleted. At the first error of remove, UnusedImageFiles stops and deletes no
+// digest; the next call tries again. It runs in one write transaction, so no plan and no image can be stored until all files are
+// removed.
 func (s Images) UnusedImageFiles(ctx context.Context, remove func(digest string) error) error {
 	what := "removing unused image files"
 	if some, err := scalar[bool](ctx, s.ro, "SELECT EXISTS (SELECT 1 FROM image_unused)"); err != nil || !some {
 		return wrap(err, "%s", what)
 	}
 
-	// When a context ends, database/sql rolls back at once and lets the next writer begin, while
-	// remove would continue with data read in this transaction.
+	// If the context of a transaction ends, database/sql rolls back at once and the next writer may begin, while remove would still
+	// act on data that this transaction has read.
 	ctx = context.WithoutCancel(ctx)
 	return s.write(ctx, what, func(tx *transaction) error {
 		err := do(ctx, tx, "DELETE FROM image_unused WHERE sha256 IN (SELECT json_extract(doc, '$.sha256') FROM image)")

@@ -12,60 +12,58 @@ import (
 )
 
 const (
-	// checkIndexEvery is how often the index looks for writes of other processes. When the last check is older than
-	// checkedFor, the index answers nothing.
+	// checkIndexEvery is how often the index looks for writes of other processes. If the last check is older than checkedFor, the
+	// index answers no lookup.
 	checkIndexEvery = time.Second
 	checkedFor      = 2 * checkIndexEvery
 	// loadAtOnce is how many machines are read into the index by one statement.
 	loadAtOnce = 500
-	// missesAtOnce is how many lookups of machines that the index does not hold read the database at once while it is being
-	// read. The others wait for it: thousands of packets a second, each with a statement of its own, would take the processor
-	// and the connections that reading it needs. With 100,000 machines and eight lookups at a time, unbounded ones made
-	// reading it take four times as long.
+	// missesAtOnce is how many lookups may read the database at once while the index is being loaded and has no entry for them.
+	// Other lookups wait for the index. Otherwise, thousands of packets a second, each with its own query, would use the
+	// processor and the connections that loading needs: with 100,000 machines and eight lookups at once, it took four times as
+	// long.
 	missesAtOnce = 1
 )
 
 // index holds the machines and their grants in memory, so that most packets and fetches of metadata run no SQL.
 //
-// It answers only for a machine whose grant is free. Such an answer is a reservation, "boot from disk"
-// or public metadata, and opens nothing. If the grant has an owner, whether a run or an operator, the
-// index does not answer, and the lookup reads machine and grant in one statement; the entry then only
-// saves decoding a machine whose row is the same. Therefore an entry that is out of date cannot open a
-// window, in any process: either it says that the grant is free, so the machine boots from disk and
-// gets no secret, or what was read decides.
+// It answers only for a machine whose grant is free. Such a machine gets only its reservation, "boot from disk" and public
+// metadata. If a run or an operator holds the grant, the lookup reads machine and grant from the database in one query; the
+// entry then only saves decoding the machine if its row is the same. Therefore an outdated entry cannot open a window: either it
+// says that the grant is free, and the machine boots from disk and gets no secret, or the database decides.
 //
-// An entry is not out of date for a write of this Store. Triggers on every table that an entry is made
-// of note the machines of a transaction (watchChanges). Their entries are dropped before the
-// transaction commits, and KeepIndex reads them again after it. So a run that arms a machine, and then
-// switches it on, is never answered from the state before. After a write of another process, an entry
-// is used for at most checkedFor.
+// A write of this Store never leaves an outdated entry. Triggers record which machines a transaction changes (watchChanges). The
+// entries of these machines are dropped before the commit, and KeepIndex reads the machines again after it. So when a run arms a
+// machine and then switches it on, the machine never gets an answer from before. After a write of another process, an outdated
+// entry is used for at most checkedFor.
 type index struct {
 	mu        sync.RWMutex
 	byMAC     map[string]*indexEntry
 	byAddress map[netip.Addr]*indexEntry
-	// byName has all machines that were read, those whose entry is dropped too. networks counts their reservations.
+	// byName has all machines that were read, even if their entries were dropped from byMAC and byAddress. networks counts the
+	// reservations of these machines by network.
 	byName   map[string]*indexEntry
 	networks map[netip.Prefix]int
-	// stale are the machines that must be read. held are those that running transactions change, with the number of
-	// transactions: what is read of them must not be kept.
+	// stale are the machines that must be read. held are the machines that running transactions change, with the number of these
+	// transactions: put ignores them.
 	stale map[string]bool
 	held  map[string]int
-	// listed is false while the names of all machines must be read.
+	// listed is false if the names of all machines must be read.
 	listed bool
-	// whole is closed when all machines have been read since the last dropAll. misses has an element for each lookup that
-	// reads the database before.
+	// whole is closed once all machines have been read after the last dropAll. misses contains one element for each lookup that
+	// reads the database while whole is open.
 	whole   chan struct{}
 	misses  chan struct{}
-	version int64     // the data_version of the connection that writes; -1 = not read yet
+	version int64     // data_version of the writing connection; -1 = not read yet
 	checked time.Time // when version was read
 	wake    chan struct{}
 }
 
-// An indexEntry is shared by all that look it up: no one may change it.
+// An indexEntry is returned by several lookups at once, so it must not be changed.
 type indexEntry struct {
 	machine inventory.Machine
 	grant   inventory.Grant
-	row     *machineRow // what machine was decoded from; nil if the grant is free, because no lookup reads a row then
+	row     *machineRow // row from which machine was decoded; nil if the grant is free: lookups then read no row
 }
 
 func newIndex() *index {
@@ -78,8 +76,8 @@ func newIndex() *index {
 	return x
 }
 
-// findMAC returns the entry of a MAC, or nil, and whether the entry answers without a look at the
-// database. findAddress does so for an address.
+// findMAC returns the entry for a MAC, or nil if there is none. usable reports whether the entry is the answer, without a query
+// of the database. findAddress does the same for an address.
 func (x *index) findMAC(mac string) (e *indexEntry, usable bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -98,7 +96,8 @@ func (x *index) usable(e *indexEntry) bool {
 	return e != nil && e.grant.Run == "" && time.Since(x.checked) <= checkedFor
 }
 
-// hold drops the entries of the machines that a transaction changes. Call release when the transaction has ended.
+// hold drops the entries of machines that a transaction changes, and keeps put from adding new ones until release is called. Call
+// release when the transaction has ended: then KeepIndex reads the machines again.
 func (x *index) hold(machines []string) (release func()) {
 	if len(machines) == 0 {
 		return func() {}
@@ -122,7 +121,8 @@ func (x *index) hold(machines []string) (release func()) {
 	}
 }
 
-// drop makes lookups of a machine read the database. Its networks stay until it was read again.
+// drop removes a machine from byMAC and byAddress, so that lookups read it from the database. The machine's networks are counted
+// until it is read again.
 func (x *index) drop(name string) {
 	e := x.byName[name]
 	if e == nil {
@@ -138,7 +138,7 @@ func (x *index) drop(name string) {
 	}
 }
 
-// dropAll drops all entries.
+// dropAll drops all entries, and makes loadIndex read all machines again.
 func (x *index) dropAll() {
 	x.byMAC, x.byAddress = map[string]*indexEntry{}, map[netip.Addr]*indexEntry{}
 	x.listed, x.version = false, -1
@@ -146,20 +146,21 @@ func (x *index) dropAll() {
 		x.whole = make(chan struct{})
 	}
 	for name := range x.byName {
-		x.stale[name] = true // it may have been deleted
+		x.stale[name] = true // even if the machine was deleted: put then removes it
 	}
 	signal(x.wake)
 }
 
-// reconnect drops all entries: another connection writes now, and cannot tell what was written before it was opened.
+// reconnect drops all entries. It is called when a new connection takes over writing: data_version of the new connection does not
+// show which writes came before.
 func (x *index) reconnect() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.dropAll()
 }
 
-// seen records the data_version that the connection that writes had at a time. A new one drops all entries: another
-// process has written.
+// seen records the data_version of the writing connection at a time. If data_version has changed, another process has written,
+// and seen drops all entries.
 func (x *index) seen(version int64, at time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -169,7 +170,7 @@ func (x *index) seen(version int64, at time.Time) {
 	x.version, x.checked = version, at
 }
 
-// takeListing reports, once, whether the names of all machines must be read.
+// takeListing reports whether the names of all machines must be read. Further calls return false until the next dropAll.
 func (x *index) takeListing() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -178,7 +179,8 @@ func (x *index) takeListing() bool {
 	return !was
 }
 
-// take returns at most n machines that must be read. Those that change before put are to be read again.
+// take removes up to n machines from those that must be read, and returns their names. If such a machine changes before put is
+// called, it must be read again.
 func (x *index) take(n int) (names []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -202,7 +204,7 @@ func (x *index) isWhole() bool {
 	}
 }
 
-// complete notes that all machines have been read, unless everything or one of them has changed again.
+// complete closes whole if no machine must be read.
 func (x *index) complete() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -211,7 +213,8 @@ func (x *index) complete() {
 	}
 }
 
-// wait waits until the index is whole, or until a lookup may read the database before. Call release when the lookup has ended.
+// wait waits until all machines have been read, or until fewer than missesAtOnce other lookups read the database. Call release
+// when the lookup has ended.
 func (x *index) wait(ctx context.Context) (release func(), err error) {
 	x.mu.RLock()
 	whole := x.whole
@@ -231,7 +234,7 @@ func (x *index) wait(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// mark notes that machines must be read.
+// mark records that these machines must be read.
 func (x *index) mark(names []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -240,13 +243,12 @@ func (x *index) mark(names []string) {
 	}
 }
 
-// put stores what was read of the machines that take has returned; what is missing in read does not
-// exist. It leaves out machines that have changed since take: what was read of them may be out of
-// date.
+// put stores the entries in read for names, which take has returned. A machine that is not in read does not exist and is removed.
+// put ignores machines that have changed since take, because their entries may be outdated.
 func (x *index) put(names []string, read map[string]*indexEntry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.listed { // everything has changed
+	if !x.listed { // dropAll was called since take
 		return
 	}
 	for _, name := range names {
@@ -271,7 +273,7 @@ func (x *index) put(names []string, read map[string]*indexEntry) {
 	}
 }
 
-// count counts the networks of an entry's reservations; e may be nil.
+// count adds by to the count of each network in which e has a reservation; e may be nil.
 func (x *index) count(e *indexEntry, by int) {
 	if e == nil {
 		return
@@ -281,7 +283,7 @@ func (x *index) count(e *indexEntry, by int) {
 			continue
 		}
 		networks := []netip.Prefix{i.Subnet().Masked()}
-		if i.RouterOnLink() { // it may be a relay
+		if i.RouterOnLink() { // the router is outside the subnet and may be a relay
 			networks = append(networks, netip.PrefixFrom(i.Gateway, i.Gateway.BitLen()))
 		}
 		for _, p := range networks {
@@ -299,8 +301,8 @@ func signal(wake chan<- struct{}) {
 	}
 }
 
-// InReservedNetwork reports whether an address is in the network of a reservation, as KeepIndex knows
-// it: a moment after the reservation was written. It reads no database.
+// InReservedNetwork reports whether an address is in the network of a reservation. It uses only the index, which learns of a new
+// reservation a moment after it was written.
 func (s Machines) InReservedNetwork(a netip.Addr) bool {
 	s.index.mu.RLock()
 	defer s.index.mu.RUnlock()
@@ -312,13 +314,13 @@ func (s Machines) InReservedNetwork(a netip.Addr) bool {
 	return false
 }
 
-// KeepIndex keeps the machines in memory until ctx ends, one or two kB for each. Until it has read
-// them, and whenever it cannot, lookups read the database, at most missesAtOnce of them at a time.
+// KeepIndex keeps all machines in memory until ctx ends, with 1 to 2 kB for each. While it has not read all machines, lookups of
+// the missing ones read the database, at most missesAtOnce at a time.
 func (s Machines) KeepIndex(ctx context.Context) error {
 	tick := time.NewTicker(checkIndexEvery)
 	defer tick.Stop()
 	for check := true; ctx.Err() == nil; {
-		// An error needs no report: lookups then read the database, and return its errors.
+		// Errors are not reported here: lookups then read the database and return its errors.
 		if !check || s.checkIndex(ctx) == nil {
 			_ = s.loadIndex(ctx)
 		}
@@ -333,8 +335,8 @@ func (s Machines) KeepIndex(ctx context.Context) error {
 	return nil
 }
 
-// checkIndex looks for writes of other processes. On the connection that writes, data_version does not change by the
-// writes of this Store.
+// checkIndex looks for writes of other processes: they change data_version as the writing connection sees it. Writes of this Store
+// do not change it.
 func (s Machines) checkIndex(ctx context.Context) error {
 	begun := time.Now()
 	version, err := scalar[int64](ctx, s.rw, "PRAGMA data_version")
@@ -345,7 +347,7 @@ func (s Machines) checkIndex(ctx context.Context) error {
 	return nil
 }
 
-// loadIndex reads the machines that must be read.
+// loadIndex reads all machines that must be read, up to loadAtOnce at a time.
 func (s Machines) loadIndex(ctx context.Context) error {
 	if s.index.takeListing() {
 		var names []string
@@ -377,7 +379,7 @@ func (s Machines) loadIndex(ctx context.Context) error {
 	}
 }
 
-// commonValues has values that several machines have, by their text.
+// commonValues are values that several machines may have in common, by their text.
 type commonValues struct {
 	texts  map[string]string
 	keys   map[string][]string
@@ -385,8 +387,8 @@ type commonValues struct {
 	labels map[string]map[string]string
 }
 
-// share makes m refer to values that other machines have, too. Without it, the index of 100,000 machines is a million
-// objects, which each garbage collection visits.
+// share replaces values of m by equal values of other machines, so that memory contains each value once. Otherwise, an index of
+// 100,000 machines consists of a million objects, which every garbage collection visits.
 func (c commonValues) share(m *inventory.Machine) {
 	m.Labels = shareValue(c.labels, fmt.Sprintf("%q", m.Labels), m.Labels)
 	m.SSHKeys = shareValue(c.keys, fmt.Sprintf("%q", m.SSHKeys), m.SSHKeys)
@@ -404,7 +406,7 @@ func (c commonValues) share(m *inventory.Machine) {
 	}
 }
 
-// shareValue returns the value in known that has the same text as v, which is v if none has.
+// shareValue returns the value that known has for text. If it has none, it adds v and returns it.
 func shareValue[T any](known map[string]T, text string, v T) T {
 	if same, ok := known[text]; ok {
 		return same
@@ -443,7 +445,8 @@ func (s Machines) readEntries(ctx context.Context, names []string) (map[string]*
 	return read, rows.Err()
 }
 
-// watchChanges makes a connection note the machines whose rows change. A transaction that is rolled back notes none.
+// watchChanges is the SQL that makes a connection record in changed_machine which machines a transaction changes. A rollback also
+// removes these records.
 var watchChanges = func() string {
 	script := "PRAGMA temp_store = MEMORY; CREATE TEMP TABLE changed_machine (name TEXT NOT NULL);"
 	for table, column := range map[string]string{
@@ -460,16 +463,16 @@ var watchChanges = func() string {
 	return script
 }()
 
-// watch prepares a new connection that writes for the index.
+// watch runs watchChanges on a new writing connection.
 func (s *db) watch(c driver.Conn) error {
 	_, err := c.(driver.ExecerContext).ExecContext(context.Background(), watchChanges, nil)
 	s.index.reconnect()
 	return err
 }
 
-// holdChanged holds the machines that tx has changed in the index. Call release after the commit.
+// holdChanged calls hold for the machines that tx has changed. Call release after the commit or rollback.
 func (s *db) holdChanged(ctx context.Context, tx *transaction) (release func(), err error) {
-	if s.index == nil { // the schema is being made
+	if s.index == nil { // Open is still migrating
 		return func() {}, nil
 	}
 	var changed []string

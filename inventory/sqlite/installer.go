@@ -8,10 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SpendBoot records that the last payload of o's installer boot was delivered completely: from now
-// on, PXE requests are answered with a boot from disk. It appends the event "payload". A boot that
-// is already spent is not an error. If boot is not o's current installer boot, the error is
-// inventory.ErrFenced.
+// SpendBoot records that the last payload of o's installer boot was delivered completely, and appends the event "payload". From
+// then on, PXE requests are answered with a boot from disk. A boot that is already spent is not an error. If boot is not the
+// current boot of o's grant, or not an installer's, the error is inventory.ErrFenced.
 func (s Plans) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error {
 	return s.write(ctx, fmt.Sprintf("spending boot %d of machine %q", boot, o.Machine), func(tx *transaction) error {
 		if _, err := spendInstallerBoot(ctx, tx, o, boot); err != nil {
@@ -21,10 +20,10 @@ func (s Plans) SpendBoot(ctx context.Context, o inventory.Owner, boot int, paylo
 	})
 }
 
-// InstallerReported stores the installer's report on the end of o's current boot:
-// inventory.EventInstalled or EventInstallFailed with its message. Only the first report of a boot
-// is stored; fresh reports whether it was this one. An installer that reports has booted, so the
-// boot is marked as spent even if SpendBoot was not called. Otherwise the restart that follows
+// InstallerReported stores the final report of the installer in o's current boot: the event inventory.EventInstalled or, if failed
+// is set, EventInstallFailed, with the message. Only the first report of a boot is stored; fresh reports whether this one was.
+//
+// The boot is also marked as spent, in case SpendBoot was not called: otherwise the machine, which restarts after the report,
 // would boot the installer again before the run has read the report.
 func (s Plans) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool,
 	err error,
@@ -51,11 +50,11 @@ func (s Plans) InstallerReported(ctx context.Context, o inventory.Owner, failed 
 	return fresh && err == nil, err
 }
 
-// presentBoot means the current boot of a grant.
+// presentBoot, in place of the number of a boot, means the current boot of the grant.
 const presentBoot = -1
 
-// spendInstallerBoot marks an installer boot of o as spent and returns its number. If o has no such
-// boot, the error is inventory.ErrFenced.
+// spendInstallerBoot marks the current boot of o's grant as spent and returns its number. If boot is another number, or if the
+// current boot is not an installer's, the error is inventory.ErrFenced.
 func spendInstallerBoot(ctx context.Context, tx *transaction, o inventory.Owner, boot int) (int, error) {
 	n, err := scalar[int](ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+` AND boot > 0 AND ?4 IN (boot, -1)
 		AND installer = 1 RETURNING boot`, o.Machine, o.Run, o.Epoch, boot)

@@ -34,8 +34,8 @@ func (r keyedRow) value() inventory.KeyedRequest {
 	return out
 }
 
-// BeginKeyedRequest returns the record of an earlier request with the same id, or stores r and returns it. Records
-// older than a day are deleted. If there are too many, the error is inventory.ErrTooManyKeys.
+// BeginKeyedRequest returns the record of an earlier request with the same id. If there is none, it stores r and returns it. It
+// first deletes records that are older than a day. If maxKeyedRequests are stored, the error is inventory.ErrTooManyKeys.
 func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest) (inventory.KeyedRequest, error) {
 	err := s.write(ctx, "storing an Idempotency-Key", func(tx *transaction) error {
 		now := s.now()
@@ -61,8 +61,9 @@ func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedR
 	return r, err
 }
 
-// SetKeyedWorkflow records, before the start, which workflow the keyed request id starts, and the newest run of that
-// workflow id. If the record of the request has expired since, the error is inventory.ErrUnavailable.
+// SetKeyedWorkflow records which workflow the keyed request with this id is about to start. workflow is the id of the workflow, and
+// before the newest run of this workflow so far. If the record of the request has expired, the error is
+// inventory.ErrUnavailable.
 func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
 	return s.write(ctx, "storing what a keyed request starts", func(tx *transaction) error {
 		return doOne(ctx, tx, fmt.Errorf("its Idempotency-Key has expired: %w", inventory.ErrUnavailable),
@@ -70,7 +71,7 @@ func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, befor
 	})
 }
 
-// AnswerKeyedRequest records the answer of the keyed request r.ID.
+// AnswerKeyedRequest records the answer to the keyed request r.ID.
 func (s KeyedRequests) AnswerKeyedRequest(ctx context.Context, r inventory.KeyedRequest) error {
 	var answer any
 	if r.Answer != nil {
@@ -88,9 +89,9 @@ func (s KeyedRequests) PruneKeyedRequests(ctx context.Context, limit int) (int, 
 	}, s.now().Add(-keyedFor), limit)
 }
 
-// writeOnce is write for the change that a request makes. If ctx belongs to a keyed request, the change is recorded
-// with that request in the same transaction, and a repeated request does not make it again. A request makes one such
-// change at most.
+// writeOnce is write for the change of a request. If ctx belongs to a keyed request, the transaction also records the change in the
+// record of the request. If the request is repeated, writeOnce changes nothing and returns nil. A request may make only one such
+// change.
 func (s *db) writeOnce(ctx context.Context, what string, change func(tx *transaction) error) error {
 	id := inventory.KeyedRequestOf(ctx)
 	if id == "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Keys are the keys that seal secrets. The database has a check value of each.
+// Keys are the keys that seal secrets. The database contains a check value for the key of each purpose.
 type Keys struct{ *db }
 
 // Purposes of the keys that the store uses.
@@ -18,7 +18,7 @@ const (
 	sealPlan     = "plan"
 )
 
-// A check value is this text, sealed with the key of each purpose.
+// A check value is checkText, sealed with the key of its purpose.
 const (
 	checkText    = "ingot"
 	checkBinding = "check"
@@ -26,7 +26,7 @@ const (
 
 func purposes() []string { return []string{sealBMC, sealUserData, sealPlan} }
 
-// checkKeys compares the keys with the check values, writes missing check values, and stores which
+// checkKeys checks the key of each purpose against its check value, and writes missing check values. It records in s.bad which
 // keys must not be used for sealing.
 func (s *db) checkKeys(ctx context.Context) error {
 	bad := map[string]error{}
@@ -48,10 +48,11 @@ func (s *db) checkKeys(ctx context.Context) error {
 	return nil
 }
 
-// unfit returns why the key of purpose must not be used for sealing, or nil if it may.
+// unfit returns why the key of the purpose must not be used for sealing, or nil if it may be used.
 func (s *db) unfit(purpose string) error { return (*s.bad.Load())[purpose] }
 
-// checkKey returns inventory.ErrNotFound if nothing was ever sealed for purpose.
+// checkKey returns nil if the key of the purpose opens its stored check value, inventory.ErrSealed if it does not, or
+// inventory.ErrNotFound if no check value is stored yet.
 func (s *db) checkKey(ctx context.Context, purpose string) error {
 	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT value FROM meta WHERE name = ?", "key_check."+purpose)
 	if err == nil {
@@ -71,11 +72,11 @@ func (s *db) writeCheck(ctx context.Context, purpose string) error {
 	if err != nil {
 		return err
 	}
-	return s.checkKey(ctx, purpose) // another process may have written it first, with another key
+	return s.checkKey(ctx, purpose) // another process may have written a check value first, with another key
 }
 
-// KeyCheck returns nil if each key of the store is the one that sealed its stored values. Otherwise
-// it returns inventory.ErrSealed and names the key. It is called before arming a machine.
+// KeyCheck returns nil if every key opened its check value when the keys were last checked. Otherwise it returns
+// inventory.ErrSealed with the name of the key. It is called before a machine is armed.
 func (s Keys) KeyCheck(context.Context) error {
 	for _, p := range purposes() {
 		if err := s.unfit(p); err != nil {
@@ -85,7 +86,8 @@ func (s Keys) KeyCheck(context.Context) error {
 	return nil
 }
 
-// seal refuses keys that do not belong to this database: the right keys could not open the result.
+// seal seals plain with the key of the purpose. It refuses a key that does not belong to this database, because the database's
+// own key could not open the result.
 func (s *db) seal(purpose, binding string, plain []byte) ([]byte, error) {
 	if err := s.unfit(purpose); err != nil {
 		return nil, err
@@ -100,8 +102,8 @@ func (s *db) open(purpose, binding string, sealed []byte) ([]byte, error) {
 	return s.keys.Open(purpose, binding, sealed)
 }
 
-// SecretsUnreadable returns the fields whose stored secret cannot be opened with the current keys
-// and has to be entered again, as "<machine>: <field>".
+// SecretsUnreadable returns the secrets of machines that cannot be opened with the current keys and have to be entered again, as
+// "<machine>: <field>".
 func (s Keys) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	out, err := s.namesOfSecrets(ctx, func(f sealedField) bool {
 		_, err := s.open(f.purpose, f.binding, f.sealed)
@@ -110,8 +112,7 @@ func (s Keys) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	return out, wrap(err, "listing unreadable secrets")
 }
 
-// RunsUnreadable returns the plans and assignments that cannot be opened with the current keys.
-// They cannot be entered again.
+// RunsUnreadable returns the rows of runTables, such as plans and assignments, that cannot be opened with the current keys.
 func (s Keys) RunsUnreadable(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, table := range runTables {
@@ -129,11 +130,10 @@ func (s Keys) RunsUnreadable(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// ResetSecrets makes the current keys those of this database and deletes the secrets of machines
-// that they cannot open. It returns the names of these secrets in the form of SecretsUnreadable.
-// Plans and assignments of earlier runs that they cannot open are emptied and stay unreadable. If
-// keys are missing, and not just different, the error is inventory.ErrSealed and nothing is
-// deleted.
+// ResetSecrets makes the current keys the keys of this database and deletes the secrets of machines that these keys cannot open.
+// It returns the names of the deleted secrets in the form of SecretsUnreadable. Plans, assignments, facts and lab files that
+// the keys cannot open are emptied and stay unreadable. If there are no keys at all, the error is inventory.ErrSealed and
+// nothing is deleted.
 func (s Keys) ResetSecrets(ctx context.Context, by string) ([]string, error) {
 	lost, err := s.resetSecrets(ctx, by)
 	if err == nil {
@@ -171,7 +171,7 @@ func (s Keys) resetSecrets(ctx context.Context, by string) (lost []string, err e
 					continue
 				}
 
-				// Keep a value that was entered since the check.
+				// Keep a value that was entered after rows was read.
 				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL WHERE name = ? AND "+f.column+" = ?", r.Name,
 					f.sealed)
 				if err != nil {

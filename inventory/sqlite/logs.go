@@ -10,10 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxLog is the size of the log that is kept of an attempt, in bytes from its end.
+// maxLog is how many bytes at the end of an attempt's log are kept.
 const maxLog = 64 << 10
 
-// AppendLog adds text to the log of an attempt and keeps its last 64 KiB.
+// AppendLog adds text to the log of an attempt and keeps the last maxLog bytes of the log.
 func (s Agents) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error {
 	if text == "" {
 		return nil
@@ -57,8 +57,8 @@ func putLog(ctx context.Context, tx *transaction, run string, k action.Key, text
 		k.Epoch, k.Action, k.Attempt, text)
 }
 
-// mergeLog adds the tail of a log from a result, without the part that heartbeats have already
-// added.
+// mergeLog adds tail, the end of the log that a result contains, to the stored log. It leaves out the part of tail that heartbeats
+// have already added.
 func mergeLog(ctx context.Context, tx *transaction, run string, k action.Key, tail string) error {
 	if tail == "" {
 		return nil
@@ -70,8 +70,8 @@ func mergeLog(ctx context.Context, tx *transaction, run string, k action.Key, ta
 	return putLog(ctx, tx, run, k, have+tail[overlap(have, tail):])
 }
 
-// overlap returns how many bytes at the beginning of tail are already at the end of have; all of
-// them if have contains tail anywhere.
+// overlap returns how many bytes at the beginning of tail are also the end of have. If have contains tail anywhere, it returns the
+// length of tail.
 func overlap(have, tail string) int {
 	if strings.Contains(have, tail) {
 		return len(tail)
@@ -89,8 +89,8 @@ func overlap(have, tail string) int {
 	}
 }
 
-// Log returns the log of an attempt at an action of a run. Attempt 0 means the newest. If there is
-// none, the error is inventory.ErrNotFound.
+// Log returns the log of an attempt at an action of a run. Attempt 0 means the newest. If there is no log, the error is
+// inventory.ErrNotFound.
 func (s Workflows) Log(ctx context.Context, run string, actionIndex, attempt int) (string, error) {
 	text, err := scalar[string](ctx, s.ro, `SELECT text FROM log
 		WHERE run = ?1 AND action = ?2 AND (?3 = 0 OR attempt = ?3) ORDER BY epoch DESC, attempt DESC LIMIT 1`,

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines are the machines, with their secrets sealed.
+// Machines are the machines of the inventory. Their secrets are stored sealed.
 type Machines struct{ *db }
 
 const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.updated AS updated,
@@ -57,10 +57,9 @@ func (s Machines) Machines(ctx context.Context) ([]inventory.Machine, error) {
 	return out, wrap(err, "listing machines")
 }
 
-// MachineByMAC returns the machine that has an interface with that canonical MAC, and its grant, or
-// the zero Grant if it was never granted. It is at most one SELECT and never waits for a writer; a
-// machine whose grant is free comes from memory (KeepIndex). Do not change what it points to: the
-// answers share it.
+// MachineByMAC returns the machine that has an interface with that canonical MAC, and its grant, which is zero if the machine
+// never had one. It runs at most one SELECT and never waits for a writer. A machine whose grant is free comes from memory
+// (KeepIndex). The caller must not change what the machine points to, because other callers get the same pointers.
 func (s Machines) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
 	if e, usable := s.index.findMAC(mac); usable {
 		return e.machine, e.grant, nil
@@ -68,7 +67,7 @@ func (s Machines) MachineByMAC(ctx context.Context, mac string) (inventory.Machi
 	return s.lookUp(ctx, "mac", mac, func() (*indexEntry, bool) { return s.index.findMAC(mac) })
 }
 
-// MachineByAddress is MachineByMAC with a reserved address instead.
+// MachineByAddress is MachineByMAC for the machine that has an interface with that reserved address.
 func (s Machines) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
 	a = a.Unmap()
 	if e, usable := s.index.findAddress(a); usable {
@@ -77,8 +76,8 @@ func (s Machines) MachineByAddress(ctx context.Context, a netip.Addr) (inventory
 	return s.lookUp(ctx, "address", a.String(), func() (*indexEntry, bool) { return s.index.findAddress(a) })
 }
 
-// lookUp finds a machine in the database. One that the index does not hold waits until the index is whole, which may then
-// answer, or until few others read the database.
+// lookUp finds the machine for which column of table interface has the value. If the index has no entry for it, lookUp waits until
+// the index is complete and may answer, or until fewer than missesAtOnce other lookups read the database. find looks in the index.
 func (s Machines) lookUp(ctx context.Context, column, value string, find func() (*indexEntry, bool)) (
 	inventory.Machine, inventory.Grant, error,
 ) {
@@ -97,7 +96,7 @@ func (s Machines) lookUp(ctx context.Context, column, value string, find func() 
 	return s.machineBy(ctx, column, value, e)
 }
 
-// machineByQuery are the queries of machineBy.
+// machineByQuery are the queries of machineBy, by column.
 var machineByQuery = map[string]string{"mac": machineBySQL("mac"), "address": machineBySQL("address")}
 
 func machineBySQL(column string) string {
@@ -105,14 +104,13 @@ func machineBySQL(column string) string {
 		JOIN machine m ON m.name = i.machine LEFT JOIN grant_ g ON g.machine = m.name WHERE i.` + column + " = ?"
 }
 
-// A grantedMachineRow has machineColumns and joinedGrantColumns.
+// A grantedMachineRow is a row of machineColumns and joinedGrantColumns.
 type grantedMachineRow struct {
 	machineRow
 	Grant grantRow
 }
 
-// scan reads the columns one by one, in the order of the statement: with sqlx, reflection would take longer than
-// the statement.
+// scan reads the columns one by one, in the order of the query. sqlx would use reflection, which takes longer than the query.
 func (r *grantedMachineRow) scan(rows *sql.Rows) error {
 	m, g := &r.machineRow, &r.Grant
 	return rows.Scan(
@@ -122,8 +120,8 @@ func (r *grantedMachineRow) scan(rows *sql.Rows) error {
 	)
 }
 
-// machineBy finds a machine by a column of table interface, mac or address. The row decides; if the
-// machine in it is the one that known was made of, known saves decoding it. known may be nil.
+// machineBy reads the machine for which column of table interface, mac or address, has the value, and its grant. known is the
+// entry of the index, or nil: if the machine's row is the row from which known was decoded, machineBy does not decode it again.
 func (s Machines) machineBy(ctx context.Context, column, value string, known *indexEntry) (
 	m inventory.Machine, g inventory.Grant, err error,
 ) {
@@ -133,7 +131,7 @@ func (s Machines) machineBy(ctx context.Context, column, value string, known *in
 		return m, g, err
 	}
 	defer conn.Close()
-	// The statement reads one row and waits for no one. A context that can end would cost it two goroutines.
+	// The query reads one row and never waits. With a context that can end, the driver would start two goroutines for it.
 	rows, err := conn.QueryContext(context.WithoutCancel(ctx), machineByQuery[column], value)
 	if err != nil {
 		return m, g, err
@@ -153,9 +151,9 @@ func (s Machines) machineBy(ctx context.Context, column, value string, known *in
 	return m, r.Grant.grant(), err
 }
 
-// DeleteMachine removes a machine with all its secrets, including those of its runs. An open run and
-// a medium that was not ejected yet are inventory.ErrConflict; an operator's grant ends. The records and events of its runs and its epoch
-// stay.
+// DeleteMachine removes a machine with all its secrets, including those of its runs. If a run is open, or a medium is not ejected
+// yet, the error is inventory.ErrConflict. An operator's grant ends. The records and events of the machine's runs stay, and so
+// does the epoch of its grant.
 func (s Machines) DeleteMachine(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *transaction) error {
 		run, err := openRun(ctx, tx, name)

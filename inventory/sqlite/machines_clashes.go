@@ -9,13 +9,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// clashes returns the values that ms would share with each other or with stored machines.
+// clashes returns the values that machines of ms share with each other or with stored machines, as inventory.Problems, or as
+// inventory.Conflicts if a stored machine has one of them. Without replace, a name in ms that is stored is
+// inventory.ErrConflict.
 func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error {
 	batch := map[string]bool{}
 	for _, m := range ms {
 		batch[m.Name] = true
 	}
-	owner := map[string]string{}    // thing → machine
+	owner := map[string]string{}    // key of a thing → machine
 	gateways := map[string]string{} // address → stored machine that uses it as gateway
 	var existing []string
 
@@ -65,7 +67,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 			}
 		}
 		if slices.Contains(existing, strconv.Quote(m.Name)) {
-			continue // it may be that router, and may have had the address before
+			continue // a stored machine may be the router, and may have had the address before
 		}
 
 		for n, i := range m.Interfaces {
@@ -86,7 +88,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 // A thing is a value that only one machine may have.
 type thing struct {
 	key, field, text string
-	repeats          bool // allowed twice within one machine
+	repeats          bool // may occur twice within one machine
 }
 
 func things(m inventory.Machine) []thing {
@@ -115,8 +117,8 @@ func things(m inventory.Machine) []thing {
 	return out
 }
 
-// bmcKey identifies a BMC: one host may have several on different ports, and one Redfish service
-// may have several systems. "" means manual.
+// bmcKey returns a key that identifies a BMC. One host may have several BMCs on different ports, and one Redfish service several
+// systems. It returns "" if the BMC is manual, or if its host does not identify it (Shared).
 func bmcKey(b *inventory.BMC) string {
 	if b.Address() == "" || b.Capabilities().Shared {
 		return ""

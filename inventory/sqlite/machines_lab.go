@@ -11,27 +11,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// factMachines is the fact that the machines of a lab file were stored.
+// factMachines is the name of the fact that records who stored the machines of a lab file.
 const factMachines = "machines"
 
-// placed is its content.
+// placed is the value of this fact: the run that stored the machines, and the SHA-256 of the lab file.
 type placed struct {
 	Run    string `json:"run"`
 	SHA256 string `json:"sha256"`
 }
 
-// MergeLabMachines returns the machines of a lab file as PutLabMachines would store them, in their
-// order, with the fields in which the file differs from what is stored. It compares secrets without
-// returning them.
+// MergeLabMachines returns the machines of a lab file as PutLabMachines would store them, in the order of the file, with the fields
+// in which they differ from the stored machines. It also compares secrets, but does not return the stored ones.
 func (s Genesis) MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
 	out, err := s.mergeLab(ctx, s.ro, l)
 	return out, wrap(err, "comparing the machines of %s", l.Operation)
 }
 
-// PutLabMachines stores the machines of a lab file for a run of its Genesis, once: if the run has
-// stored them already, or an earlier one from the same file and this one resumes it, only machines
-// that are missing are added. A machine that differs without l.Replace is a problem of
-// inventory.Problems, as are those of PutMachines.
+// PutLabMachines stores the machines of a lab file for a run of its Genesis. It does so once: it only adds missing machines if this
+// run has stored them before, or if l.Resume is set and an earlier run has stored them from the same file. Without l.Replace, it
+// returns inventory.Problems with the machines that differ from stored ones. It also returns the problems of PutMachines.
 func (s Genesis) PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error {
 	return s.write(ctx, "storing the machines of "+l.Operation, func(tx *transaction) error {
 		merged, err := s.mergeLab(ctx, tx, l)
@@ -94,7 +92,7 @@ func (s Genesis) mergeLab(ctx context.Context, q sqlx.QueryerContext, l inventor
 	return out, nil
 }
 
-// keepsLab reports whether stored machines of a lab file stay as they are.
+// keepsLab reports whether the stored machines of a lab file must not be changed; see PutLabMachines.
 func (s Genesis) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) (bool, error) {
 	if l.Run == "" {
 		return false, nil
@@ -110,7 +108,7 @@ func (s Genesis) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventor
 	return was.Run == l.Run || l.Resume && was.SHA256 == l.SHA256, err
 }
 
-// describe returns m as reading it does, without its times and its standing.
+// describe returns m as Machines.Machine does, with its Has fields set, but without times, standing and installation.
 func (m storedMachine) describe() inventory.Machine {
 	out := m.Machine
 	sealed := map[string][]byte{"userData": m.sealed.UserData, "vendorData": m.sealed.VendorData, "bmc.password": m.sealed.BMCPassword}
@@ -120,8 +118,8 @@ func (m storedMachine) describe() inventory.Machine {
 	return out
 }
 
-// isStored reports whether a secret that is given for m is the one stored with old. One that
-// cannot be opened is not, nor is the password of another BMC.
+// isStored reports whether given, the secret called name that is given for m, is equal to the one stored in old. It returns false
+// if the stored one cannot be opened, or if it is the password of another BMC.
 func (s *db) isStored(old storedMachine, m inventory.Machine, name string, given inventory.Secret) bool {
 	if name == "bmc.password" && bmcBinding(m.Name, m.BMC) != bmcBinding(m.Name, old.BMC) {
 		return false

@@ -11,16 +11,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutMachines stores machines that inventory.Validate has accepted, all or none.
+// PutMachines stores machines that inventory.Validate has accepted, either all of them or none.
 //
-// Without replace, an existing name is inventory.ErrConflict. Names, MACs, addresses, host names
-// and BMCs that two machines would share are reported together as inventory.Problems. The error is
-// also inventory.Conflicts if one of the two machines is already stored, or if an open run relies
-// on a value that would change.
+// Without replace, a machine with an existing name is inventory.ErrConflict. Names, MACs, addresses, host names and BMCs that two
+// machines would share are reported together as inventory.Problems. They are inventory.Conflicts if one of the two machines is
+// already stored. A change of a value on which an open run relies is inventory.Conflicts, too.
 //
-// A secret that is zero while its Has field is set keeps its stored value. But if the driver, host,
-// port or TLS mode of a BMC changes, its password is removed: otherwise it would be sent to another
-// address.
+// If a secret is zero and its Has field is set, the stored secret is kept. But the password is removed if the way to reach the
+// BMC changes (see bmcBinding): otherwise it would be sent to another address.
 func (s Machines) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
 	return s.writeOnce(ctx, "storing machines", func(tx *transaction) error { return putMachines(ctx, tx, ms, replace, by) })
 }
@@ -58,7 +56,7 @@ func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, r
 		return err
 	}
 
-	// Delete all addresses first: machines in one batch may swap them.
+	// First delete all addresses: the machines of one batch may swap addresses.
 	for _, m := range ms {
 		err := doAll(ctx, tx, stmt("DELETE FROM interface WHERE machine = ?", m.Name),
 			stmt("UPDATE machine SET bmc = NULL WHERE name = ?", m.Name))
@@ -75,14 +73,14 @@ func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, r
 	return nil
 }
 
-// putMachine stores a machine and replaces old, or adds it if old is nil.
+// putMachine replaces the stored machine old by m, or adds m if old is nil.
 func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *storedMachine, by string) error {
 	exists := old != nil
 	if !exists {
 		old = &storedMachine{}
 	}
 
-	// A secret that is stored already stays as it is sealed.
+	// A given secret that is equal to the stored one is not sealed again.
 	for _, f := range m.SecretFields() {
 		if exists && !f.Value.IsZero() && tx.db.isStored(*old, m, f.Name, *f.Value) {
 			*f.Value, *f.Stored = inventory.Secret{}, true
@@ -125,7 +123,7 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 		}
 	}
 
-	// The candidate of an unfinished rotation stays only as long as the password that it was to replace.
+	// The candidate of an unfinished rotation is kept only if the password that it was to replace is kept.
 	var candidate []byte
 	if m.BMC != nil && len(password) > 0 && m.BMC.Password.IsZero() {
 		candidate = old.sealed.BMCCandidate
@@ -152,7 +150,7 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 	return addOperatorEvent(ctx, tx, m.Name, by, what)
 }
 
-// sealMachine seals a secret that was entered, or returns the stored one if keep is set.
+// sealMachine returns the entered secret, sealed. If none was entered, it returns stored if keep is set, and nil otherwise.
 func (s *db) sealMachine(entered inventory.Secret, keep bool, purpose, binding string, stored []byte) ([]byte,
 	error,
 ) {

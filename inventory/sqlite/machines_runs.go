@@ -8,8 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// keepForRuns returns the changes that an open run does not allow, within the transaction that
-// would make them. It closes an operator's netboot window.
+// keepForRuns returns an inventory.Conflicts if ms would change values on which open runs rely (see changesForRuns). If an
+// operator holds the grant of such a machine, keepForRuns ends this grant instead. It runs in the transaction that changes the
+// machines.
 func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 	stored map[string]*storedMachine, by string,
 ) error {
@@ -60,8 +61,8 @@ func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 	return nil
 }
 
-// changesForRuns returns the first field that differs between two versions of a machine and on
-// which a run relies from its plan to its end; "" if there is none.
+// changesForRuns returns the first field on which a run relies from its plan to its end and that differs between the versions a
+// and b of a machine; "" if there is none.
 func changesForRuns(a, b inventory.Machine) (string, error) {
 	nics := func(m inventory.Machine) any {
 		out := []inventory.Interface{}
@@ -81,8 +82,7 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 		{"interfaces", nics},
 		{"disks", func(m inventory.Machine) any { return append([]inventory.DeclaredDisk{}, m.Disks...) }},
 		{"diskSelector", func(m inventory.Machine) any { return m.DiskSelector }},
-		// Only removed disks count. Added ones just narrow the choice of the run: Bind and Assign
-		// read them again.
+		// Only removing a disk counts. Adding one is allowed, because Bind and Assign read the list again.
 		{"protectedDisks", func(m inventory.Machine) any {
 			return slices.DeleteFunc(slices.Clone(a.ProtectedDisks),
 				func(d action.DiskID) bool { return slices.Contains(m.ProtectedDisks, d) })
@@ -103,8 +103,7 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 	return "", nil
 }
 
-// openRun returns the open run of a machine: it holds the grant, or its record is open.
-// "" means none.
+// openRun returns the run that holds the machine's grant, or else one whose record is open; "" if there is none.
 func openRun(ctx context.Context, tx *transaction, machine string) (string, error) {
 	return optional(scalar[string](ctx, tx,
 		`SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND run NOT GLOB 'operator:*'

@@ -7,24 +7,24 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Media are the images that are inserted into virtual CD drives.
+// Media are the images that runs have inserted into virtual CD drives.
 type Media struct{ *db }
 
-// PutMedia records what a run is about to insert into the virtual CD drive of its machine.
+// PutMedia records the image that a run is about to insert into the virtual CD drive of its machine.
 func (s Media) PutMedia(ctx context.Context, m inventory.Media) error {
 	return s.writeOne(ctx, "recording virtual media", `INSERT INTO bmc_media (machine, run, url, bmc) VALUES (?, ?, ?, ?)
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, url = excluded.url, bmc = excluded.bmc`,
 		m.Machine, m.Run, m.URL, m.BMC)
 }
 
-// Media returns what runs have inserted and is not ejected yet.
+// Media returns the media that runs have inserted and that are not ejected yet.
 func (s Media) Media(ctx context.Context) (out []inventory.Media, err error) {
 	err = s.ro.SelectContext(ctx, &out, "SELECT machine, run, url, bmc FROM bmc_media")
 	return out, wrap(err, "listing virtual media")
 }
 
-// noMedia returns inventory.ErrConflict while a machine's BMC has a medium that a run has inserted: without the
-// machine, no one could eject it.
+// noMedia returns inventory.ErrConflict if a medium that a run has inserted into the machine's drive is not ejected yet. If the
+// machine were deleted, the medium could not be ejected.
 func noMedia(ctx context.Context, tx *transaction, machine string) error {
 	var urls []string
 	if err := tx.SelectContext(ctx, &urls, "SELECT url FROM bmc_media WHERE machine = ?", machine); err != nil || len(urls) == 0 {
@@ -34,7 +34,7 @@ func noMedia(ctx context.Context, tx *transaction, machine string) error {
 		"remove bmc from the machine first: %w", urls[0], inventory.ErrConflict)
 }
 
-// DeleteMedia records that a run's medium was ejected. The record of another run stays.
+// DeleteMedia records that the medium of the run m.Run was ejected. If another run has inserted a medium since, its record stays.
 func (s Media) DeleteMedia(ctx context.Context, m inventory.Media) error {
 	return s.writeOne(ctx, "recording ejected media", "DELETE FROM bmc_media WHERE machine = ? AND run = ?", m.Machine, m.Run)
 }

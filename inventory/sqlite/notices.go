@@ -9,14 +9,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Notices are the outbox of notices.
+// Notices are the outbox of notices: the transaction that stores a record also stores its notice, which waits there for its
+// delivery. The row of a delivered notice is deleted some time later.
 type Notices struct{ *db }
 
-// Notices wait in an outbox: the transaction that stores a record also stores its notice. The row
-// is removed some time after the notice was delivered.
-
-// WithNotices makes the store write notices for these events, or for all of inventory.NoticeEvents
-// if there are none. Without this option, it writes no notices.
+// WithNotices makes the store write notices for these events. If no events are given, it writes notices for all of
+// inventory.NoticeEvents. Without this option, the store writes no notices.
 func WithNotices(events ...string) Option {
 	return func(s *db) {
 		if s.notices = events; len(events) == 0 {
@@ -25,14 +23,14 @@ func WithNotices(events ...string) Option {
 	}
 }
 
-// Limits of the outbox: how many notices may wait, and how many delivered ones are kept so that
-// none is written twice.
+// Limits of the outbox. maxNotices is how many notices may wait. keepNotices is how many rows at the end of the table are kept even
+// if their notices are delivered or dropped, so that no notice is written twice.
 const (
 	maxNotices  = 1000
 	keepNotices = 2000
 )
 
-// addNotice writes the first of these notices that has an enabled event.
+// addNotice stores the first of the notices whose event is enabled. If it is stored already, nothing changes.
 func addNotice(ctx context.Context, tx *transaction, notices []inventory.Notice) error {
 	i := slices.IndexFunc(notices, func(n inventory.Notice) bool { return slices.Contains(tx.db.notices, n.Event) })
 	if i < 0 {
@@ -56,8 +54,8 @@ func addNotice(ctx context.Context, tx *transaction, notices []inventory.Notice)
 	)
 }
 
-// maxNoticeWait is longer than any pause between two attempts. A notice that is due later than that
-// was stored before the clock was set back.
+// maxNoticeWait is longer than any pause between two attempts. If a notice is due later than that, the clock was set back since
+// it was stored, and the notice counts as due.
 const maxNoticeWait = time.Hour
 
 type noticeRow struct {
@@ -70,8 +68,7 @@ func (r noticeRow) value() (inventory.OpenNotice, error) {
 	return inventory.OpenNotice{Notice: n, Attempts: r.Attempts}, err
 }
 
-// NextNotice returns the due notice that has waited longest, or inventory.ErrNotFound if there is
-// none.
+// NextNotice returns the notice that has been due for the longest time, or inventory.ErrNotFound if none is due.
 func (s Notices) NextNotice(ctx context.Context) (inventory.OpenNotice, error) {
 	now := s.now()
 	n, err := read[noticeRow](ctx, s.ro,
@@ -86,16 +83,16 @@ func (s Notices) NoticeSent(ctx context.Context, id string) error {
 		"UPDATE notice SET state = 'sent', at = ?, attempts = attempts + 1, error = '' WHERE id = ?", nanos(s.now()), id)
 }
 
-// NoticeFailed records a failed attempt with its reason and the time of the next attempt. A zero
-// time means that the notice is dropped.
+// NoticeFailed records a failed attempt to deliver a notice. why is the reason. due is the time of the next attempt; zero means that
+// the notice is dropped.
 func (s Notices) NoticeFailed(ctx context.Context, id, why string, due time.Time) error {
 	return s.writeOne(ctx, "recording that a notice was not sent",
 		`UPDATE notice SET state = iif(?1 = 0, 'dropped', state), due = ?1, attempts = attempts + 1, error = ?2
 			WHERE id = ?3 AND state = 'open'`, nanos(due), why, id)
 }
 
-// CloseNotices drops the waiting notices because no receiver is configured any more. It appends an
-// event for each to its machine or operation, and returns their number.
+// CloseNotices drops all waiting notices, because no receiver is configured any more, and returns their number. It appends one event
+// for each notice, with the notice's machine and run.
 func (s Notices) CloseNotices(ctx context.Context, why string) (int, error) {
 	closed := 0
 	err := s.write(ctx, "closing notices", func(tx *transaction) error {

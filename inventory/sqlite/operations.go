@@ -7,11 +7,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Operations are the records of workflows that belong to no machine.
+// Operations are the records of operations: workflows that do not belong to one machine.
 type Operations struct{ *db }
 
-// PutOperation stores the record of an operation with the rules of PutWorkflow: a final record
-// stays, and an older record does not replace a newer one.
+// PutOperation stores the record of an operation. A final record is never changed. An open record with a lower Seq than the
+// stored one is ignored. Some changes write a notice.
 func (s Operations) PutOperation(ctx context.Context, o inventory.Operation) error {
 	what := fmt.Sprintf("storing the record of operation %q", o.ID)
 	if o.Run == "" || o.ID == "" {

@@ -10,14 +10,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Overview has the figures of the whole site.
+// Overview has the numbers of the whole site, for metrics.
 type Overview struct{ *db }
 
-// openWorkRow has the parts of documents as one JSON array: SQLite parses each document once.
+// openWorkRow is a row about open work. Parts are the fields of the record that value needs, as one JSON array, so that SQLite parses
+// each record only once.
 type openWorkRow struct {
 	Count                int
 	Kind, Machine, Parts string
-	Name                 string // of an operation
+	Name                 string // name of an operation; "" for runs
 }
 
 func (r openWorkRow) value() (inventory.OpenWork, error) {
@@ -44,10 +45,10 @@ func (r openWorkRow) value() (inventory.OpenWork, error) {
 	return w, nil
 }
 
-// OpenWork returns the runs and the operations that have not ended. Runs that await no operator are counted by type and
-// phase: a thousand of them make a few rows.
+// OpenWork returns the runs and the operations that have not ended. Runs that do not wait for an operator are only counted, by type
+// and phase, so that a thousand of them make a few rows.
 func (s Overview) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
-	// An open run has a next command while it awaits an operator.
+	// An open run has a Next command only while it waits for an operator.
 	runs, err := list[openWorkRow](ctx, s.ro, `SELECT count(*) AS count, '' AS kind, '' AS name,
 			iif(coalesce(json_extract(doc, '$.next'), '') = '', '', machine) AS machine,
 			iif(coalesce(json_extract(doc, '$.next'), '') = '', json_extract(doc, '$.type', '$.phase'),
@@ -62,11 +63,11 @@ func (s Overview) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
 	return append(runs, operations...), wrap(err, "reading open operations")
 }
 
-// OpenWindows returns the windows that are open now. Those that an open run owns are only counted. A netboot window whose
-// boot is spent is closed.
+// OpenWindows returns the windows that are open now. Windows of open runs are only counted. A netboot window whose boot is spent
+// does not count as open.
 func (s Overview) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, error) {
 	var rows []struct {
-		Machine, Run               string // "" = those of open runs
+		Machine, Run               string // "" = the windows of all open runs
 		Netboot, Secrets           int
 		NetbootUntil, SecretsUntil int64
 	}
@@ -101,7 +102,7 @@ func (s Overview) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, erro
 	return out, nil
 }
 
-// Standings returns how many machines have each standing. Those in service have none and are not counted.
+// Standings returns how many machines have each standing, by state. Machines in service have none and are not counted.
 func (s Overview) Standings(ctx context.Context) (map[string]int, error) {
 	var rows []struct {
 		State string
@@ -117,7 +118,7 @@ func (s Overview) Standings(ctx context.Context) (map[string]int, error) {
 	return out, nil
 }
 
-// maxEventsAtOnce is how many events PhaseEnds looks at.
+// maxEventsAtOnce is how many events one call of PhaseEnds looks at, so that it takes only milliseconds.
 const maxEventsAtOnce = 20_000
 
 type phaseEndRow struct {
@@ -131,8 +132,8 @@ func (r phaseEndRow) value() (inventory.PhaseEnd, error) {
 	return p, json.Unmarshal([]byte(r.Detail), &p.PhaseChange)
 }
 
-// PhaseEnds returns the changes of phases among the events after that number, and the number up to which it has
-// looked: at most 20,000 events at a time, so that the call takes milliseconds.
+// PhaseEnds returns the changes of phases among the next maxEventsAtOnce events, whose sequence numbers are greater than after. It
+// also returns the sequence number up to which it has looked, for the next call.
 func (s Overview) PhaseEnds(ctx context.Context, after int64) ([]inventory.PhaseEnd, int64, error) {
 	last, err := lastSeq(ctx, s.ro)
 	if err != nil {
@@ -149,7 +150,7 @@ func (s Overview) PhaseEnds(ctx context.Context, after int64) ([]inventory.Phase
 	return out, last, nil
 }
 
-// Pools returns the state of the connections that read and of the one that writes.
+// Pools returns the statistics of the reading connections and of the writing one.
 func (s Overview) Pools() (read, write sql.DBStats) { return s.ro.Stats(), s.rw.Stats() }
 
 // Path returns the file of the database.

@@ -8,12 +8,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Plans are the plans of runs, sealed, and what installers report about theirs.
+// Plans are the sealed plans of runs, and the boots and reports of their installers.
 type Plans struct{ *db }
 
 func runBinding(run string) string { return "run=" + run }
 
-// PutPlan stores the plan of a run, sealed. A run keeps its first plan; storing a different one is
+// PutPlan stores the plan of a run, sealed. A run keeps its first plan; storing a plan with another digest is
 // inventory.ErrConflict.
 func (s Plans) PutPlan(ctx context.Context, p inventory.Plan) error {
 	return s.writeDoc(ctx, fmt.Sprintf("storing the plan of run %q", p.Run), p, func(tx *transaction, doc string) error {
@@ -38,7 +38,7 @@ func (s Plans) PutPlan(ctx context.Context, p inventory.Plan) error {
 	})
 }
 
-// Plan returns the plan of a run.
+// Plan returns the plan of a run, or inventory.ErrNotFound if none is stored.
 func (s Plans) Plan(ctx context.Context, run string) (inventory.Plan, error) {
 	var p inventory.Plan
 	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT sealed FROM plan WHERE run = ?", run)
@@ -48,8 +48,8 @@ func (s Plans) Plan(ctx context.Context, run string) (inventory.Plan, error) {
 	return p, wrap(err, "reading the plan of run %q", run)
 }
 
-// forgetOtherPlans deletes the plans of all other runs of o's machine: after o may write to its
-// disks, the rest of an earlier run must not be carried out.
+// forgetOtherPlans deletes the plans of all other runs of o's machine. Once o's run may write to the machine's disks, no other run
+// may be continued.
 func forgetOtherPlans(ctx context.Context, tx *transaction, o inventory.Owner) error {
 	return do(ctx, tx, "DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
 		o.Machine, o.Run)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Relays are the DHCP relays that were seen.
+// Relays are the DHCP relays from which packets have arrived.
 type Relays struct{ *db }
 
-// maxRelays limits the rows that packets can create. Forged giaddrs remove only the relays that
-// had no contact for the longest time, and those are recorded again at their next packet.
+// maxRelays limits the rows that packets can create. Packets with forged giaddrs can displace only the relays with the oldest
+// contact, and these are recorded again at their next packet.
 const maxRelays = 256
 
-// PutRelay records a packet of the relay with this giaddr. A time older than the stored one
-// changes nothing, unless the stored one is in the future because a clock was ahead.
+// PutRelay records that a packet of the relay with this giaddr arrived at a time. If the stored time is later, it is kept, unless
+// it is in the future because the clock was ahead.
 func (s Relays) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error {
 	return s.write(ctx, fmt.Sprintf("recording a packet of relay %s", giaddr), func(tx *transaction) error {
 		now := nanos(s.now())
@@ -30,7 +30,7 @@ func (s Relays) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) e
 	})
 }
 
-// Relayed returns the time of the last contact with the relay of this giaddr, or the zero time if never.
+// Relayed returns the time of the last packet from the relay with this giaddr, or the zero time if there was none.
 func (s Relays) Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error) {
 	n, err := optional(scalar[int64](ctx, s.ro, "SELECT heard FROM relay WHERE giaddr = ?", giaddr.String()))
 	return moment(n), wrap(err, "reading the last contact with relay %s", giaddr)

@@ -11,17 +11,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Reseal opens all sealed values and seals them again with the Sealer's current keys. It returns
-// the number of these values.
+// Reseal opens all sealed values and seals them again with the Sealer's current keys. It returns the number of values that it
+// sealed.
 //
-// Each table is one transaction. After a crash, some values still need the earlier keys, and Reseal
-// starts again. Everything is sealed within its transaction, and write transactions run one at a
-// time: a value that was sealed with the earlier keys is therefore in its table when Reseal reads
-// it. The earlier ciphertexts are overwritten in the file (secure_delete).
+// Each table is one transaction. After a crash, some values still need the earlier keys, and Reseal has to be called again. Every
+// writer seals its value within the transaction that stores it, and transactions run one at a time. Therefore Reseal misses no
+// value that was sealed with the earlier keys. The earlier ciphertexts are overwritten in the file (secure_delete).
 //
-// If the keys do not belong to this database, the error is inventory.ErrSealed and nothing is
-// changed. Values that no key opens are not changed and are named in an error, which is also
-// inventory.ErrSealed: then no key may be removed.
+// If the keys do not belong to this database, the error is inventory.ErrSealed and nothing is changed. Values that no key opens
+// are not changed; the error then lists them and is also inventory.ErrSealed. With any error, the earlier keys must be kept.
 func (s Keys) Reseal(ctx context.Context) (int, error) {
 	n, err := s.reseal(ctx)
 	return n, wrap(err, "sealing secrets again")
@@ -32,7 +30,7 @@ func (s Keys) reseal(ctx context.Context) (total int, err error) {
 		return 0, err
 	}
 
-	// KeyCheck only knows the keys from the start of the server.
+	// KeyCheck returns the result of the last checkKeys, mostly from the start of the server. The keys may have changed since.
 	for _, p := range purposes() {
 		if err := s.checkKey(ctx, p); err != nil {
 			return 0, err
@@ -64,8 +62,8 @@ func (s Keys) reseal(ctx context.Context) (total int, err error) {
 		return total, err
 	}
 
-	// The write-ahead log contains earlier pages. If a reader blocks this checkpoint, the next one
-	// removes them.
+	// The write-ahead log still contains pages with the earlier ciphertexts. If a reader blocks this checkpoint, the next
+	// checkpoint removes them.
 	if _, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || len(shut) == 0 {
 		return total, err
 	}
@@ -76,7 +74,7 @@ func (s Keys) reseal(ctx context.Context) (total int, err error) {
 		len(shut), strings.Join(names, ", "), inventory.ErrSealed)
 }
 
-// maxNamed is how many secrets an error names at most.
+// maxNamed is the maximum number of secrets that an error lists.
 const maxNamed = 20
 
 // sealAgain returns the value sealed with the current keys, or nil if no key opens it.
@@ -118,7 +116,8 @@ func (s Keys) resealMachines(ctx context.Context, tx *transaction) (n int, shut 
 	return n, shut, nil
 }
 
-// runTables are the tables with values of a run or an operation, which are sealed under its name.
+// runTables are the tables whose column sealed is bound to the name in their column run (see runBinding): the id of a run, or a
+// name for an operation's fact or a lab file.
 var runTables = []string{"plan", "assignment", "fact", "genesis"}
 
 // resealRuns seals the rows of one of runTables with the current keys.
@@ -168,8 +167,7 @@ func (s Keys) resealChecks(ctx context.Context, tx *transaction) error {
 			return err
 		}
 
-		// If the current keys do not open the check value, they must not seal it: it would confirm
-		// wrong keys.
+		// Keys that do not open the check value must not seal a new one, which would confirm the wrong keys.
 		if _, err := s.open(p, checkBinding, check); err != nil {
 			return err
 		}

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// A pruning has a statement that finds rows by time and limit, and a statement that deletes one row
-// by its number and the time.
+// A pruning describes how old rows are deleted. find is a query for the numbers of rows, with a time and a limit as parameters.
+// remove is a statement that deletes one row, with its number and the time as parameters. what names the rows in errors.
 type pruning struct{ what, find, remove string }
 
-// prune deletes up to limit rows from before a time, one by one, and returns their number. It reads
-// first: if there is nothing to delete, nothing is locked and no subscriber is woken.
+// prune deletes up to limit rows that are older than before, and returns how many. It first looks for such rows: if there are none,
+// it starts no write transaction and wakes no subscriber.
 func (s *db) prune(ctx context.Context, p pruning, before time.Time, limit int) (int, error) {
 	var rows []int64
 	if err := s.ro.SelectContext(ctx, &rows, p.find, nanos(before), limit); err != nil {
@@ -27,8 +27,8 @@ func (s *db) prune(ctx context.Context, p pruning, before time.Time, limit int) 
 	return len(rows), nil
 }
 
-// Shrink returns up to pages unused pages of the database to the file system. left is the number of
-// pages for further calls, or 0 if this call could not return any.
+// Shrink returns up to pages unused pages of the database to the file system. left is how many unused pages remain, or 0 if this
+// call could not return any page: then another call would not help.
 func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 	before, err := s.countFreePages(ctx)
 	if err == nil && before > 0 {
@@ -40,7 +40,6 @@ func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 		return 0, fmt.Errorf("returning unused pages: %w", s.noRoom(err))
 	}
 
-	// If no page could be returned, another call would not help either.
 	if left >= before {
 		return 0, nil
 	}
@@ -52,7 +51,7 @@ func (s *Store) countFreePages(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// vacuum returns pages, one with each row that it reads.
+// vacuum returns up to that many unused pages to the file system. SQLite frees one page for each row that is read.
 func (s *Store) vacuum(ctx context.Context, pages int) (err error) {
 	rows, err := s.rw.QueryContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", pages))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// writeDoc is write for a transaction that stores v as JSON.
+// writeDoc is write for a transaction that stores v: do gets v as JSON in doc.
 func (s *db) writeDoc(ctx context.Context, what string, v any, do func(tx *transaction, doc string) error) error {
 	doc, err := toJSON(v)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *db) writeOne(ctx context.Context, what, query string, args ...any) erro
 	return s.write(ctx, what, func(tx *transaction) error { return do(ctx, tx, query, args...) })
 }
 
-// writeEach is write for a transaction that calls do with each item. Without items it does nothing.
+// writeEach is write for a transaction that calls do with each item. If there are no items, it does nothing.
 func writeEach[T any](ctx context.Context, s *db, what string, items []T, do func(tx *transaction, item T) error) error {
 	if len(items) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func do(ctx context.Context, tx *transaction, query string, args ...any) error {
 	return err
 }
 
-// doOne runs one statement that changes a row. If it changes none, the error is none.
+// doOne runs one statement that has to change a row. If it changes no row, doOne returns the error none.
 func doOne(ctx context.Context, tx *transaction, none error, query string, args ...any) error {
 	n, err := exec(ctx, tx, query, args...)
 	if err == nil && n == 0 {
@@ -140,8 +140,8 @@ func list[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query str
 	return out, nil
 }
 
-// A selection is a SELECT with only the requested conditions: SQLite cannot use an index for a
-// condition that a parameter disables.
+// A selection is a SELECT that contains only the requested conditions. If a parameter switched a condition off, SQLite could not
+// use an index for it.
 type selection struct {
 	query string
 	args  []any
@@ -155,8 +155,8 @@ func (s *selection) where(wanted bool, condition string, args ...any) {
 	}
 }
 
-// whereState selects runs of a state, or for [inventory.FilterWaiting] those of Workflow.AwaitsOperator that have not ended. table
-// is the name of the table workflow in the query.
+// whereState selects the runs in a state. For [inventory.FilterWaiting], it selects the open runs for which
+// Workflow.AwaitsOperator is true. table is the name of the table workflow in the query.
 func (s *selection) whereState(table, state string) {
 	waiting := state == inventory.FilterWaiting
 	s.where(state != "" && !waiting, table+".state = ?", state)
@@ -171,8 +171,8 @@ func (s *selection) page(order string, limit int) {
 	s.args = append(s.args, limit)
 }
 
-// pageOfRuns adds order and limit to a selection of runs or operations, whose rows have the columns
-// started and run.
+// pageOfRuns adds the beginning of page p, the order and the limit to a selection of runs or operations, which have the columns
+// started and run. Without a limit, it is 100.
 func (s *selection) pageOfRuns(p inventory.RunPage, limit int) {
 	order, after := "started DESC, run DESC", "(started, run) < (?, ?)"
 	if p.Oldest {
@@ -196,12 +196,12 @@ func readDoc[T any](ctx context.Context, q sqlx.QueryerContext, query string, ar
 	return read[docRow[T], T](ctx, q, query, args...)
 }
 
-// listDocs reads all Ts from their column doc.
+// listDocs reads all rows, each a T in the column doc.
 func listDocs[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]T, error) {
 	return list[docRow[T], T](ctx, q, query, args...)
 }
 
-// wrap prefixes an error with the step that failed; nil stays nil.
+// wrap prefixes err with the step that failed. It returns nil if err is nil.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -24,8 +24,8 @@ var embedded embed.FS
 // the same directory.
 const applicationID = 0x496e676f
 
-// A schema is the ordered list of migrations that this program knows. The first one, the baseline,
-// creates all tables; each of the others changes the schema before it.
+// A schema is the ordered list of migrations that this program contains. The first migration, the baseline, creates all tables;
+// each later one changes the schema of the one before it.
 type schema []migration
 
 // A migration is a file NNNN_subject.sql. Its number is the user_version of the database after it.
@@ -72,7 +72,7 @@ func readSchema(dir fs.FS) (schema, error) {
 	return out, nil
 }
 
-// checkFile runs check on a file without changing it.
+// checkFile runs check on the database file at path without changing it.
 func (s schema) checkFile(ctx context.Context, path string) (err error) {
 	db, err := sqlx.Open("sqlite3", dsn(path, "_busy_timeout=10000&_query_only=on"))
 	if err != nil {
@@ -82,8 +82,8 @@ func (s schema) checkFile(ctx context.Context, path string) (err error) {
 	return s.check(ctx, db)
 }
 
-// check refuses a database of another program and a schema that this program cannot migrate. It
-// accepts an empty database.
+// check returns an error if db belongs to another program or has a schema that this program cannot migrate. It accepts an empty
+// database.
 func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 	var have, app, tables int
 	for query, dest := range map[string]*int{
@@ -111,7 +111,7 @@ func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 	return nil
 }
 
-// migrate makes a backup and applies the migrations after user_version, all in one transaction.
+// migrate applies the migrations after user_version in one transaction. If a schema exists, it makes a backup first.
 func (s *Store) migrate(ctx context.Context, known schema) error {
 	var have int
 	if err := s.rw.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
@@ -127,7 +127,7 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	}
 
 	return s.write(ctx, "migrating", func(tx *transaction) error {
-		// Another process may have migrated in the meantime.
+		// Another process may have migrated since.
 		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
 			return err
 		}
@@ -148,10 +148,10 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	})
 }
 
-// backupSchema makes a verified copy next to the database and keeps the last few copies. version is
-// the schema of the database.
+// backupSchema makes a verified copy of the database next to it and keeps the last few copies. version is the version of the
+// database's schema.
 func (s *Store) backupSchema(ctx context.Context, version int) error {
-	// Remove the rest of an attempt that was killed: it uses disk space.
+	// Before that, remove the incomplete copy of an attempt that was killed, to free its disk space.
 	if err := s.pruneBackups(); err != nil {
 		return err
 	}

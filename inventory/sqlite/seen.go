@@ -12,10 +12,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Seen are the machines that were seen on the network and are not in the inventory.
+// Seen are the MACs that requested an address and belong to no machine of the inventory.
 type Seen struct{ *db }
 
-// maxSeen is how many unknown MACs are kept: any host on the network can invent them.
+// maxSeen is how many unknown MACs are kept. It is limited because any host on the network can invent MACs.
 const maxSeen = 1000
 
 // SeenUnknown returns the unknown MACs that requested an address, the newest first.
@@ -24,14 +24,14 @@ func (s Seen) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
 	return out, wrap(err, "listing unknown MACs")
 }
 
-// SeenMAC returns an unknown MAC, or inventory.ErrNotFound.
+// SeenMAC returns what is stored about an unknown MAC, or inventory.ErrNotFound.
 func (s Seen) SeenMAC(ctx context.Context, mac string) (inventory.Seen, error) {
 	x, err := read[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class, facts, reported FROM seen WHERE mac = ?", mac)
 	return x, wrap(err, "reading the unknown MAC %q", mac)
 }
 
-// PutDiscovered stores what an unknown machine has reported. It returns the name of the machine if
-// the MAC belongs to one of the inventory, and then stores nothing.
+// PutDiscovered stores the facts that an unknown machine has reported. If the MAC belongs to a machine of the inventory, it
+// returns the name of that machine and stores nothing.
 func (s Seen) PutDiscovered(ctx context.Context, mac string, facts action.Facts, at time.Time) (machine string, err error) {
 	b, err := json.Marshal(facts)
 	if err != nil {
@@ -66,8 +66,8 @@ func (r seenRow) value() (inventory.Seen, error) {
 	return r.Seen, nil
 }
 
-// PutSeen adds unknown MACs and sums up their counts. It keeps 1000, the newest of each relay
-// first, and none that belongs to a machine.
+// PutSeen adds unknown MACs, and adds their counts to the stored counts. It skips MACs that belong to a machine. It keeps maxSeen
+// MACs: it takes turns among the relays, and prefers the newest MACs of each.
 func (s Seen) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 	if len(seen) == 0 {
 		return nil

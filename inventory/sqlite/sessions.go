@@ -9,19 +9,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Sessions are the sessions of operators that have ended.
+// Sessions are the sessions of operators that ended before they expired.
 type Sessions struct{ *db }
 
-// endedSession is the name prefix of the rows of meta with operators' sessions that ended early.
+// endedSession is the prefix of the names of rows in meta that record such sessions.
 const endedSession = "ended_session."
 
-// maxEndedSessions is the maximum number of such rows.
+// maxEndedSessions is the maximum number of these rows.
 const maxEndedSessions = 1000
 
-// EndSession records that the session with that id has ended. until is when this session and every
-// other existing session expires; the row is removed after that. If there are already
-// maxEndedSessions rows, one row with inventory.AllSessions replaces them and ends all existing
-// sessions.
+// EndSession records that the session with that id has ended. until is a time at which all sessions of now have expired; the row
+// is removed after that. If there are already maxEndedSessions rows, one row with inventory.AllSessions replaces them and ends
+// all sessions of now.
 func (s Sessions) EndSession(ctx context.Context, id string, until time.Time) error {
 	return s.write(ctx, "ending a session", func(tx *transaction) error {
 		const ended = "substr(name, 1, length(?)) = ?"
@@ -44,7 +43,7 @@ func (s Sessions) EndSession(ctx context.Context, id string, until time.Time) er
 	})
 }
 
-// EndedSessions returns the sessions recorded by EndSession: until, by id.
+// EndedSessions returns the sessions that EndSession recorded: the time until, by id.
 func (s Sessions) EndedSessions(ctx context.Context) (map[string]time.Time, error) {
 	var rows []struct {
 		Name  string

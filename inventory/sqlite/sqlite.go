@@ -1,8 +1,8 @@
 // Package sqlite stores the inventory in a SQLite database.
 //
-// It uses two pools of connections. Writes use a single connection, whose transactions begin
-// immediate. Reads use read-only connections, one statement at a time, so that no reader ever waits
-// for a writer. The boot path only reads.
+// It uses two pools of connections. All writes use one connection, which starts its transactions with BEGIN IMMEDIATE. Reads use
+// read-only connections, one statement at a time, so that no reader waits for a writer. Answers to booting machines need only
+// reads.
 package sqlite
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// A Sealer encrypts and decrypts with the key of a purpose. The ciphertext is bound to the object
-// that the plain text belongs to. A missing or wrong key is inventory.ErrSealed.
+// A Sealer encrypts and decrypts with the key of a purpose. binding names the object that the plain text belongs to: Open fails
+// with another binding. A missing or wrong key is inventory.ErrSealed.
 type Sealer interface {
 	Seal(purpose, binding string, plain []byte) ([]byte, error)
 	Open(purpose, binding string, sealed []byte) ([]byte, error)
 }
 
-// A Store is an inventory in a SQLite file, with one field for each noun. Its methods, and those of the nouns, may be called
+// A Store is an inventory in a SQLite file. Its fields have the methods for one kind of object each. All methods may be called
 // concurrently.
 type Store struct {
 	*db
@@ -105,12 +105,11 @@ func WithClock(now func() time.Time) Option { return func(s *db) { s.now = now }
 // some space before the write is repeated.
 func WithFull(f func()) Option { return func(s *db) { s.full = f } }
 
-// Open opens the database at path, and creates or migrates it if necessary. Before it migrates an
-// existing schema, it makes a verified backup next to the file and keeps the last few of them.
+// Open opens the database at path, and creates or migrates it if necessary. Before it migrates an existing schema, it makes a
+// verified backup next to the file, and keeps the last few of these backups.
 //
-// Keys may be nil or wrong. Then everything that is not secret works, and secrets are
-// inventory.ErrSealed. A database with a newer schema, or with one from before the baseline, is
-// refused. A damaged database is [ErrDamaged].
+// keys may be nil or wrong: then calls that need a secret return inventory.ErrSealed, and all others work. Open returns an error
+// for a schema that is newer than this program or older than the baseline. For a damaged database, the error is [ErrDamaged].
 func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store, error) {
 	schema, err := embeddedSchema()
 	if err != nil {
@@ -128,7 +127,7 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		return nil, err
 	}
 
-	// SQLite would make the file readable for all; WAL and index inherit its mode.
+	// SQLite would create the file readable for all. The files of the WAL inherit the mode of this file.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -150,16 +149,15 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		}
 	}()
 
-	// Check without the pragmas: they would change a file that may be refused.
+	// Check the file before any pragma is set: pragmas change the file, which may be refused.
 	if err := schema.checkFile(ctx, path); err != nil {
 		return s, err
 	}
 
-	// Every setting belongs to a connection, and the pool may open another one at any time, because
-	// it closes a connection whose transaction was canceled. The driver is compiled with
-	// synchronous NORMAL for WAL, which would lose acknowledged reports in a power failure.
-	// secure_delete overwrites secrets that are replaced or deleted. auto_vacuum has an effect only
-	// on a new file.
+	// The settings are part of the DSN, because each belongs to one connection, and the pool may open another connection at any
+	// time: it closes a connection whose transaction was canceled. synchronous is NORMAL for WAL in this driver by default, which
+	// would lose acknowledged reports in a power failure. secure_delete overwrites secrets that are replaced or deleted.
+	// auto_vacuum has an effect only on a new file.
 	const writing = "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL" +
 		"&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128"
 	s.rw = s.pool(writing, nil)
@@ -168,7 +166,7 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		return s, s.noRoom(err)
 	}
 
-	// Now that the schema is there, writes are watched.
+	// The triggers of watch need the tables, so only connections from now on have them.
 	if err := s.rw.Close(); err != nil {
 		return s, err
 	}
@@ -192,8 +190,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Backup writes a consistent copy of the database to path, which must not
-// exist, with mode 0600 and synced to the disk.
+// Backup writes a consistent copy of the database to a new file at path with mode 0600, and syncs the file to the disk. If path
+// exists, it returns an error.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	return wrap(s.backup(ctx, path), "backing up the inventory to %q", path)
 }
@@ -214,9 +212,9 @@ func (s *Store) backup(ctx context.Context, path string) error {
 	return err
 }
 
-// TemporalCluster returns the id of the Temporal cluster that has this site's runs. It stores the
-// first id that it is given, and keeps it: another cluster that later answers under the same
-// address does not know the runs, so its answers about them must not be used.
+// TemporalCluster returns the id of the Temporal cluster that executes this site's runs. The first call stores id; later calls
+// return the stored id. If the two differ, another cluster answers under the same address. It does not know the runs, so its
+// answers about them must not be used.
 func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, err error) {
 	err = s.write(ctx, "remembering the Temporal cluster", func(tx *transaction) error {
 		err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id)
@@ -228,8 +226,7 @@ func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, er
 	return kept, err
 }
 
-// NeverRan reports whether the site of the inventory has never had a run: it knows no Temporal
-// cluster.
+// NeverRan reports whether the site has never had a run: no id of a Temporal cluster is stored.
 func (s *Store) NeverRan(ctx context.Context) (bool, error) {
 	id, err := optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'temporal_cluster'"))
 	return id == "" && err == nil, wrap(err, "reading the id of the Temporal cluster")

@@ -10,11 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Retire ends the service of o's machine in one transaction. It deletes the machine's user data and
-// vendor data, the plans of its other runs, the assignments of their agents, and the records of
-// which run wrote which disks. It releases the reserved addresses unless keepAddress is set. The
-// BMC's password stays, because it belongs to the hardware. Calling Retire again changes only the
-// standing.
+// Retire takes o's machine out of service in one transaction, with the standing st. It deletes the machine's user data and vendor
+// data, the plans of its other runs and the contents of their assignments. If st is available, it also deletes the records of
+// which run wrote which disk. It releases the reserved addresses unless keepAddress is set. The BMC's password stays, because
+// it belongs to the hardware. Calling Retire again changes only the standing.
 func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.Standing, keepAddress bool) error {
 	what := fmt.Sprintf("retiring machine %q", o.Machine)
 	if st.State != inventory.StandingAvailable && st.State != inventory.StandingQuarantined {
@@ -42,7 +41,7 @@ func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.St
 			}
 			more = append(more, stmt("UPDATE interface SET address = NULL WHERE machine = ?", o.Machine))
 		}
-		// A disk that could not be checked still counts as written by Ingot.
+		// After a quarantine, disks still count as written by Ingot, because the wipe could not be verified.
 		if st.State == inventory.StandingAvailable {
 			more = append(more, stmt("DELETE FROM disk_written WHERE machine = ?", o.Machine),
 				stmt("DELETE FROM installation WHERE machine = ?", o.Machine))
@@ -70,7 +69,7 @@ func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.St
 	})
 }
 
-// withoutAddresses returns a machine's document without its reserved addresses.
+// withoutAddresses returns doc, the document of a machine, without the reserved addresses, netmasks and gateways.
 func withoutAddresses(doc string) (string, error) {
 	var m inventory.Machine
 	if err := json.Unmarshal([]byte(doc), &m); err != nil {
@@ -84,8 +83,7 @@ func withoutAddresses(doc string) (string, error) {
 	return toJSON(m)
 }
 
-// Release returns a machine to service when an operator says that it is in order. A machine that is
-// in service is not changed.
+// Release returns a machine to service after an operator has checked it. A machine that is in service is not changed.
 func (s Machines) Release(ctx context.Context, machine, by string) error {
 	return s.writeOnce(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *transaction) error {
 		n, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ?", machine)

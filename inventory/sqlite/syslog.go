@@ -11,17 +11,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Syslog has the lines that machines sent by syslog.
+// Syslog are the lines that machines sent by syslog.
 type Syslog struct{ *db }
 
-// Limits of what machines, and hosts that forge their addresses, can store by syslog (security S48).
+// Limits for what a machine, or a host that forges the machine's address, can store by syslog (security S48).
 const (
-	maxSyslogLines = 500 // of each machine: the newest
+	maxSyslogLines = 500 // lines that are kept for each machine
 	maxSyslogText  = 512 // bytes
 )
 
-// PutSyslog appends lines of machines and keeps the newest 500 of each machine. It ignores lines of
-// machines that are not in the inventory.
+// PutSyslog appends lines and keeps the newest maxSyslogLines of each machine. It ignores lines of machines that are not in the
+// inventory.
 func (s Syslog) PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error {
 	if len(lines) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func (r syslogRow) value() (inventory.SyslogLine, error) {
 	return r.SyslogLine, nil
 }
 
-// Syslog returns lines of a machine.
+// Syslog returns the lines of f.Machine that f selects.
 func (s Syslog) Syslog(ctx context.Context, f inventory.SyslogFilter) ([]inventory.SyslogLine, error) {
 	q := selection{query: "SELECT seq, machine, at, severity, program, text FROM syslog WHERE true"}
 	order, beyond, after := "seq", "seq > ?", f.After
@@ -73,7 +73,7 @@ func (s Syslog) Syslog(ctx context.Context, f inventory.SyslogFilter) ([]invento
 	return out, wrap(err, "listing what machine %q sent by syslog", f.Machine)
 }
 
-// PruneSyslog deletes up to limit lines from before a time.
+// PruneSyslog deletes up to limit lines from before a time and returns their number.
 func (s Syslog) PruneSyslog(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "lines of syslog", find: "SELECT seq FROM syslog WHERE at < ?1 ORDER BY at LIMIT ?2",

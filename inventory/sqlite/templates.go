@@ -34,7 +34,7 @@ func (s Templates) Templates(ctx context.Context) ([]inventory.Template, error) 
 	return out, wrap(err, "listing templates")
 }
 
-// PutTemplate stores a template, replacing one of the same name.
+// PutTemplate stores a template and replaces a stored one of the same name.
 func (s Templates) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
 	return s.writeOnce(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *transaction) error {
 		now := nanos(s.now())
@@ -55,7 +55,7 @@ func (s Templates) DeleteTemplate(ctx context.Context, name, by string) error {
 	})
 }
 
-// deleteNamed removes the row of table called name.
+// deleteNamed removes the row called name from table. If there is none, the error is inventory.ErrNotFound.
 func deleteNamed(ctx context.Context, tx *transaction, table, name, by string) error {
 	if err := doOne(ctx, tx, inventory.ErrNotFound, "DELETE FROM "+table+" WHERE name = ?", name); err != nil {
 		return err

@@ -9,10 +9,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Traces are the events of runs that have a trace, and which of them were sent.
+// Traces are the events of runs that are spans of a trace, and the position up to which they were sent.
 type Traces struct{ *db }
 
-// maxTracedAtOnce is how many events TracedEvents looks at.
+// maxTracedAtOnce is how many events one call of TracedEvents looks at.
 const maxTracedAtOnce = 1000
 
 type tracedRow struct {
@@ -36,8 +36,8 @@ func (r tracedRow) value() (inventory.TracedEvent, error) {
 	return out, err
 }
 
-// TracedEvents returns the events of runs of inventory.TracedKinds after that number, and the number up to which
-// it has looked: at most 1,000 events at a time.
+// TracedEvents returns the events of runs, of the kinds inventory.TracedKinds, among the next maxTracedAtOnce events, whose sequence
+// numbers are greater than after. It also returns the sequence number up to which it has looked, for the next call.
 func (s Traces) TracedEvents(ctx context.Context, after int64) ([]inventory.TracedEvent, int64, error) {
 	last, err := lastSeq(ctx, s.ro)
 	if err != nil {
@@ -73,8 +73,8 @@ func (s Traces) TracedEvents(ctx context.Context, after int64) ([]inventory.Trac
 	return out, last, nil
 }
 
-// TracesSent returns the event up to which spans were sent to the collector. The first call remembers the newest
-// event: earlier runs have no traces.
+// TracesSent returns the sequence number of the event up to which spans were sent to the collector. The first call stores and returns
+// the number of the newest event: events before it are not sent.
 func (s Traces) TracesSent(ctx context.Context) (int64, error) {
 	const what = "reading which traces were sent"
 	seq, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'traces_sent'")
@@ -87,7 +87,7 @@ func (s Traces) TracesSent(ctx context.Context) (int64, error) {
 	return seq, wrap(err, what)
 }
 
-// SetTracesSent remembers the event up to which spans were sent.
+// SetTracesSent stores the sequence number of the event up to which spans were sent.
 func (s Traces) SetTracesSent(ctx context.Context, seq int64) error {
 	return s.writeOne(ctx, "remembering which traces were sent",
 		"INSERT INTO meta (name, value) VALUES ('traces_sent', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", seq)

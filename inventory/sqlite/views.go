@@ -9,11 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Views are machines with what belongs to them.
+// Views are machines together with their grants, runs, agents and installed systems.
 type Views struct{ *db }
 
-// MachineStates returns machines with their grants, shown runs and agents, by name: those in
-// names, or all if names is nil. It always uses a single statement.
+// MachineStates returns machines with their grants, shown runs and last contacts, sorted by name: the machines in names, or all if
+// names is nil. It always uses a single query.
 func (s Views) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	q := selection{query: "SELECT " + machineColumns + ", " + joinedGrantColumns + `, coalesce(w.doc, '') AS run_doc,
 		coalesce(w.started, 0) AS run_started,
@@ -55,13 +55,17 @@ func (s Views) MachineStates(ctx context.Context, names []string) ([]inventory.M
 	return out, nil
 }
 
-// isOrder selects the records of runs that install or wipe a machine. Its text is the same as in the index workflow_order.
+// isOrder is the SQL condition for records of runs that install or wipe a machine. Its text must be the same as in the index
+// workflow_order, or SQLite does not use the index.
 const isOrder = "json_extract(doc, '$.type') IN ('Provision', 'Reprovision', 'Decommission')"
 
-// shownRun is the row of the run that makes the state of a machine, whose name is the SQL expression: an open run, one that
-// installs or wipes it before any other, or else the latest that installed or wiped it. NULL if there is none, because a job
-// of its BMC or an inspection says nothing about what is on its disks, or if the record of the latest was deleted. The order
-// of the records decides, not a clock, which may be set.
+// shownRun returns an SQL expression for the row of a machine's shown run, whose state is shown as the machine's. machine is an SQL
+// expression for the name of the machine.
+//
+// The shown run is the latest open run, where runs that install or wipe the machine come before others. If no run is open, it is
+// the latest run that installed or wiped the machine: a job of the BMC or an inspection says nothing about what is on the disks.
+// The expression is NULL if there is no such run, or if a later one was deleted. The order of the records decides which run is the
+// latest, because clocks can be set.
 func shownRun(machine string) string {
 	return `coalesce(
 		(SELECT rowid FROM workflow WHERE machine = ` + machine + ` AND final = 0
@@ -70,10 +74,10 @@ func shownRun(machine string) string {
 			WHERE machine = ` + machine + ` AND ` + isOrder + ` ORDER BY rowid DESC LIMIT 1))`
 }
 
-// joinShownRun joins the shown run of machine m as w.
+// joinShownRun is the SQL that joins the record of machine m's shown run as w.
 var joinShownRun = "LEFT JOIN workflow w ON w.rowid = " + shownRun("m.name")
 
-// hasLabel requires that machine m carries a label.
+// hasLabel is the SQL condition that machine m has a label. Its parameters are key and value.
 const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_each.key = ? AND json_each.value = ?)"
 
 // MachineNames returns the names of the machines that f selects, by name.
@@ -107,9 +111,9 @@ func (s Views) OpenRuns(ctx context.Context) (runs []inventory.OpenRun, err erro
 	return runs, wrap(err, "listing open runs")
 }
 
-// Installed returns, by machine, the result of the run that last wrote to its disk. If no disk is
-// recorded because another installer wrote it, it is the last run that succeeded. machine "" means
-// all. A decommissioned machine has no entry.
+// Installed returns the result of the run that last wrote to a disk of the machine, by machine. If no written disk is recorded,
+// because another installer wrote it, the result is from the last run that succeeded and wrote a system. machine "" means all
+// machines. A machine that was decommissioned and not written since has no entry.
 func (s Views) Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error) {
 	var rows []struct {
 		Machine, Run string
@@ -122,7 +126,7 @@ func (s Views) Installed(ctx context.Context, machine string) (map[string]invent
 		where = " WHERE name = ?1"
 	}
 
-	// With max(), the other columns come from the row with the maximum.
+	// In SQLite, the other columns of a query with max() come from the row with the maximum.
 	err := s.ro.SelectContext(ctx, &rows, `SELECT d.machine, d.run, max(d.at) AS at, w.doc
 		FROM disk_written d LEFT JOIN workflow w ON w.run = d.run
 			WHERE d.machine IN (SELECT name FROM machine`+where+`) GROUP BY d.machine
@@ -140,7 +144,7 @@ func (s Views) Installed(ctx context.Context, machine string) (map[string]invent
 	for _, r := range rows {
 		x := inventory.Installed{Run: r.Run, At: moment(r.At)}
 		if r.Doc != nil {
-			// The record has these fields under the same names; its other fields are large.
+			// Installed has the same field names as the record. Decoding only these is faster, because the others are large.
 			if err := json.Unmarshal([]byte(*r.Doc), &x); err != nil {
 				return nil, fmt.Errorf("reading the record of run %q: %w", r.Run, err)
 			}

@@ -11,28 +11,26 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// AllowBoot opens the netboot window for o's next boot until the given time: the machine boots the
-// agent.
+// AllowBoot opens the netboot window until the given time for a boot of o's run, in which the machine boots the agent.
 //
-// The boot after the current one is counted; if no boots are left, the error is
-// inventory.ErrConflict. Repeating the current boot renews its window and changes nothing else: a
-// spent boot stays spent. Any other boot is inventory.ErrConflict. Agents of earlier boots stay
-// valid until the claim of the new boot is redeemed.
+// If boot follows the current boot, it takes one of the remaining boots; if none is left, the error is inventory.ErrConflict. If
+// boot is the current boot, only its window is renewed: a spent boot stays spent. Any other number is inventory.ErrConflict.
+// Agents of earlier boots stay valid until the claim of the new boot is redeemed.
 func (s Grants) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, until: until})
 }
 
-// AllowInstaller is AllowBoot for a boot of the plan's installer. It also opens the secrets window,
-// for the documents that the installer reads.
+// AllowInstaller is AllowBoot for a boot in which the machine boots the plan's installer. It also opens the secrets window, for
+// the documents that the installer reads.
 func (s Grants) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant,
 	error,
 ) {
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: true, until: until})
 }
 
-// AllowBootAfterReset is AllowBoot, or AllowInstaller, for a machine that was reset because the boot
-// before did not report. If that boot is spent by now, the error is inventory.ErrClaimed and nothing
-// changes: a machine that restarts fast has used the window of that boot again, and its agent works.
+// AllowBootAfterReset is AllowBoot or, with installer, AllowInstaller for a machine that was reset because it did not report
+// after the previous boot. If the previous boot is spent by now, the error is inventory.ErrClaimed and nothing changes: the
+// machine has restarted while the window of that boot was still open, and its agent is running.
 func (s Grants) AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error {
 	_, err := s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: installer, until: until, unclaimed: true})
 	return err
@@ -44,7 +42,7 @@ type bootWindow struct {
 	boot      int
 	installer bool // the machine boots the plan's installer instead of the agent
 	until     time.Time
-	unclaimed bool // only if the boot before is not spent
+	unclaimed bool // allow the boot only if the previous boot is not spent
 }
 
 func (s Grants) allow(ctx context.Context, w bootWindow) (g inventory.Grant, err error) {
@@ -87,7 +85,7 @@ func allowIn(ctx context.Context, tx *transaction, w bootWindow) (inventory.Gran
 	return g, addEvent(ctx, tx, e)
 }
 
-// explainRefusal returns the reason why allowIn changed nothing.
+// explainRefusal returns the error that says why allowIn changed nothing.
 func explainRefusal(ctx context.Context, tx *transaction, w bootWindow) error {
 	g, err := grantOf(ctx, tx, w.Machine)
 	switch {
@@ -101,13 +99,13 @@ func explainRefusal(ctx context.Context, tx *transaction, w bootWindow) error {
 	return fencedOr(ctx, tx, w.Owner, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
 }
 
-// MoreBoots gives o's run at least n remaining boots, after an operator has decided so.
+// MoreBoots raises the remaining boots of o's run to n, unless more remain. It is called after a decision of an operator.
 func (s Grants) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
 	return s.own(ctx, grantChange{what: "allowing more boots", set: "boots_left = max(boots_left, ?4)", value: n}, o)
 }
 
-// RenewNetboot changes the end of o's netboot window, and opens a closed one again. Before the
-// first AllowBoot, the error is inventory.ErrConflict.
+// RenewNetboot changes the end of o's netboot window; it also opens a closed window again. Before the first AllowBoot, the error
+// is inventory.ErrConflict.
 func (s Grants) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
 	return s.own(ctx, grantChange{
 		what: "renewing the netboot window", set: "netboot_until = ?4", value: nanos(until),
@@ -115,7 +113,7 @@ func (s Grants) RenewNetboot(ctx context.Context, o inventory.Owner, until time.
 	}, o)
 }
 
-// CloseNetboot closes o's netboot window; a closed one stays closed.
+// CloseNetboot closes o's netboot window. If it is closed, nothing changes.
 func (s Grants) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *transaction) error {
 		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+
@@ -135,7 +133,7 @@ func (s Grants) OpenSecrets(ctx context.Context, o inventory.Owner, until time.T
 	return s.own(ctx, grantChange{what: "opening the secrets window", set: "secrets_until = ?4", value: nanos(until)}, o)
 }
 
-// CloseSecrets closes o's secrets window; a closed one stays closed.
+// CloseSecrets closes o's secrets window. If it is closed, nothing changes.
 func (s Grants) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 	return s.own(ctx, grantChange{what: "closing the secrets window", set: "secrets_until = ?4", value: 0}, o)
 }
@@ -148,7 +146,7 @@ type grantChange struct {
 	otherwise error  // the error if the condition is false
 }
 
-// own changes o's grant.
+// own makes the change c to o's grant. If o does not hold the grant, the error is inventory.ErrFenced.
 func (s Grants) own(ctx context.Context, c grantChange, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("%s of machine %q", c.what, o.Machine), func(tx *transaction) error {
 		tx.show(o.Machine)
@@ -160,12 +158,12 @@ func (s Grants) own(ctx context.Context, c grantChange, o inventory.Owner) error
 	})
 }
 
-// ShiftWindows adjusts the open windows of all grants after a step of the clock, so that they keep
-// their duration. It returns the number of changed grants.
+// ShiftWindows adjusts the open windows of all grants after the clock has stepped, so that they keep their remaining duration. It
+// returns the number of grants with a window that was open before or after the step.
 //
-// After a step forward, it moves the windows that the step closed; windows that are still open were
-// opened or renewed at the new time, or soon will be. After a step backward, it moves all windows
-// that were open, and closes expired ones that would open again.
+// After a step forward, it moves the windows that the step closed; a window that is still open was opened or renewed at the new
+// time, or soon will be. After a step backward, it moves all windows that were open, and closes expired windows that would
+// otherwise be open again.
 func (s Grants) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
 	var machines []string
 	err := s.write(ctx, "moving windows with the clock", func(tx *transaction) error {

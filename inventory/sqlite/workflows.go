@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Workflows are the records of runs, with their logs.
+// Workflows are the records of runs, and the logs of their actions.
 type Workflows struct{ *db }
 
 type workflowRow struct {
@@ -25,10 +25,9 @@ func (r workflowRow) value() (inventory.Workflow, error) {
 	return w, err
 }
 
-// PutWorkflow stores the record of a run. A final record keeps its state: later records with
-// another state are ignored. An open record with a lower Seq than the stored one is ignored, too.
-// The first start time is kept. A change of phase appends an event, and some changes write a
-// notice.
+// PutWorkflow stores the record of a run. If the stored record is final, a record with another state is ignored. An open record
+// with a lower Seq than the stored one is ignored, too. The first start time is kept. A change of phase appends an event, and
+// some changes write a notice.
 func (s Workflows) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	what := fmt.Sprintf("storing the record of run %q", w.Run)
 	if w.Run == "" {
@@ -61,7 +60,7 @@ func (s Workflows) PutWorkflow(ctx context.Context, w inventory.Workflow) error 
 	})
 }
 
-// phaseEvent appends the event of a new phase.
+// phaseEvent appends the event that w.Phase began and the phase before ended.
 func (s Workflows) phaseEvent(ctx context.Context, tx *transaction, w inventory.Workflow, before string) error {
 	change := inventory.PhaseChange{Phase: w.Phase, Began: w.Updated, Before: before}
 	last, err := optional(readDoc[inventory.PhaseChange](ctx, tx,
@@ -89,8 +88,8 @@ func (s Workflows) Workflow(ctx context.Context, run string) (inventory.Workflow
 	return s.workflowBy(ctx, fmt.Sprintf("reading the record of run %q", run), "run = ?", run)
 }
 
-// LatestWorkflow returns the record of the run that makes the machine's state, as in MachineStates: an open run, or the
-// latest that installed or wiped it.
+// LatestWorkflow returns the record of the machine's shown run, as MachineStates does: its open run, or else the latest run that
+// installed or wiped it. If there is none, the error is inventory.ErrNotFound.
 func (s Workflows) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
 	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine), "rowid = "+shownRun("?1"), machine)
 }
@@ -114,8 +113,8 @@ func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([
 	return out, wrap(err, "listing workflows")
 }
 
-// DeleteWorkflow removes the record of a run that has ended, with its plan, assignments, logs and
-// events. A run that has not ended, or that still holds a grant, is inventory.ErrConflict.
+// DeleteWorkflow removes the record of a run, with everything that forgetRun deletes. If the run has not ended, or still holds a grant,
+// the error is inventory.ErrConflict.
 func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *transaction) error {
 		machine, err := deleteRecord(ctx, tx, run)
@@ -133,8 +132,9 @@ func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 	})
 }
 
-// deleteRecord deletes the record of a run that has ended and holds no grant, with everything of it, and returns its
-// machine; otherwise the error is inventory.ErrNotFound. The records of earlier runs keep that it came after them.
+// deleteRecord deletes the record of a run, with everything that forgetRun deletes, and returns the run's machine. If the run has
+// not ended or holds a grant, the error is inventory.ErrNotFound. If the run installed or wiped the machine, the records of
+// earlier runs get its id as SupersededBy.
 func deleteRecord(ctx context.Context, tx *transaction, run string) (machine string, err error) {
 	var gone struct {
 		Machine, Type string
@@ -157,8 +157,8 @@ func deleteRecord(ctx context.Context, tx *transaction, run string) (machine str
 	return gone.Machine, forgetRun(ctx, tx, run)
 }
 
-// forgetRun deletes everything of a run except its record. It keeps the machine's newest agent: it
-// may still be running and must learn that its run has ended, and it has the newest facts.
+// forgetRun deletes the plan, assignments, logs, events and agents of a run. It keeps the machine's newest agent, which has the
+// newest facts, and which may still be running and must learn that its run has ended.
 func forgetRun(ctx context.Context, tx *transaction, run string) error {
 	return doAll(ctx, tx,
 		stmt("DELETE FROM plan WHERE run = ?", run),
@@ -170,9 +170,9 @@ func forgetRun(ctx context.Context, tx *transaction, run string) error {
 	)
 }
 
-// PruneRuns deletes up to limit runs that ended before a time, with their plans, assignments, logs
-// and events, except the newest keep of each machine and the one that makes its state. It keeps the facts of each machine's newest
-// agent, and runs that still hold a grant. It returns the number of deleted runs.
+// PruneRuns deletes up to limit runs that ended before a time, with everything that forgetRun deletes. For each machine, it keeps
+// the newest runs, as many as keep says, and the shown run (see shownRun). It also keeps runs that still hold a grant. It
+// returns the number of deleted runs.
 func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit int) (int, error) {
 	var runs []string
 	err := s.ro.SelectContext(ctx, &runs, `SELECT w.run FROM (
@@ -192,8 +192,7 @@ func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit 
 	err = s.write(ctx, "forgetting old runs", func(tx *transaction) error {
 		gone = 0
 		for _, run := range runs {
-			// A finished run cannot become open again, but its grant may have been given again by
-			// hand.
+			// deleteRecord checks the run again: since it was found, it may have got a grant or its record may be gone.
 			_, err := deleteRecord(ctx, tx, run)
 			if errors.Is(err, inventory.ErrNotFound) {
 				continue
@@ -209,9 +208,8 @@ func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit 
 	return gone, err
 }
 
-// Resumable returns nil if another run may continue the plan of a run ("retry --from failed-step").
-// It returns inventory.ErrConflict if the plan is not stored or another run has written to the
-// machine since.
+// Resumable returns nil if a new run may continue the plan of the given run ("retry --from failed-step"). It returns
+// inventory.ErrConflict if the plan is not stored, or if a later run has written to the machine.
 func (s Workflows) Resumable(ctx context.Context, run string) error {
 	const again = "it can only be retried from the start"
 	what := fmt.Sprintf("resuming run %q", run)
@@ -220,8 +218,8 @@ func (s Workflows) Resumable(ctx context.Context, run string) error {
 		Planned         bool
 	}
 
-	// A later run records its disk before its first write is assigned; that assignment deletes this
-	// run's plan.
+	// Before its first write, a later run records its disk in disk_written, and then gets an assignment that deletes the plan of
+	// this run.
 	err := get(ctx, s.ro, &found, `SELECT machine, EXISTS (SELECT 1 FROM plan WHERE plan.run = w.run) AS planned,
 		coalesce((SELECT d.run FROM disk_written d JOIN workflow later ON later.run = d.run
 			WHERE d.machine = w.machine AND later.rowid > w.rowid ORDER BY later.rowid DESC LIMIT 1), '') AS writer
@@ -240,9 +238,9 @@ func (s Workflows) Resumable(ctx context.Context, run string) error {
 	return nil
 }
 
-// Successor returns the newest run that has taken the machine of a run after it, to install or to wipe it; "" if there is none.
-// The order of the records decides. A successor whose record was deleted counts. A run without a record is
-// inventory.ErrNotFound.
+// Successor returns the newest later run that has taken the grant of the given run's machine to install or wipe it; "" if there
+// is none. The order of the records decides which run is later. A run whose record was deleted counts. If the given run has no
+// record, the error is inventory.ErrNotFound.
 func (s Workflows) Successor(ctx context.Context, run string) (string, error) {
 	later, err := scalar[string](ctx, s.ro, `SELECT coalesce((SELECT run FROM workflow
 			WHERE machine = w.machine AND rowid > w.rowid AND `+isOrder+` AND json_extract(doc, '$.epoch') > 0

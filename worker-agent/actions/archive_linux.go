@@ -19,8 +19,8 @@ import (
 //	DEST_DISK, PARTITION, FS_TYPE  as inject
 //	DEST_PATH                      the folder, which is made if it is missing; default /
 //
-// The digest is known at the end, so that an archive with another digest fails
-// the action when it has been extracted. Doing it again gives the same.
+// The digest is known only at the end: an archive with another digest is extracted before the action fails. Running the action
+// again gives the same result.
 // Output: device, sha256, entries, bytes.
 func archive2disk(ctx context.Context, t *Task) (err error) {
 	want, err := action.SHA256(t.env, action.ArchiveDigestVariable)
@@ -49,10 +49,10 @@ func archive2disk(ctx context.Context, t *Task) (err error) {
 		return x.ExtractInto(root, cmp.Or(t.env[action.ArchivePathVariable], "/"))
 	})
 	if err == nil {
-		_, err = io.Copy(io.Discard, archive) // padding counts for the digest
+		_, err = io.Copy(io.Discard, archive) // the padding is part of the digest
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // a decompressor may report an end by order as a damaged archive
+		return context.Cause(ctx) // a decompressor may report a stopped download as a damaged archive
 	}
 	if err != nil {
 		return fmt.Errorf("extracting %s to %s: %w", archive.src.Shown, part.Path, err)
@@ -69,7 +69,7 @@ func archive2disk(ctx context.Context, t *Task) (err error) {
 	return nil
 }
 
-// openArchive begins to read the archive. The caller closes it.
+// openArchive starts to read the archive. The caller must close it.
 func openArchive(ctx context.Context, t *Task) (*imageStream, error) {
 	return openStream(ctx, "archive", func(ctx context.Context) (*fetch.Source, error) {
 		return t.opener().OpenAddress(ctx, t.env[action.ArchiveURLVariable], true)

@@ -51,7 +51,7 @@ func configDrive(ctx context.Context, t *Task) (err error) {
 
 	t.machine.Wrote()
 
-	// The contents are written before the table: a partition in the table is always complete.
+	// Write the contents before the table, so that a partition in the table is always complete.
 	if err := blockdev.WriteVerified(dev, volume, int64(first)*table.Sector); err != nil {
 		return fmt.Errorf("writing partition %d of %s: %w", number, disk.Path, err)
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// hegelTimeout is how long one metadata service may take.
+// hegelTimeout is the time limit for a request to one metadata service.
 const hegelTimeout = 10 * time.Second
 
-// readContents returns what writefile writes: CONTENTS, BOOTCONFIG_CONTENTS as the
-// kernel reads it, or the user-data of the first of HEGEL_URLS that has them.
+// readContents returns the text that writefile writes: CONTENTS, BOOTCONFIG_CONTENTS in the kernel's format, or the user-data from
+// the first of HEGEL_URLS that returns it.
 func readContents(ctx context.Context, t *Task) (string, error) {
 	urls, err := action.HegelURLs(t.env)
 	switch {
@@ -33,12 +33,11 @@ func readContents(ctx context.Context, t *Task) (string, error) {
 	return t.env[action.ContentsVariable], nil
 }
 
-// bootConfigFile returns text in the form in which it follows an initrd of 0 bytes: the
-// text and a null byte, null bytes up to a multiple of 4, its size and the sum of
-// its bytes (32 bits, little endian), and a magic line. See "Boot Configuration" in
-// the kernel's admin guide.
+// bootConfigFile returns text in the format of a boot configuration after an empty initrd: the text and a null byte, null bytes up to
+// a multiple of 4, the size and the sum of all these bytes (32 bits each, little endian), and a magic line. See
+// "Boot Configuration" in the kernel's admin guide.
 func bootConfigFile(text string) []byte {
-	const magic = "#BOOTCONFIG\n" // 12 bytes, as the two numbers a multiple of 4
+	const magic = "#BOOTCONFIG\n" // 12 bytes; with the two numbers, the length stays a multiple of 4
 
 	out := append([]byte(text), 0)
 	for len(out)%4 != 0 {
@@ -56,7 +55,7 @@ func bootConfigFile(text string) []byte {
 	return append(out, magic...)
 }
 
-// hegelUserData asks one metadata service after the other.
+// hegelUserData requests the user-data from each metadata service in order, and returns the first result.
 func hegelUserData(ctx context.Context, t *Task, urls []string) (string, error) {
 	var errs []error
 	for _, address := range urls {
@@ -73,7 +72,7 @@ func hegelUserData(ctx context.Context, t *Task, urls []string) (string, error) 
 	return "", fmt.Errorf("reading the user-data of %s: %w", action.HegelVariable, errors.Join(errs...))
 }
 
-// fetchUserData gets the user-data at address. Its errors show no password.
+// fetchUserData returns the user-data at address. Its errors contain no password.
 func fetchUserData(ctx context.Context, t *Task, address string) (_ string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, hegelTimeout)
 	defer cancel()
@@ -92,7 +91,7 @@ func fetchUserData(ctx context.Context, t *Task, address string) (_ string, err 
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
-			err = u.Err // without the address
+			err = u.Err // u.Err does not contain the address
 		}
 		return "", fmt.Errorf("getting %s: %w", shown, err)
 	}

@@ -19,10 +19,10 @@ import (
 //	BOOT_ORDER    these entries first, then the others as they were; numbers (0003) or descriptions, one on each line or
 //	              separated by commas
 //	BOOT_NEXT     start this entry once, next time
-//	REQUIRED      true: a machine that was not booted by UEFI is a failure; else nothing is done on one
+//	REQUIRED      true: fail if the machine was not booted by UEFI; otherwise, the action does nothing on such a machine
 //
-// Without any of these, it only lists the entries. Changes are read back; running it again changes
-// nothing. Output: firmware, entries (JSON), deleted, order, next.
+// Without any of these, it only lists the entries. Changes are read back; running the action again changes nothing. Output:
+// firmware, entries (JSON), deleted, order, next.
 func efiBoot(ctx context.Context, t *Task) error {
 	required, err := action.Bool(t.env, "REQUIRED", false)
 	stale, e := action.Bool(t.env, "DELETE_STALE", false)
@@ -83,7 +83,7 @@ func efiBoot(ctx context.Context, t *Task) error {
 	return b.Report(t.output)
 }
 
-// lines splits text at any of seps and drops blank lines.
+// lines splits text at each character of seps, and returns the parts that are not blank.
 func lines(text, seps string) []string {
 	var out []string
 	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(seps, r) }) {
@@ -94,8 +94,8 @@ func lines(text, seps string) []string {
 	return out
 }
 
-// partitionsOfAll returns the PARTUUIDs of all partitions on all disks of the machine. A disk that
-// cannot be read is an error: an entry is stale only if its partition is known to be gone.
+// partitionsOfAll returns the PARTUUIDs of all partitions on all disks of the machine. It fails if a disk cannot be read: an
+// entry counts as stale only if its partition certainly does not exist.
 func partitionsOfAll(ctx context.Context, t *Task) (map[string]bool, error) {
 	disks, err := t.machine.Disks.Disks(ctx)
 	if err != nil {

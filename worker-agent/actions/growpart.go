@@ -20,9 +20,9 @@ import (
 //	RESERVE_MIB  how much to leave free at the end of the disk, for a configdrive; default 0
 //	FILESYSTEM   false: leave the file system as it is
 //
-// The backup of the GPT moves to the end of the disk first. A partition behind the one that grows
-// is refused, except for the seed of configdrive at the end of the disk. Running it again changes
-// nothing. Output: partition, from, to (bytes), filesystem = grown or left.
+// The backup of the GPT is moved to the end of the disk first. A partition behind the one to grow is an error, except for the seed
+// of configdrive at the end of the disk. Running the action again changes nothing. Output: partition, from, to (bytes),
+// filesystem = grown or left.
 func growPart(ctx context.Context, t *Task) error {
 	reserve, err := action.MiB(t.env, action.ReserveVariable)
 	grow, e := action.Bool(t.env, "FILESYSTEM", true)
@@ -53,7 +53,7 @@ func growPart(ctx context.Context, t *Task) error {
 	return growFilesystem(ctx, t, disk, p)
 }
 
-// growTable changes the partition table. It returns the partition and its old size.
+// growTable enlarges the partition in the partition table. It returns the partition and its old size in bytes.
 func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, p parttable.Span, err error) {
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
@@ -99,7 +99,7 @@ func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, 
 	return old, p, nil
 }
 
-// growFilesystem grows the file system in p after the kernel knows the new size of p.
+// growFilesystem waits until the kernel has the new size of p, and grows the file system in p.
 func growFilesystem(ctx context.Context, t *Task, disk action.Disk, p parttable.Span) error {
 	left := func(format string, args ...any) error {
 		t.output["filesystem"] = "left"

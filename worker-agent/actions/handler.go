@@ -8,10 +8,11 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// handle carries out what a says for an action that ended in state. It returns the handler's own error: the caller adds it
-// to the error of the action, which stays the first. ctx ends with an order to stop, and not with the action's time.
+// handle runs the on-failure or on-timeout handler of a, if a has one for the state in which the action has ended. It returns the
+// handler's error, which the caller appends to the action's error. ctx must not end with the action's time-out, only with an order
+// to stop.
 //
-// It runs before the result is reported, so that nothing else writes to the disk yet.
+// handle runs before the result is reported: until then, no other action writes to the disk.
 func (t *Task) handle(ctx context.Context, a action.Action, state action.State) error {
 	key, words := "on-failure", a.OnFailure
 	if state == action.Timeout {
@@ -36,7 +37,7 @@ func (t *Task) handle(ctx context.Context, a action.Action, state action.State) 
 	return nil
 }
 
-// performHandler carries out h within its time. What it reports is not a result of the action.
+// performHandler runs h within HandlerTime. It discards the output of h, because that is not a result of the action.
 func (t *Task) performHandler(ctx context.Context, h action.Handler) error {
 	ctx, done := context.WithTimeoutCause(ctx, action.HandlerTime.Duration(), errTimedOut)
 	defer done()

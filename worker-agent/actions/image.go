@@ -26,12 +26,10 @@ import (
 //
 // COMPRESSED, RETRY_ENABLED and similar variables of Tinkerbell's action are ignored.
 //
-// Both ends of the disk are zero from the first write until the digests of the received file and of
-// the data read back from the disk are correct. The first MiB is written last. A half-written disk
-// therefore does not boot.
+// Both ends of the disk stay zero from the first write until two digests are correct: the received file's, and the digest of the data
+// that is read back from the disk. The first MiB is written last. A disk with an incomplete image therefore does not boot.
 //
-// Output: sha256 (as served), contentSHA256 (as written), bytes, readback, and firstSeen=true when
-// no digest was declared.
+// Output: sha256 (as served), contentSHA256 (as written), bytes, readback, and firstSeen=true if IMG_SHA256 is not given.
 func image2disk(ctx context.Context, t *Task) error {
 	want, err := action.SHA256(t.env, "IMG_SHA256")
 	if err != nil {
@@ -47,8 +45,8 @@ func image2disk(ctx context.Context, t *Task) error {
 	})
 }
 
-// writeFrom writes the image that open begins to read, again from its beginning if it changes
-// in the middle. want is the digest of the file as served; "" accepts any.
+// writeFrom writes the image that open opens, and starts over if the image changes during the download. want is the digest of the
+// file as served; "" accepts any.
 func writeFrom(ctx context.Context, t *Task, want string, open openSource) error {
 	for try := (clock.Backoff{Max: t.machine.Backoff}); ; {
 		err := writeImage(ctx, t, want, open)
@@ -62,12 +60,12 @@ func writeFrom(ctx context.Context, t *Task, want string, open openSource) error
 	}
 }
 
-// An openSource begins to read a file.
+// An openSource starts to read a file.
 type openSource func(ctx context.Context) (*fetch.Source, error)
 
 // writeImage makes one attempt to write the whole image.
 func writeImage(ctx context.Context, t *Task, want string, open openSource) (err error) {
-	asked := ctx // ends only by an order to stop or the deadline
+	asked := ctx // ends only by an order to stop or by the action's time-out
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -91,7 +89,7 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 
 	w := newImageWriter(dev)
 	if img.content.Format == diskimage.Raw {
-		w.sum = nil // the content is the served file: one digest is enough
+		w.sum = nil // the content is the served file, and one digest suffices
 	}
 
 	began := time.Now()
@@ -132,8 +130,8 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 	return nil
 }
 
-// fits refuses a disk that is too small for any image, and one that the image cannot boot from: too small for it, or
-// with sectors of another size than its partition table counts in.
+// fits returns an error if the disk is too small for any image or for this one, or if its sectors have another size than the image's
+// partition table expects.
 func (i *imageStream) fits(path string, dev blockdev.Device) error {
 	size := dev.Size()
 	if size < 4*held {
@@ -150,8 +148,8 @@ func (i *imageStream) fits(path string, dev blockdev.Device) error {
 	return nil
 }
 
-// checkServed returns the digest of the file as served. It refuses an incomplete file, and a file
-// whose digest is not want; want "" accepts any.
+// checkServed returns the digest of the file as served. It returns an error if the file is incomplete, or its digest is not
+// want; want "" accepts any.
 func (i *imageStream) checkServed(want string) (string, error) {
 	src, served := i.src, hex.EncodeToString(i.sum.Sum(nil))
 	switch {
@@ -165,7 +163,7 @@ func (i *imageStream) checkServed(want string) (string, error) {
 	return served, nil
 }
 
-// proveImage reads back what w has written. If it is correct, it writes the ends of the disk.
+// proveImage reads back the data that w has written. If its digest is written, proveImage writes the ends of the disk.
 func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written string) error {
 	back, err := w.readBack(ctx, func(done int64) { t.progress(done, w.off, "reading back") })
 	if err != nil {
@@ -179,8 +177,7 @@ func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written stri
 	}
 
 	if err := w.finish(); err != nil {
-		// A disk without a boot sector is better than one whose boot sector could not be verified.
-		// The disk may refuse these writes, too.
+		// Remove a boot sector that could not be verified. The disk may refuse these writes, too: ignore their error.
 		_ = w.zeroEnds()
 		return fmt.Errorf("finishing %s: %w", path, err)
 	}
@@ -200,26 +197,25 @@ func reportImage(t *Task, w *imageWriter, path, served, written string, first bo
 	t.progress(w.off, w.off, "written and read back")
 }
 
-// imageStream is the content of an image. It is fetched, hashed and decompressed in separate
-// goroutines.
+// imageStream is the content of an image. Separate goroutines fetch, hash and decompress it.
 type imageStream struct {
-	io.Reader // the content
+	io.Reader // reads the content
 
 	src     *fetch.Source
-	sum     hash.Hash // of the file as served; complete after the content was read to its end
+	sum     hash.Hash // hash of the file as served; complete after the content is read to its end
 	served  *blockdev.ReadAhead
 	content *diskimage.Content
 	layout  diskimage.Layout
 	cancel  func()
 }
 
-// openImage starts to read an image. It refuses anything but a disk image before the disk is
-// touched. The caller closes the image.
+// openImage starts to read an image. It returns an error for a file that is not a disk image, before anything is written to the
+// disk. The caller must close the image.
 func openImage(ctx context.Context, open openSource) (*imageStream, error) {
 	return openStream(ctx, "image", open, (*imageStream).open)
 }
 
-// openStream starts to read a file. begin sets the content.
+// openStream starts to read the file that open opens. begin must set the content. what names the file in errors.
 func openStream(ctx context.Context, what string, open openSource, begin func(*imageStream) error) (*imageStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	src, err := open(ctx)
@@ -237,7 +233,7 @@ func openStream(ctx context.Context, what string, open openSource, begin func(*i
 	return i, nil
 }
 
-// open reads the beginning of the content.
+// open reads the beginning of the content, and checks it.
 func (i *imageStream) open() (err error) {
 	if i.content, err = diskimage.Open(i.served); err != nil {
 		return err
@@ -246,7 +242,7 @@ func (i *imageStream) open() (err error) {
 	head := make([]byte, diskimage.HeadSize)
 	n, err := blockdev.Fill(i.content, head)
 	if errors.Is(err, io.EOF) {
-		err = nil // a short image; the next read reports the end again
+		err = nil // the image is short; the next read returns io.EOF again
 	}
 	if head = head[:n]; err == nil && n == 0 {
 		err = errors.New("the image is empty")
@@ -259,11 +255,11 @@ func (i *imageStream) open() (err error) {
 	return err
 }
 
-// close ends the download and waits for the goroutines that read it.
+// close ends the download and waits for the goroutines of the stream.
 func (i *imageStream) close() {
 	i.cancel()
 	if i.content != nil {
-		_ = i.content.Close() // its data was read or is not needed
+		_ = i.content.Close() // all needed data was read
 	}
 	i.served.Close()
 	i.src.Close()

@@ -15,19 +15,18 @@ import (
 const (
 	// block is the size of one write.
 	block = 4 * blockdev.MiB
-	// held is the size of each end of the disk that stays zero until everything else is verified:
-	// it contains the boot sectors and both partition tables.
+	// held is the size of each end of the disk that stays zero until all other data is verified. The two ends contain the boot
+	// sectors and both partition tables.
 	held = blockdev.MiB
 )
 
-// imageWriter writes a stream to a disk from its beginning. It keeps the two ends of the disk in
-// memory for finish.
+// imageWriter writes a stream to a disk, from the beginning of the disk. It keeps the two ends of the disk in memory until finish.
 type imageWriter struct {
 	dev        blockdev.Device
 	off        int64 // bytes of the stream so far
-	tailAt     int64 // offset of the end that is kept in memory
+	tailAt     int64 // offset of tail on the disk
 	head, tail []byte
-	sum        hash.Hash // of the content; nil if not needed
+	sum        hash.Hash // hash of the content; nil if not needed
 }
 
 func newImageWriter(dev blockdev.Device) *imageWriter {
@@ -47,8 +46,8 @@ func (w *imageWriter) zeroEnds() error {
 	return w.dev.Sync()
 }
 
-// copy reads r to its end. Reading (and decompressing), hashing and writing run in parallel; stop
-// ends the reading when writing fails. When copy returns, all goroutines have ended.
+// copy reads r to its end. Reading (and decompressing), hashing and writing run in parallel; copy calls stop if writing fails, to
+// end the reading. When it returns, all its goroutines have ended.
 func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error {
 	content := blockdev.StartReadAhead(blockdev.Filling{R: r}, w.sum, 4, block)
 	defer content.Close()
@@ -70,7 +69,7 @@ func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error 
 	return nil
 }
 
-// take writes p at w.off, except for the parts that belong to the two ends.
+// take writes p at w.off. It stores the bytes of the two ends of the disk in memory instead.
 func (w *imageWriter) take(ctx context.Context, p []byte) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -100,8 +99,8 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 	return nil
 }
 
-// readBack returns the SHA-256 of the content as read from the disk, with the ends from memory in
-// their places. Reading and hashing run in parallel.
+// readBack returns the SHA-256 of the content as it will be on the disk: the two ends from memory, all other data read from the
+// disk. Reading and hashing run in parallel.
 func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (string, error) {
 	sum := sha256.New()
 	sum.Write(w.head[:min(w.off, held)])
@@ -131,7 +130,7 @@ func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (strin
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// finish writes the two ends, the first MiB last, and reads them back.
+// finish writes the two ends, the first MiB last, and verifies both.
 func (w *imageWriter) finish() error {
 	if w.off > w.tailAt {
 		if err := blockdev.WriteVerified(w.dev, w.tail[:w.off-w.tailAt], w.tailAt); err != nil {

@@ -18,9 +18,9 @@ import (
 //	FS_TYPE    ext4, xfs, btrfs, vfat; recognized by its content when empty
 //	FILES      JSON array of action.File
 //
-// Symbolic links cannot lead out of that file system. A link at a file's own path is replaced. Each
-// file appears completely or not at all; running inject again gives the same result. At the end,
-// the file system is mounted again and its files are compared. Output: device, files, bytes.
+// Symbolic links cannot lead out of that file system. If the path of a file is a link, the file replaces the link. Each file is written
+// atomically, and running inject again gives the same result. At the end, the file system is mounted again and its files
+// are compared. Output: device, files, bytes.
 func inject(ctx context.Context, t *Task) error {
 	listed, err := action.Files(t.env)
 	if err != nil {
@@ -67,7 +67,7 @@ func writeFile(ctx context.Context, t *Task) error {
 	return writeFiles(ctx, t, []filesys.File{f})
 }
 
-// writeFiles writes files into the file system that the environment selects, and reads them back.
+// writeFiles writes files into the file system that the environment selects, and verifies them.
 func writeFiles(ctx context.Context, t *Task, files []filesys.File) (err error) {
 	part, err := t.place(ctx, "DEST_DISK")
 	if err != nil {
@@ -105,7 +105,7 @@ func writeFiles(ctx context.Context, t *Task, files []filesys.File) (err error) 
 		return err
 	}
 
-	// These reads come from the disk: the file system was unmounted and nothing has it open.
+	// The file system was unmounted, and no process has it open: these reads come from the disk.
 	if part, err = t.again(ctx, part); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func writeFiles(ctx context.Context, t *Task, files []filesys.File) (err error) 
 	return nil
 }
 
-// readFileSpec reads writefile's environment except for the contents; action.Check has already checked it.
+// readFileSpec returns the file that writefile's environment describes, without its contents. action.Check has checked the values.
 func readFileSpec(env map[string]string) (filesys.File, error) {
 	s := filesys.File{Path: path.Clean(env["DEST_PATH"])}
 	var errs [4]error

@@ -10,11 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/facts"
 )
 
-// maxInspection is the size limit of the facts in an inspection's report, in bytes: the server
-// accepts reports of 256 KiB.
+// maxInspection is the size limit of the facts in an inspection's report, in bytes: the server accepts reports of up to 256 KiB.
 const maxInspection = 128 << 10
 
-// inspect reports the machine's facts as JSON in Output["facts"].
+// inspect returns the machine's facts as JSON in the output "facts".
 func inspect(ctx context.Context, t *Task) error {
 	if t.machine.Finder == nil {
 		return errors.New("inspecting: this agent cannot read the facts of its machine")
@@ -25,7 +24,7 @@ func inspect(ctx context.Context, t *Task) error {
 		return fmt.Errorf("inspecting: %w", err)
 	}
 
-	// The report has the JSON of the facts as a text of JSON.
+	// The report contains the facts as a JSON string, which escapes their JSON: measure the escaped size.
 	found = facts.Fit(found, func(f action.Facts) int { return facts.JSONSize(jsonText(f)) }, maxInspection)
 	if found.Truncated != "" {
 		t.logf("the facts are too long for one report; left out: %s", found.Truncated)
@@ -41,7 +40,7 @@ func inspect(ctx context.Context, t *Task) error {
 func jsonText(facts action.Facts) string {
 	b, err := json.Marshal(facts)
 	if err != nil {
-		return "" // does not happen for this type
+		return "" // cannot fail for this type
 	}
 	return string(b)
 }

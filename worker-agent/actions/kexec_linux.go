@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kexec loads a kernel that is installed on the bound disk. After the server has acknowledged that,
-// the machine starts this kernel without going through its firmware.
+// kexec loads a kernel that is installed on the bound disk. After the server has acknowledged the result, the machine starts that
+// kernel without its firmware.
 //
 //	BLOCK_DEVICE, PARTITION, FS_TYPE  where the kernel is, as inject; default: the root file system
 //	KERNEL_PATH, INITRD_PATH          absolute; several initrds are separated by blanks. Default: those in the boot loader's
@@ -25,9 +25,8 @@ import (
 //	CMD_LINE                          of the kernel; default: from the configuration
 //	GRUBCFG_PATH                      where GRUB's configuration is; default: the usual places
 //
-// It reads GRUB's grub.cfg and entries of the Boot Loader Specification, also from a separate
-// /boot. If the running kernel refuses (lockdown, no kexec), the action does not fail: the machine
-// reboots instead, and the output says so. Output: leaving = kexec or reboot, kernel.
+// It reads GRUB's grub.cfg and entries of the Boot Loader Specification, also from a separate /boot. If the running kernel refuses to
+// load (lockdown, no kexec), the action succeeds, and the machine reboots instead. Output: leaving = kexec or reboot, kernel.
 func kexec(ctx context.Context, t *Task) (err error) {
 	part, err := t.place(ctx, "BLOCK_DEVICE")
 	if err != nil {
@@ -74,8 +73,8 @@ func kexec(ctx context.Context, t *Task) (err error) {
 	return nil
 }
 
-// refusedToLoad reports whether err means that this machine cannot start any kernel by kexec, or
-// only kernels signed with another key.
+// refusedToLoad reports whether err means that this machine cannot start any kernel by kexec, or only kernels that are signed
+// with another key.
 func refusedToLoad(err error) bool {
 	return slices.ContainsFunc([]error{
 		errors.ErrUnsupported, unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EKEYREJECTED, unix.ENOKEY, unix.ENODATA,
@@ -84,8 +83,8 @@ func refusedToLoad(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// separateBoot looks for the configuration and the kernel on the other partitions of the disk, such
-// as /boot or an ESP. why is the error of the root file system.
+// separateBoot looks for the configuration and the kernel on the other partitions of the disk, such as /boot or an ESP. If it finds
+// none, it returns why, the error of the root file system.
 func separateBoot(ctx context.Context, t *Task, disk action.Disk, root filesys.Partition, k *kernelFiles, why error) error {
 	parts, err := t.machine.Files.Partitions(ctx, disk.Path)
 	if err != nil {
@@ -110,7 +109,7 @@ func separateBoot(ctx context.Context, t *Task, disk action.Disk, root filesys.P
 	return why
 }
 
-// kernelFiles is the kernel to start. Its files are in memory and stay readable after unmounting.
+// kernelFiles are the kernel to start and its initrd. The files are in memory and stay readable after unmounting.
 type kernelFiles struct {
 	entry          bootconfig.Entry
 	kernel, initrd *os.File
@@ -119,15 +118,15 @@ type kernelFiles struct {
 func (k *kernelFiles) close() {
 	for _, f := range []*os.File{k.kernel, k.initrd} {
 		if f != nil {
-			_ = f.Close() // a file in memory
+			_ = f.Close() // a file in memory: nothing can be lost: closing cannot lose data
 		}
 	}
 }
 
-// maxKernel is how much is read from the disk into memory at most, in bytes.
+// maxKernel is the limit for what is read into memory for the kernel, and for the initrds, in bytes.
 const maxKernel = 1 << 30
 
-// load finds the kernel that root starts, and copies it into memory.
+// load finds the kernel that root would boot, or the one that env names, and copies it into memory.
 func (k *kernelFiles) load(ctx context.Context, env map[string]string, root filesys.Tree) error {
 	e := bootconfig.Entry{Kernel: env["KERNEL_PATH"], Initrds: strings.Fields(env["INITRD_PATH"]), Options: env["CMD_LINE"]}
 	if e.Kernel == "" || e.Options == "" {
@@ -162,14 +161,14 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root file
 	}
 
 	if k.initrd, err = copyFiles(ctx, root, "initrd", e.Initrds...); err != nil {
-		_ = k.kernel.Close() // a file in memory
+		_ = k.kernel.Close() // a file in memory: nothing can be lost
 		k.kernel = nil
 	}
 	return err
 }
 
-// copyFiles returns a file in memory with the contents of names joined: each initrd begins at a
-// multiple of 4 bytes.
+// copyFiles returns a file in memory with the joined contents of names. If there are several, each begins at a multiple of 4 bytes, as the
+// kernel requires for initrds.
 func copyFiles(ctx context.Context, root filesys.Tree, what string, names ...string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -187,14 +186,14 @@ func copyFiles(ctx context.Context, root filesys.Tree, what string, names ...str
 			total += pad
 		}
 		if err != nil {
-			_ = out.Close() // a file in memory
+			_ = out.Close() // a file in memory: nothing can be lost
 			return nil, err
 		}
 	}
 
 	// The kernel refuses a file that is open for writing.
 	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", out.Fd()))
-	_ = out.Close() // a file in memory
+	_ = out.Close() // a file in memory: nothing can be lost
 	return in, err
 }
 
@@ -220,10 +219,9 @@ func copyFile(ctx context.Context, out io.Writer, root filesys.Tree, name string
 	return n, nil
 }
 
-// Kexecer is an optional part of a Host: it can start a kernel without going through the firmware.
+// Kexecer is an optional interface of a Host that can start a kernel without the firmware.
 type Kexecer interface {
-	// LoadKernel loads the kernel that Kexec starts; initrd may be nil. The files may be closed
-	// afterwards.
+	// LoadKernel loads the kernel that Kexec will start; initrd may be nil. The caller may close both files afterwards.
 	LoadKernel(kernel, initrd *os.File, commandLine string) error
 	// Kexec starts the loaded kernel. It does not return on a real machine.
 	Kexec() error

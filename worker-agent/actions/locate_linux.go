@@ -15,12 +15,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
-// nodeWait is how long the device node of a partition may take to appear after the table is
-// written.
+// nodeWait is how long the device node of a partition may take to appear after the partition table was written.
 const nodeWait = 15 * time.Second
 
-// locate waits until the partition of disk exists and returns it with the type of its file system;
-// number 0 selects the root file system.
+// locate waits until the partition of disk exists, and returns it and the type of its file system. number 0 selects the root
+// file system.
 func (t *Task) locate(ctx context.Context, disk action.Disk, number int) (part filesys.Partition, fstype string, err error) {
 	if t.machine.Files == nil {
 		return part, "", errors.New("mounting: this agent cannot mount file systems")
@@ -43,7 +42,7 @@ func (t *Task) locate(ctx context.Context, disk action.Disk, number int) (part f
 	return part, fstype, err
 }
 
-// waitForPartitions lists the partitions of disk until found accepts them. It reports whether it did within nodeWait.
+// waitForPartitions lists the partitions of disk until found returns true. It returns false if that takes longer than nodeWait.
 func (t *Task) waitForPartitions(ctx context.Context, disk action.Disk, found func([]filesys.Partition) bool) (bool, error) {
 	for end := time.Now().Add(nodeWait); ; {
 		parts, err := t.machine.Files.Partitions(ctx, disk.Path)
@@ -62,7 +61,7 @@ func (t *Task) waitForPartitions(ctx context.Context, disk action.Disk, found fu
 	}
 }
 
-// pick returns partition number n and the type of its file system.
+// pick returns the partition with number n and the type of its file system.
 func (t *Task) pick(parts []filesys.Partition, n int) (filesys.Partition, string, error) {
 	for _, p := range parts {
 		if p.Number != n {
@@ -74,7 +73,7 @@ func (t *Task) pick(parts []filesys.Partition, n int) (filesys.Partition, string
 	return filesys.Partition{}, "", fmt.Errorf("finding partition %d of %d: %w", n, len(parts), errNotYet)
 }
 
-// holds returns the type of the file system on p, or the one that FS_TYPE gives.
+// holds returns FS_TYPE, or else the type of the file system on p. It returns errNotYet if no file system is found.
 func (t *Task) holds(p filesys.Partition) (string, error) {
 	fstype := cmp.Or(t.env["FS_TYPE"], filesys.TypeOf(p))
 	if fstype == "" {
@@ -86,7 +85,7 @@ func (t *Task) holds(p filesys.Partition) (string, error) {
 	return fstype, nil
 }
 
-// findRoot returns the largest partition whose file system has an os-release file.
+// findRoot returns the largest partition whose file system contains /etc/os-release, and the file system's type.
 func (t *Task) findRoot(ctx context.Context, disk string, parts []filesys.Partition) (filesys.Partition, string, error) {
 	slices.SortFunc(parts, func(a, b filesys.Partition) int { return int(min(1, max(-1, b.Size-a.Size))) })
 	var seen []string
@@ -115,6 +114,6 @@ func (t *Task) findRoot(ctx context.Context, disk string, parts []filesys.Partit
 		strings.Join(seen, ", "), errNotYet)
 }
 
-// errNotYet means that a partition is missing but may still appear: after a table is written, the
-// device nodes appear one by one.
+// errNotYet means that a partition or its file system is missing but may still appear: after a table is written, the device nodes
+// appear one by one.
 var errNotYet = errors.New("it is not there")

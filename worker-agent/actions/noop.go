@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
-// noop changes nothing. It is for testing templates, time-outs and failures on a real machine:
+// noop changes nothing. It tests templates, time-outs and failures on a real machine:
 //
 //	LOG      lines to log
 //	SLEEP    seconds to take, with progress
@@ -26,7 +26,7 @@ func noop(ctx context.Context, t *Task) error {
 		}
 	}
 
-	// action.Check has already checked both variables.
+	// action.Check has checked both variables.
 	seconds, err := strconv.ParseFloat(cmp.Or(t.env["SLEEP"], "0"), 64)
 	code, e := action.Number(t.env, "EXIT")
 	if err := errors.Join(err, e); err != nil {

@@ -21,15 +21,15 @@ import (
 	"oras.land/oras-go/v2/registry/remote/errcode"
 )
 
-// oci2disk is image2disk with an image that is the layer of a manifest in a registry (OCI
-// distribution specification 1.1).
+// oci2disk writes an image as image2disk does. The image is the only layer of a manifest in a registry (OCI distribution
+// specification 1.1).
 //
 //	IMG_URL     the reference: REGISTRY/REPOSITORY@sha256:DIGEST, or :TAG; http:// in front for a registry without TLS
 //	IMG_SHA256  digest of the layer; needed if the reference has none
 //	DEST_DISK   the bound disk
 //	REGISTRY_USERNAME, REGISTRY_PASSWORD  for the registry alone
 //
-// The manifest is verified by the digest of the reference, and the layer by the digest in the manifest.
+// The manifest is verified by the digest in the reference, and the layer by the digest in the manifest.
 func oci2disk(ctx context.Context, t *Task) error {
 	want, err := action.SHA256(t.env, "IMG_SHA256")
 	if err != nil {
@@ -50,12 +50,11 @@ type layer struct {
 	registry *auth.Client
 	ref      registry.Reference
 	url      string
-	shown    string // the reference
+	shown    string // the reference, for logs and errors
 	digest   string // SHA-256, hex digits
 }
 
-// findLayer reads the manifest that IMG_URL names, and returns its only layer. It tries again
-// after temporary errors until ctx ends.
+// findLayer reads the manifest that IMG_URL names, and returns its only layer. After temporary errors it retries until ctx ends.
 func findLayer(ctx context.Context, t *Task) (layer, error) {
 	image, err := action.OCIImage(t.env)
 	if err != nil {
@@ -99,8 +98,8 @@ func findLayer(ctx context.Context, t *Task) (layer, error) {
 	}
 }
 
-// layerOf returns the only layer of the repository's reference; of an index, that for this
-// kind of machine.
+// layerOf returns the only layer of the manifest that the repository's reference names. In an index, it uses the manifest
+// for linux/amd64.
 func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error) {
 	name := cmp.Or(repo.Reference.Reference, "latest")
 	d, manifest, err := repo.Manifests().FetchReference(ctx, name)
@@ -108,7 +107,7 @@ func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error
 		return d, err
 	}
 	defer manifest.Close()
-	text, err := content.ReadAll(manifest, d) // verifies size and digest
+	text, err := content.ReadAll(manifest, d) // ReadAll verifies size and digest
 	if err != nil {
 		return d, err
 	}
@@ -141,7 +140,7 @@ func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error
 	return m.Layers[0], nil
 }
 
-// openLayer begins to read a layer.
+// openLayer starts to read a layer.
 func openLayer(ctx context.Context, t *Task, l layer) (*fetch.Source, error) {
 	ctx = auth.AppendRepositoryScope(ctx, l.ref, auth.ActionPull)
 	return t.opener().OpenFile(ctx, fetch.File{URL: l.url, Shown: l.shown, Digested: true, Do: l.registry.Do})

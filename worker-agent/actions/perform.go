@@ -1,4 +1,4 @@
-// Package actions carries out the native actions of templates, one file each. All access to the machine goes through [Machine].
+// Package actions implements the native actions of templates, one file each. All access to the machine goes through [Machine].
 package actions
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// exitError is a failure with its own exit code.
+// exitError is the failure of an action with a given exit code.
 type exitError struct {
 	code int
 	text string
@@ -19,14 +19,14 @@ type exitError struct {
 
 func (e *exitError) Error() string { return e.text }
 
-// errTimedOut cancels an action.
+// errTimedOut is the cause with which an action is cancelled after its time-out.
 var errTimedOut = errors.New("the action's time is up")
 
-// Run carries out the action and returns the result, without its id. refusal is why the order is not carried out; nil: it is.
-// When Run returns, no part of the action is running any more.
+// Run runs the action and returns its result. If refusal is not nil, Run runs nothing, and refusal is the error of the result. When Run
+// returns, no part of the action is running any more.
 //
-// The duration is measured with the monotonic clock. Started and Ended are for operators; Ended is
-// Started plus the measured duration.
+// The duration is measured with the monotonic clock. Started and Ended are for operators; Ended is Started plus the
+// measured duration.
 func (t *Task) Run(ctx context.Context, refusal error) action.Result {
 	stoppable, as := ctx, t.order
 	if limit := as.Action.Timeout.Duration(); limit > 0 {
@@ -76,8 +76,8 @@ func (t *Task) Run(ctx context.Context, refusal error) action.Result {
 	return res
 }
 
-// perform calls the native action of as. A panic becomes the action's error: the agent is PID 1 and
-// must survive to report it.
+// perform calls the native action of as. It turns a panic into the action's error: the agent is PID 1, and must survive to
+// report the panic.
 func (t *Task) perform(ctx context.Context, as action.Assignment) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -113,13 +113,12 @@ func (t *Task) perform(ctx context.Context, as action.Assignment) (err error) {
 		return perform(ctx, t)
 	}
 	if action.Leaves(native) {
-		return nil // the agent leaves after this success is acknowledged
+		return nil // the agent leaves after the server has acknowledged this success
 	}
 	return fmt.Errorf("carrying out %q: this agent does not have native action %q", as.Action.Image, native)
 }
 
-// performers has the implementation of each native action. An action that only leaves the agent
-// needs none.
+// performers holds the implementation of each native action, except for actions that only leave the agent.
 var performers = map[string]func(context.Context, *Task) error{
 	action.Image2Disk:   image2disk,
 	action.QemuImg2Disk: image2disk,

@@ -9,18 +9,18 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
-// A place is the file system that an action uses.
+// A place is the file system on which an action works.
 type place struct {
-	filesys.Partition        // the block device
-	fstype            string // what it holds
+	filesys.Partition        // the block device with the file system
+	fstype            string // type of the file system
 	disk              action.Disk
-	named             bool    // the environment names it, so that no other is looked at
-	storage           *rootIO // what holds the device active; nil for a partition of the run's disk
+	named             bool    // the environment names the partition: do not look for another one
+	storage           *rootIO // the storage that keeps the device active; nil for a partition of the bound disk
 }
 
-// place finds the file system that variable's path, PARTITION and FS_TYPE select; the root file
-// system by default. If the path names an array, a logical volume or another disk's partition
-// in STORAGE, place activates what STORAGE declares. The caller calls release.
+// place returns the file system that the variable's path, PARTITION and FS_TYPE select; by default, the root file system. If the
+// path is an array, a logical volume or a partition of another disk in STORAGE, place first activates the arrays and volumes in
+// STORAGE. The caller must call release.
 func (t *Task) place(ctx context.Context, variable string) (p place, err error) {
 	storage, declared, err := t.findDeclared(t.env[variable])
 	if err != nil {
@@ -47,14 +47,13 @@ func (t *Task) place(ctx context.Context, variable string) (p place, err error) 
 	if err == nil {
 		p.fstype, err = t.holds(p.Partition)
 	}
-	if err != nil { // the caller gets no place to release
+	if err != nil { // without a place, the caller cannot release it
 		p.release(ctx, &err)
 	}
 	return p, err
 }
 
-// findDeclared returns the storage of the action, and whether it declares device, which is no partition
-// of the run's disk.
+// findDeclared returns the action's STORAGE, and whether it declares device. A partition of the bound disk counts as not declared.
 func (t *Task) findDeclared(device string) (s action.Storage, declared bool, err error) {
 	if t.env[action.StorageVariable] == "" {
 		return s, false, nil
@@ -68,14 +67,14 @@ func (t *Task) findDeclared(device string) (s action.Storage, declared bool, err
 	return s, s.Declares(device), nil
 }
 
-// release deactivates what place has activated. It keeps what the caller returns in *err.
+// release deactivates what place has activated. It adds its error to *err.
 func (p place) release(ctx context.Context, err *error) {
 	if p.storage != nil {
 		*err = errors.Join(*err, p.storage.release(context.WithoutCancel(ctx)))
 	}
 }
 
-// again finds the place again, after a use of it: its path may have changed.
+// again returns the current place after the file system was used: its path may have changed.
 func (t *Task) again(ctx context.Context, p place) (place, error) {
 	if p.storage != nil {
 		return p, nil

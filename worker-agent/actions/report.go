@@ -9,10 +9,10 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// logTail is the size of the log that is kept and reported for an attempt, in bytes.
+// logTail is the maximum size of the log that is stored and reported for an attempt, in bytes.
 const logTail = 16 << 10
 
-// Report is what an attempt at an action says while it runs: its log and its progress.
+// Report collects the log and the progress of an attempt at an action, for heartbeats and for the result.
 type Report struct {
 	key action.Key
 	log *slog.Logger
@@ -20,12 +20,12 @@ type Report struct {
 	mu          sync.Mutex
 	done, total int64
 	message     string
-	live        func() int64 // returns the progress in bytes while track is in force
+	live        func() int64 // returns the current progress in bytes; nil unless track was called last
 	tail        []byte       // the log's last logTail bytes
-	unsent      []byte       // lines that no heartbeat has sent yet
+	unsent      []byte       // log that no heartbeat has delivered yet
 }
 
-// NewReport returns the report of the attempt key. Its lines go to log as well.
+// NewReport returns the report of the attempt key. Lines of its log also go to log.
 func NewReport(key action.Key, log *slog.Logger) *Report { return &Report{key: key, log: log} }
 
 // logf adds a line to the attempt's log. Never log the value of an environment variable: it may be
@@ -53,20 +53,19 @@ func (t *Report) progress(done, total int64, message string) {
 	t.mu.Unlock()
 }
 
-// track makes the heartbeats call done for the attempt's progress until the next call of progress.
-// done is called from another goroutine.
+// track makes heartbeats call done for the attempt's progress in bytes, until progress is called. done is called from
+// another goroutine.
 func (t *Report) track(total int64, message string, done func() int64) {
 	t.mu.Lock()
 	t.total, t.message, t.live = total, message, done
 	t.mu.Unlock()
 }
 
-// beatLog is the size of the log in one heartbeat, in bytes. JSON may encode one byte as six, and
-// the server accepts heartbeats of at most 64 KiB.
+// beatLog is the maximum size of the log in one heartbeat, in bytes. JSON may encode a byte as six, and the server accepts
+// heartbeats of at most 64 KiB.
 const beatLog = 8 << 10
 
-// Now returns the progress for a heartbeat and how many bytes of the unsent log it
-// contains.
+// Now returns the progress for a heartbeat, and how many unsent bytes of the log it contains.
 func (t *Report) Now() (*action.Progress, int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,12 +74,12 @@ func (t *Report) Now() (*action.Progress, int) {
 	}
 	log := t.unsent[:min(len(t.unsent), beatLog)]
 	if end := bytes.LastIndexByte(log, '\n'); end >= 0 && len(log) < len(t.unsent) {
-		log = log[:end+1] // whole lines
+		log = log[:end+1] // send whole lines only
 	}
 	return &action.Progress{Key: t.key, Done: t.done, Total: t.total, Message: t.message, Log: string(log)}, len(log)
 }
 
-// Sent removes the first n unsent bytes after a heartbeat has delivered them.
+// Sent removes the first n bytes of the unsent log after a heartbeat has delivered them.
 func (t *Report) Sent(n int) {
 	t.mu.Lock()
 	t.unsent = t.unsent[min(n, len(t.unsent)):]

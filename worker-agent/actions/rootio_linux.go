@@ -14,12 +14,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
-// runRootIO partitions and formats the disks of the machine's storage. See action.RootIOCommands.
+// runRootIO partitions and formats the disks of the machine's storage; see action.RootIOCommands.
 //
-// All disks are found by their identity before the first write, and each again right before it is
-// written. Before any disk is written, the whole storage is checked against the sizes of the disks,
-// and all programs that the command runs must be there. No array and no logical volume stays active.
-// Output: command, disks, partitions, filesystems (numbers).
+// It finds all disks by their identity before the first write, and each disk again right before it is written. Before any write, it
+// checks the whole storage against the sizes of the disks, and that all programs for the command exist. When it returns, no array and
+// no logical volume is active. Output: command, disks, partitions, filesystems (numbers).
 func runRootIO(ctx context.Context, t *Task) (err error) {
 	command := t.command[0]
 	t.output["command"] = command
@@ -50,16 +49,16 @@ func runRootIO(ctx context.Context, t *Task) (err error) {
 	return r.mount(ctx)
 }
 
-// rootIO is an attempt at the action of that name.
+// rootIO is one attempt at rootio, or the storage that place has activated.
 type rootIO struct {
 	*Task
 	storage action.Storage
-	disks   []action.Disk              // of storage.Disks, as found on the machine
-	placed  [][]action.PlacedPartition // of storage.Disks, on those disks; nil before measure
+	disks   []action.Disk              // for each of storage.Disks: the disk of the machine
+	placed  [][]action.PlacedPartition // for each of storage.Disks: its partitions on that disk; nil before measure
 }
 
-// openStorage finds the disks of the storage, checks it against them, and checks that the programs
-// for a command of rootio are there. Nothing of the storage is active then.
+// openStorage finds the disks of the storage, checks the storage against them, and checks that the programs for the rootio command
+// exist. It deactivates all arrays and volumes of the storage.
 func openStorage(ctx context.Context, t *Task, storage action.Storage, command string) (*rootIO, error) {
 	r := &rootIO{Task: t, storage: storage}
 	if err := r.findDisks(ctx); err != nil {
@@ -68,7 +67,7 @@ func openStorage(ctx context.Context, t *Task, storage action.Storage, command s
 	if err := r.findPrograms(command); err != nil {
 		return nil, err
 	}
-	// An active array holds its disks: they cannot be opened.
+	// Release first: the disks of an active array cannot be opened.
 	if err := r.release(ctx); err != nil {
 		return nil, err
 	}
@@ -93,7 +92,7 @@ func (r *rootIO) findDisks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// measure checks the storage against the sizes of the disks.
+// measure checks the storage against the sizes of the disks, and sets r.placed.
 func (r *rootIO) measure(ctx context.Context) error {
 	sizes := make([]action.DiskSize, len(r.disks))
 	for i, d := range r.disks {
@@ -114,7 +113,7 @@ func (r *rootIO) measure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// findDisk returns the disk of the machine that d names.
+// findDisk returns the disk of the machine that matches d.
 func (r *rootIO) findDisk(ctx context.Context, d action.StorageDisk, there []action.Disk) (action.Disk, error) {
 	run := d.Device == r.alias
 	if run {
@@ -131,7 +130,7 @@ func (r *rootIO) findDisk(ctx context.Context, d action.StorageDisk, there []act
 
 	for _, x := range there {
 		if (d.Serial == "" || d.Serial == x.Serial) && (d.WWN == "" || strings.EqualFold(d.WWN, x.WWN)) {
-			return r.lookUp(ctx, x) // refuses a second one that matches, and a protected one
+			return r.lookUp(ctx, x) // lookUp fails if a second disk matches, or if the disk is protected
 		}
 	}
 	_, err := disk.Identify(action.Disk{Path: d.Device, Serial: d.Serial, WWN: d.WWN}, there)
@@ -147,8 +146,7 @@ func (r *rootIO) wipe(ctx context.Context) error {
 	return nil
 }
 
-// partition writes the tables of all disks, after it has checked each, and makes the arrays and the
-// volume groups.
+// partition checks all disks. It then writes their partition tables, and creates the arrays and the volume groups.
 func (r *rootIO) partition(ctx context.Context) error {
 	var errs []error
 	keep := make([]bool, len(r.disks))
@@ -183,8 +181,7 @@ func (r *rootIO) partition(ctx context.Context) error {
 	return r.makeVolumes(ctx)
 }
 
-// examine refuses a disk that may not be overwritten. keep means that its partition table is the
-// wanted one already.
+// examine returns an error if the disk must not be overwritten. keep means that the disk already has the partition table of d.
 func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.Disk) (keep bool, err error) {
 	found, dev, err := r.openDisk(ctx, want)
 	if err != nil {
@@ -208,8 +205,8 @@ func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.
 	return false, nil
 }
 
-// sameTable reports whether dev has the partitions of d in one of the two tables, and whether both
-// tables and the protective MBR are complete.
+// sameTable reports whether one of the two GPTs of dev has the partitions of d, and whether both GPTs and the protective MBR
+// are complete.
 func sameTable(dev blockdev.Device, d action.StorageDisk) (same, whole bool) {
 	parts, _ := d.Layout(dev.Size(), int64(dev.SectorSize()))
 	for _, lba := range []int64{1, dev.Size()/int64(dev.SectorSize()) - 1} {
@@ -232,8 +229,8 @@ func sameTable(dev blockdev.Device, d action.StorageDisk) (same, whole bool) {
 	return false, false
 }
 
-// writeTable writes the partition table of disk i. Both ends of each partition are zeroed first, so that
-// nothing that an earlier table had there is taken for a file system.
+// writeTable writes the partition table of disk i. It first zeroes both ends of each partition, so that data of an earlier
+// table is not taken for a file system.
 func (r *rootIO) writeTable(ctx context.Context, i int) (err error) {
 	disk, dev, err := r.openDisk(ctx, r.disks[i])
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// format makes all file systems. A file system is made again if it is there already.
+// format creates all file systems, and replaces existing ones.
 func (r *rootIO) format(ctx context.Context) error {
 	for i := range r.storage.Disks {
 		if err := r.partitioned(ctx, i); err != nil {
@@ -50,7 +50,7 @@ func (r *rootIO) format(ctx context.Context) error {
 	return nil
 }
 
-// partitioned returns an error unless disk i has the partitions of the storage.
+// partitioned returns nil if disk i has the partitions of the storage.
 func (r *rootIO) partitioned(ctx context.Context, i int) error {
 	disk, dev, err := r.openDisk(ctx, r.disks[i])
 	if err != nil {
@@ -64,8 +64,8 @@ func (r *rootIO) partitioned(ctx context.Context, i int) error {
 	return nil
 }
 
-// node returns the block device at a path of the storage. For a partition, it looks the disk up again
-// and waits for the node.
+// node returns the block device with the given path in the storage. For a partition, it looks the disk up again and waits for the
+// device node.
 func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, error) {
 	i, number := r.storage.Disk(device)
 	if i < 0 {
@@ -76,7 +76,7 @@ func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, er
 		return filesys.Partition{}, err
 	}
 
-	size := int64(0) // not known
+	size := int64(0) // 0 = unknown
 	if r.placed != nil {
 		k := slices.IndexFunc(r.placed[i], func(p action.PlacedPartition) bool { return p.Number == number })
 		size = r.placed[i][k].Size
@@ -97,11 +97,11 @@ func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, er
 	return part, err
 }
 
-// proveFormat reads the new file system back.
+// proveFormat verifies the type of the new file system, and syncs the device.
 func proveFormat(part filesys.Partition, format string) error {
 	want := format
 	if strings.HasPrefix(format, "ext") {
-		want = "ext4" // what deviceFS returns for all of them
+		want = "ext4" // TypeOf returns ext4 for ext2, ext3 and ext4
 	}
 	if got := filesys.TypeOf(part); got != want {
 		return fmt.Errorf("reading %s back: it holds %q, not %s", part.Path, got, format)
@@ -114,8 +114,8 @@ func proveFormat(part filesys.Partition, format string) error {
 	return errors.Join(unix.Fsync(int(f.Fd())), f.Close())
 }
 
-// mount mounts each file system once, writable, and makes in it the folders on which others are
-// mounted. It leaves nothing mounted: an action mounts what it needs.
+// mount mounts each file system once, writable, and creates in it the folders on which other file systems are mounted. It leaves
+// nothing mounted: each action mounts the file systems that it needs.
 func (r *rootIO) mount(ctx context.Context) error {
 	var all []action.StorageMount
 	for _, f := range r.storage.Filesystems {
@@ -151,7 +151,7 @@ func (r *rootIO) mount(ctx context.Context) error {
 	return nil
 }
 
-// makePoints makes in root, which is mounted at point, the mount points of the others of all.
+// makePoints creates the mount points of the file systems in all that are directly below point. root is mounted at point.
 func (r *rootIO) makePoints(root filesys.Tree, all []action.StorageMount, point string) error {
 	for _, m := range all {
 		parent := ""
@@ -172,7 +172,7 @@ func (r *rootIO) makePoints(root filesys.Tree, all []action.StorageMount, point 
 	return nil
 }
 
-// below reports whether path p is a folder above q.
+// below reports whether path q is below folder p.
 func below(p, q string) bool {
 	return p != q && strings.HasPrefix(q, strings.TrimSuffix(p, "/")+"/")
 }

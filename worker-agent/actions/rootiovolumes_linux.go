@@ -12,11 +12,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
-// lvmConfig lets LVM work without udev, without daemons, and without files that outlive a command.
+// lvmConfig makes LVM work without udev, without daemons, and without files that outlive a command.
 const lvmConfig = `global{event_activation=0 use_lvmpolld=0 use_lvmlockd=0} activation{udev_sync=0 udev_rules=0 monitoring=0} ` +
 	`devices{obtain_device_list_from_udev=0 external_device_info_source="none" use_devicesfile=0} backup{backup=0 archive=0}`
 
-// findPrograms returns an error for each program that command needs and that is missing.
+// findPrograms returns an error for each missing program that the rootio command needs.
 func (r *rootIO) findPrograms(command string) error {
 	var needed []string
 	if len(r.storage.RAID) > 0 {
@@ -47,7 +47,7 @@ func (r *rootIO) findPrograms(command string) error {
 	return errors.Join(errs...)
 }
 
-// exec runs a program, logs its command line and its output, and returns its exit code as an error.
+// exec runs a program, and logs its command line and its output. An exit code other than 0 is an *exitError.
 func (r *rootIO) exec(ctx context.Context, program string, args ...string) error {
 	r.machine.Wrote()
 	r.logf("%s %s", program, strings.Join(args, " "))
@@ -61,7 +61,7 @@ func (r *rootIO) exec(ctx context.Context, program string, args ...string) error
 	return err
 }
 
-// lvm runs a command of LVM, which sees the devices of g only.
+// lvm runs an LVM command that can see only the physical volumes of g.
 func (r *rootIO) lvm(ctx context.Context, g action.StorageVolumes, command string, args ...string) error {
 	var members []string
 	for _, p := range g.PhysicalVolumes {
@@ -77,11 +77,11 @@ func (r *rootIO) lvm(ctx context.Context, g action.StorageVolumes, command strin
 	return r.exec(ctx, "lvm", append([]string{command, "--config", lvmConfig, "--devices", strings.Join(members, ",")}, args...)...)
 }
 
-// makeVolumes makes the arrays, then the volume groups with their logical volumes.
+// makeVolumes creates the arrays, and then the volume groups with their logical volumes.
 func (r *rootIO) makeVolumes(ctx context.Context) error {
 	for _, a := range r.storage.RAID {
 		r.progress(0, 0, "making the array "+a.Device())
-		// --run and --force: the partitions were cleared, and no one answers a question.
+		// --run and --force: the partitions were cleared, and no one can answer a question.
 		args := []string{
 			"--create", a.Device(), "--run", "--force", "--metadata=1.2", "--homehost=any", "--level=" + a.Kind(),
 			fmt.Sprintf("--raid-devices=%d", len(a.Devices)-a.Spare),
@@ -143,7 +143,7 @@ func (r *rootIO) nodes(ctx context.Context, devices []string) ([]string, error) 
 	return paths, nil
 }
 
-// proveArray compares an active array with the storage.
+// proveArray returns an error if the active array differs from a.
 func (r *rootIO) proveArray(a action.StorageRAID) error {
 	v, ok := r.machine.Files.(filesys.Programs).Volume(path.Base(a.Device()))
 	switch want := len(a.Devices) - a.Spare; {
@@ -156,7 +156,7 @@ func (r *rootIO) proveArray(a action.StorageRAID) error {
 	return nil
 }
 
-// volume returns the active array or logical volume at a path of the storage.
+// volume returns the active array or logical volume with the given path in the storage.
 func (r *rootIO) volume(device string) (filesys.Partition, error) {
 	name := path.Base(device)
 	for _, g := range r.storage.VolumeGroups {
@@ -173,7 +173,7 @@ func (r *rootIO) volume(device string) (filesys.Partition, error) {
 	return v.Partition, nil
 }
 
-// assemble activates the arrays and the volume groups that an earlier action made.
+// assemble activates the arrays and volume groups that an earlier action has created.
 func (r *rootIO) assemble(ctx context.Context) error {
 	for _, a := range r.storage.RAID {
 		members, err := r.nodes(ctx, a.Devices)
@@ -195,12 +195,12 @@ func (r *rootIO) assemble(ctx context.Context) error {
 	return nil
 }
 
-// release deactivates the volume groups and arrays of the storage that are active: then the next
-// action may write to their disks, and a restart finds arrays that were stopped cleanly.
+// release deactivates the volume groups and arrays of the storage that are active, so that the next action can write to their
+// disks, and the next boot finds cleanly stopped arrays.
 func (r *rootIO) release(ctx context.Context) error {
 	programs, ok := r.machine.Files.(filesys.Programs)
 	if !ok {
-		return nil // then nothing can be active
+		return nil // without programs, nothing can be active
 	}
 
 	var errs []error

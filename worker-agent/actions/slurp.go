@@ -23,10 +23,10 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// uploadAnswer is how long a server may take to answer after it has received everything.
+// uploadAnswer is how long a server may take to respond after it has received the whole form.
 const uploadAnswer = 10 * time.Minute
 
-// errStalled means that a server has stopped to receive data.
+// errStalled means that the server has stopped receiving data.
 var errStalled = fmt.Errorf("the server received nothing for %s", fetch.Stall)
 
 // slurp reads the bound disk and posts it as a form (multipart/form-data, RFC 7578).
@@ -36,8 +36,8 @@ var errStalled = fmt.Errorf("the server received nothing for %s", fetch.Stall)
 //	IMG_NAME     name of the file in the form
 //	COMPRESSED   whether the content is packed with gzip
 //
-// The disk is open exclusively, so that nothing else writes to it. An upload that broke is not
-// resumed: the server then sees an incomplete request.
+// The disk is opened exclusively, so that no other process writes to it. An interrupted upload is not resumed: the server then
+// sees an incomplete request.
 //
 // Output: sha256 (of the disk's content), bytes (of the disk), sent (of the form).
 func slurp(ctx context.Context, t *Task) (err error) {
@@ -64,7 +64,7 @@ func slurp(ctx context.Context, t *Task) (err error) {
 
 	t.track(dev.Size(), "sending", form.read.Load)
 	err = form.post(ctx, t.env[action.UploadURLVariable])
-	form.Close() // waits until the disk is not read any more
+	form.Close() // waits until the disk is no longer read
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -79,24 +79,24 @@ func slurp(ctx context.Context, t *Task) (err error) {
 	return nil
 }
 
-// A diskForm is the body of a form with a disk's content. The HTTP client may read it after the
-// request has ended, until it is closed.
+// A diskForm is the body of a form that contains a disk's content. The HTTP client may read the body even after the request has
+// ended, until Close.
 type diskForm struct {
 	kind    string // Content-Type
 	length  int64  // -1 = unknown
 	content *blockdev.ReadAhead
-	sum     func() []byte // of the disk's content; valid when end is empty
-	read    atomic.Int64  // bytes of the disk
+	sum     func() []byte // returns the digest of the disk's content; valid once end is empty
+	read    atomic.Int64  // bytes of the disk that were read
 	watch   *time.Timer
 
 	mu     sync.Mutex
 	form   io.Reader
-	end    *bytes.Reader // the last part of form; empty when all was read
+	end    *bytes.Reader // the last part of form; empty once all of form was read
 	sent   int64
 	closed bool
 }
 
-// newDiskForm begins to read dev. The caller closes content, after the form.
+// newDiskForm starts to read dev. The caller must close the form and then its content.
 func newDiskForm(dev blockdev.Device, name string, packed bool) (*diskForm, error) {
 	var around bytes.Buffer
 	w := multipart.NewWriter(&around)
@@ -124,8 +124,8 @@ func newDiskForm(dev blockdev.Device, name string, packed bool) (*diskForm, erro
 	return f, nil
 }
 
-// post sends the form. It returns nil only if the server has received all of it and answers with a
-// status of success. Redirects are not followed: the disk goes to no other host.
+// post sends the form. It returns nil only if the server has received the whole form and responds with a 2xx status. It follows no
+// redirect, so that the disk's content goes to no other host.
 func (f *diskForm) post(ctx context.Context, target string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, f)
 	if err != nil {
@@ -133,14 +133,14 @@ func (f *diskForm) post(ctx context.Context, target string) error {
 	}
 	req.ContentLength = f.length
 	req.Header.Set("Content-Type", f.kind)
-	req.Header.Set("Expect", "100-continue") // a server that refuses is sent nothing
+	req.Header.Set("Expect", "100-continue") // a server that refuses gets no data
 
 	via := fetch.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, uploadAnswer)
 	via.ExpectContinueTimeout = 5 * time.Second
 	via.DisableKeepAlives = true
 	resp, err := httpclient.New(via).Do(req)
 	if err != nil {
-		var u *url.Error // its text repeats the whole address
+		var u *url.Error // u's text repeats the whole address
 		if errors.As(err, &u) {
 			err = u.Err
 		}
@@ -172,12 +172,12 @@ func (f *diskForm) Read(p []byte) (int, error) {
 	n, err := f.form.Read(p)
 	f.sent += int64(n)
 	if f.end.Len() == 0 {
-		f.watch.Stop() // from here on, uploadAnswer counts
+		f.watch.Stop() // from here on, uploadAnswer is the time limit
 	}
 	return n, err
 }
 
-// Close implements io.Closer. It waits for a read that is in progress.
+// Close makes further reads fail. It waits for a read that is in progress.
 func (f *diskForm) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -185,7 +185,7 @@ func (f *diskForm) Close() error {
 	return nil
 }
 
-// countingReader counts what is read.
+// countingReader adds the number of bytes read to n.
 type countingReader struct {
 	io.Reader
 	n *atomic.Int64
@@ -197,13 +197,13 @@ func (c countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// packer packs a stream with gzip as it is read.
+// packer compresses in with gzip while it is read.
 type packer struct {
 	in     io.Reader
-	gz     *gzip.Writer // to packed
+	gz     *gzip.Writer // compresses into packed
 	packed bytes.Buffer
 	piece  []byte
-	err    error // that ended in
+	err    error // error with which in has ended
 }
 
 // Read implements io.Reader.

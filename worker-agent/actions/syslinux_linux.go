@@ -11,14 +11,14 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// Sizes in an MBR (UEFI specification 2.10, §5.2).
+// Constants of an MBR (UEFI specification 2.10, §5.2).
 const (
 	bootCodeSize = 440
 	activeFlag   = 0x80
 )
 
-// syslinux installs SYSLINUX on a partition of the bound disk, makes that the partition from which
-// BIOS boots, and writes the boot code that looks for it.
+// syslinux installs SYSLINUX on a partition of the bound disk, marks that partition as the one that BIOS boots, and writes the boot
+// code that finds it.
 //
 //	DEST_PARTITION, PARTITION, FS_TYPE  the partition
 //
@@ -67,8 +67,8 @@ func syslinux(ctx context.Context, t *Task) error {
 	return nil
 }
 
-// bootFrom makes partition number the only one that the boot code looks for, and writes the boot code.
-// It returns the kind of the partition table.
+// bootFrom marks partition number as the only bootable one, and writes the boot code, which looks for this mark. It returns the kind of
+// the partition table.
 func bootFrom(ctx context.Context, t *Task, number int, programs filesys.Programs) (kind string, err error) {
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
@@ -97,7 +97,7 @@ func bootFrom(ctx context.Context, t *Task, number int, programs filesys.Program
 		if err != nil {
 			return "", fmt.Errorf("reading %s: %w", disk.Path, err)
 		}
-		g.Resize(dev.Size()) // an image has the table of a smaller disk
+		g.Resize(dev.Size()) // an image contains the table of a smaller disk
 		g.SetBootable(number)
 		if err := g.Write(dev); err != nil {
 			return "", fmt.Errorf("writing the partition table: %w", err)

@@ -13,10 +13,10 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
-// target returns the bound disk, if path, an environment variable's value, names it. The disk is
-// found by its identity, never by its name. partition is 0 for the whole disk.
+// target returns the bound disk if the path in the environment variable names it or one of its partitions. partition is the number of
+// that partition; 0 = the whole disk. The disk is found by its identity, never by its name.
 //
-// Call it right before the first write, so that the disk is looked up again.
+// Call target right before the first write, because it looks the disk up again.
 func (t *Task) target(ctx context.Context, variable string) (disk action.Disk, partition int, err error) {
 	if t.bound == nil {
 		return disk, 0, errors.New("finding the disk: none is bound to this run")
@@ -29,14 +29,13 @@ func (t *Task) target(ctx context.Context, variable string) (disk action.Disk, p
 	return disk, partition, err
 }
 
-// present returns an error if the bound disk is missing. It runs before any other step of an action
-// that writes.
+// present returns an error if the bound disk is missing. perform calls it before an action that writes.
 func (t *Task) present(ctx context.Context) error {
-	_, _, err := t.target(ctx, "") // no variable names another disk
+	_, _, err := t.target(ctx, "") // no variable: the path is empty, which names the bound disk
 	return err
 }
 
-// diskNames returns the paths by which the action calls the bound disk.
+// diskNames returns the paths by which the action may name the bound disk.
 func (t *Task) diskNames() []string {
 	switch {
 	case t.alias != "":
@@ -47,8 +46,7 @@ func (t *Task) diskNames() []string {
 	return nil
 }
 
-// partitionOf returns the number of the bound disk's partition that path names, or 0 if path names
-// the whole disk.
+// partitionOf returns the number of the bound disk's partition that path names, or 0 if path names the whole disk or is "".
 func (t *Task) partitionOf(path string) (int, error) {
 	if path == "" {
 		return 0, nil
@@ -61,7 +59,7 @@ func (t *Task) partitionOf(path string) (int, error) {
 	return 0, fmt.Errorf("it is not the disk bound to this run (%s)", disk.Describe(*t.bound))
 }
 
-// open opens the whole bound disk for writing. variable names the disk: action.CheckDevice has refused a partition.
+// open opens the whole bound disk for writing. action.CheckDevice has made sure that variable does not name a partition.
 func (t *Task) open(ctx context.Context, variable string) (action.Disk, blockdev.Device, error) {
 	if disk, _, err := t.target(ctx, variable); err != nil {
 		return disk, nil, err
@@ -69,7 +67,7 @@ func (t *Task) open(ctx context.Context, variable string) (action.Disk, blockdev
 	return t.openDisk(ctx, *t.bound)
 }
 
-// openDisk opens the disk that matches want for writing.
+// openDisk looks up the disk that matches want, and opens it for writing.
 func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blockdev.Device, error) {
 	found, err := t.lookUp(ctx, want)
 	if err != nil {
@@ -86,8 +84,8 @@ func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blo
 		return found, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", found.Path, dev.Size(), found.Size)
 	}
 
-	// Between the look-up and opening, the name may have passed to another disk. Look up again:
-	// while the device is open, the name cannot change.
+	// Between look-up and opening, the name may have passed to another disk. Look up again: while the device is open, its name cannot
+	// change.
 	if again, err := t.lookUp(ctx, want); err != nil || again.Path != found.Path {
 		_ = dev.Close() // nothing was written
 		if err == nil {
@@ -100,7 +98,7 @@ func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blo
 	return found, dev, nil
 }
 
-// closeDisk closes a disk that was written to. If closing fails and err is nil so far, it sets err.
+// closeDisk closes a disk. If closing fails and *err is nil, it sets *err.
 func closeDisk(dev blockdev.Device, path string, err *error) {
 	if e := dev.Close(); e != nil && *err == nil {
 		*err = fmt.Errorf("closing %s: %w", path, e)
@@ -133,8 +131,8 @@ func (t *Task) protects(d action.Disk) bool {
 	return slices.ContainsFunc(t.spared, func(id action.DiskID) bool { return id.Is(d) })
 }
 
-// partition returns the bound disk and the number of the partition that variable's path or
-// PARTITION selects; 0 if neither does.
+// partition returns the bound disk and the number of the partition that the variable's path or PARTITION selects; number is 0 if
+// neither selects one.
 func (t *Task) partition(ctx context.Context, variable string) (disk action.Disk, number int, err error) {
 	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
 	if err != nil {

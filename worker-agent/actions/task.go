@@ -11,20 +11,20 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// Machine is what actions may use of the machine.
+// Machine is the part of the machine that actions may use.
 type Machine struct {
-	Name   string              // in the inventory
-	Finder facts.Finder        // nil: inspect fails
-	Disks  disk.Disks          // every action that writes needs it
-	Files  filesys.Filesystems // nil: writefile and inject fail
-	EFI    efi.Variables       // nil: the machine was booted by BIOS
-	Kernel Kexecer             // nil: kexec reboots instead
+	Name   string              // the machine's name in the inventory
+	Finder facts.Finder        // nil = inspect fails
+	Disks  disk.Disks          // required by every action that writes
+	Files  filesys.Filesystems // nil = writefile and inject fail
+	EFI    efi.Variables       // nil = the machine was booted by BIOS
+	Kernel Kexecer             // nil = kexec reboots instead
 	Server fetch.Server        // the Ingot server, which also serves images
 
-	Backoff time.Duration // the longest pause between two tries
+	Backoff time.Duration // longest pause between two attempts
 
 	Wrote  func()            // called before the first byte is written to a disk
-	Loaded func(loaded bool) // called after kexec has loaded a kernel, or has not
+	Loaded func(loaded bool) // called by kexec; loaded = a kernel was loaded
 }
 
 // Task is one attempt at an action.
@@ -33,7 +33,7 @@ type Task struct {
 	machine Machine
 	order   action.Assignment
 	env     map[string]string
-	// command is the command of the template; see action.CheckCommand.
+	// command is the command in the template; see action.CheckCommand.
 	command []string
 	alias   string
 	bound   *action.Disk
@@ -41,7 +41,7 @@ type Task struct {
 	output  map[string]string
 }
 
-// NewTask returns an attempt at the action of as, which a verified order contains.
+// NewTask returns an attempt at the action in as, which comes from a verified order.
 func NewTask(m Machine, r *Report, as action.Assignment) *Task {
 	return &Task{
 		Report: r, machine: m, order: as, env: as.Action.Environment,

@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
-// wipeEnds is how much of each end of the disk a metadata wipe zeroes, in bytes.
+// wipeEnds is the size of each end of the disk that a metadata wipe zeroes, in bytes.
 const wipeEnds = 10 * blockdev.MiB
 
 // wipe erases the contents of the bound disk.
@@ -27,10 +27,9 @@ const wipeEnds = 10 * blockdev.MiB
 //	                           all other signatures of file systems, LVM, md, ZFS and Ceph;
 //	                           quick: the whole disk, with the device's own command if it has one
 //
-// The zeroed data is read back: all of it, or a sample for quick. Nothing on the disk may be
-// recognized afterwards. A sector that cannot be written or read is a failure. The partition tables
-// are erased last: after an interruption, the next wipe still finds the partitions. Output: mode,
-// bytes, verified (bytes that were read back), disks (JSON).
+// The zeroed data is read back: all of it, or a sample for quick. Afterwards, the probes must not recognize anything on the disk. A
+// sector that cannot be written or read is a failure. The partition tables are zeroed last, so that a wipe after an interruption
+// still finds the partitions. Output: mode, bytes, verified (bytes that were read back), disks (JSON).
 func wipe(ctx context.Context, t *Task) error {
 	mode := cmp.Or(t.env[action.WipeModeVariable], action.WipeModes[0])
 	disks, err := wipeTargets(ctx, t)
@@ -42,7 +41,7 @@ func wipe(ctx context.Context, t *Task) error {
 	var errs []error
 	for _, d := range disks {
 		w, err := wipeDisk(ctx, t, d, mode)
-		// Wipe the other disks even if one fails: the operator needs to handle only that one.
+		// If a disk fails, wipe the others anyway: the operator then has to handle only that one.
 		if err != nil {
 			w.Error = err.Error()
 			errs = append(errs, err)
@@ -72,12 +71,12 @@ type wiped struct {
 	Path     string `json:"path"`
 	Serial   string `json:"serial,omitempty"`
 	WWN      string `json:"wwn,omitempty"`
-	Bytes    int64  `json:"bytes"`    // bytes zeroed
-	Verified int64  `json:"verified"` // bytes read back
+	Bytes    int64  `json:"bytes"`    // number of bytes that were zeroed
+	Verified int64  `json:"verified"` // number of bytes that were read back
 	Error    string `json:"error,omitempty"`
 }
 
-// wipeTargets returns the disks to wipe: the bound one, or all.
+// wipeTargets returns the disks to wipe: the bound disk, or with ALL_DISKS every fixed disk that is not protected.
 func wipeTargets(ctx context.Context, t *Task) ([]action.Disk, error) {
 	all, err := action.Bool(t.env, action.AllDisksVariable, false)
 	if err != nil {
@@ -139,7 +138,7 @@ func wipeDisk(ctx context.Context, t *Task, want action.Disk, mode string) (w wi
 		return w, err
 	}
 
-	// Check with the same probes that recognize a disk's contents.
+	// Check with the probes that also recognize a disk's contents elsewhere.
 	for _, p := range parts {
 		if what := probe.FileSystem(io.NewSectionReader(dev, p.Start, p.Size), p.Size); what != "" {
 			return w, fmt.Errorf("reading %s back: what was partition %d at byte %d still looks like %s", disk.Path, p.Number,
@@ -155,7 +154,7 @@ func wipeDisk(ctx context.Context, t *Task, want action.Disk, mode string) (w wi
 	return w, nil
 }
 
-// zeroSpans zeroes spans of w's disk in steps, so that an order to stop takes effect between them.
+// zeroSpans zeroes spans in steps, so that an order to stop takes effect between two steps. It adds to w.Bytes.
 func zeroSpans(ctx context.Context, t *Task, dev blockdev.Device, spans []extent, w *wiped) error {
 	total := sumBytes(spans)
 	for _, s := range spans {
@@ -167,7 +166,7 @@ func zeroSpans(ctx context.Context, t *Task, dev blockdev.Device, spans []extent
 			n := min(64*blockdev.MiB, s.at+s.n-at)
 			err := dev.Zero(at, n)
 			if err == nil {
-				err = dev.Sync() // piece by piece, so that an error is this one's
+				err = dev.Sync() // sync each step, so that an error belongs to this step
 			}
 
 			if err != nil {
@@ -185,8 +184,8 @@ func zeroSpans(ctx context.Context, t *Task, dev blockdev.Device, spans []extent
 	return nil
 }
 
-// verifyWiped reads spans of w's disk back: all of it or, with sample, about a thousand pieces,
-// including the first and the last MiB.
+// verifyWiped reads spans back and adds to w.Verified. With sample, it reads about a thousand pieces of each span, including the first
+// and the last MiB.
 func verifyWiped(ctx context.Context, t *Task, dev blockdev.Device, spans []extent, w *wiped, sample bool) error {
 	total := sumBytes(spans)
 	buf := blockdev.Aligned(blockdev.MiB)
@@ -227,8 +226,8 @@ func sumBytes(spans []extent) (total int64) {
 	return total
 }
 
-// metadataSpans lists the places on a disk with parts that identify its contents, in the order of
-// wiping: the tables last, and among these the backup first.
+// metadataSpans returns the parts of a disk that identify its contents, in the order in which they are wiped: the partition tables
+// last, the backup before the primary one.
 func metadataSpans(dev blockdev.Device, parts []parttable.Span) []extent {
 	size := dev.Size()
 	var spans []extent

@@ -16,7 +16,7 @@ import (
 
 // BlockDisks finds and opens the machine's real disks.
 type BlockDisks struct {
-	// Sys is where sysfs is mounted; "" means /sys.
+	// Sys is the directory on which sysfs is mounted; "" = /sys.
 	Sys string
 }
 
@@ -25,10 +25,9 @@ func (b BlockDisks) Disks(context.Context) ([]action.Disk, error) {
 	return List(cmp.Or(b.Sys, "/sys"))
 }
 
-// Open implements Disks. It refuses anything but a block device: on devtmpfs, opening a mistyped
-// name would create a file in memory.
+// Open implements Disks. It returns an error if path is not a block device, such as a regular file that was created in devtmpfs.
 func (BlockDisks) Open(path string) (blockdev.Device, error) {
-	// O_EXCL on a block device fails if it is mounted or another process has it open with O_EXCL.
+	// With O_EXCL, opening a block device fails if it is mounted or another process has it open with O_EXCL.
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -40,15 +39,14 @@ func (BlockDisks) Open(path string) (blockdev.Device, error) {
 		return nil, err
 	}
 
-	// Without direct I/O, all reads and writes go through the page cache.
+	// If direct I/O is not possible, all reads and writes go through the page cache.
 	if direct, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0); err == nil {
 		d.direct = direct
 	}
 	return d, nil
 }
 
-// blockDevice is a disk that is opened twice: the kernel keeps direct and cached I/O of one device
-// coherent.
+// blockDevice is a disk that is opened twice, for cached and for direct I/O. The kernel keeps both coherent.
 type blockDevice struct {
 	file, direct *os.File
 	size         int64
@@ -107,8 +105,8 @@ func (d *blockDevice) WriteAt(p []byte, off int64) (int, error) {
 	return d.file.WriteAt(p, off)
 }
 
-// Zero implements Device. BLKZEROOUT guarantees zeros: it uses the device's own command if there is
-// one, and otherwise writes them.
+// Zero implements Device. BLKZEROOUT guarantees that the span reads as zero: it uses the device's own command if there is one, and
+// otherwise writes zeros.
 func (d *blockDevice) Zero(off, n int64) error {
 	if s := int64(d.sector); off%s == 0 && n%s == 0 {
 		span := [2]uint64{uint64(off), uint64(n)}
@@ -125,8 +123,8 @@ func (d *blockDevice) Zero(off, n int64) error {
 
 func (d *blockDevice) Sync() error { return d.file.Sync() }
 
-// Reread implements Device. It tries again for a moment, because a program such as udev that opens
-// a new partition makes the disk busy for milliseconds.
+// Reread implements Device. It retries for 2 s, because a program such as udev that opens a new partition makes the disk busy for
+// milliseconds.
 func (d *blockDevice) Reread() error {
 	var err error
 	for range 20 {
@@ -136,14 +134,14 @@ func (d *blockDevice) Reread() error {
 		time.Sleep(100 * time.Millisecond)
 	}
 	if errors.Is(err, unix.EINVAL) {
-		return nil // a disk without partitions
+		return nil // the disk does not support partitions
 	}
 	return err
 }
 
 func (d *blockDevice) Close() error {
 	if d.direct != nil {
-		_ = d.direct.Close() // everything written through it has been synced through file
+		_ = d.direct.Close() // Sync has synced everything that was written through it
 	}
 	return d.file.Close()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// Identify returns the disk that matches bound. Serial number, WWN and size must agree. A disk
-// without serial number and WWN is identified by path and size.
+// Identify returns the only one of disks that matches bound. The serial number, WWN and size of bound must agree; a bound disk
+// without serial number and WWN is identified by path and size. A read-only disk is an error.
 func Identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 	var found []action.Disk
 	for _, d := range disks {
@@ -48,7 +48,7 @@ func Identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 	return found[0], nil
 }
 
-// Describe names a disk in a message by its identity.
+// Describe returns the identity of a disk for messages.
 func Describe(d action.Disk) string {
 	var s []string
 	if d.Serial != "" {
@@ -66,6 +66,6 @@ func Describe(d action.Disk) string {
 // Disks lists and opens the machine's disks.
 type Disks interface {
 	Disks(ctx context.Context) ([]action.Disk, error)
-	// Open opens one of Disks by its path, for reading and writing and exclusively.
+	// Open opens one of Disks by its path, exclusively, for reading and writing.
 	Open(path string) (blockdev.Device, error)
 }

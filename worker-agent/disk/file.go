@@ -12,11 +12,10 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
-// FileDisks are files that replace disks in tests and in simulated machines. The zero value has no
-// disks.
+// FileDisks are files that serve as disks in tests and in simulated machines. The zero value has no disks.
 type FileDisks []FileDisk
 
-// FileDisk is one disk in a file. Disk.Size is the file's size; SectorSize 0 means 512.
+// FileDisk is a disk in a file. The file's size replaces Disk.Size; SectorSize 0 = 512.
 type FileDisk struct {
 	action.Disk
 	File string
@@ -49,7 +48,7 @@ func (f FileDisks) Open(path string) (blockdev.Device, error) {
 	}
 	st, err := file.Stat()
 	if err != nil {
-		_ = file.Close() // the error of Stat or of the size is returned
+		_ = file.Close() // the error of Stat is returned
 		return nil, err
 	}
 	return &fileDevice{File: file, size: st.Size(), sector: cmp.Or(disk.SectorSize, 512)}, nil
@@ -95,7 +94,7 @@ func (f FileDisks) Partitions(path string) ([]FilePartition, error) {
 	return parts, nil
 }
 
-// fileDevice is a file as a disk.
+// fileDevice is the blockdev.Device of a FileDisk.
 type fileDevice struct {
 	*os.File
 	size   int64
@@ -118,7 +117,7 @@ func (d *fileDevice) WriteAt(p []byte, off int64) (int, error) {
 
 func (d *fileDevice) Zero(off, n int64) error { return blockdev.WriteZeros(d, off, n) }
 
-// Facts lists the disks with their contents.
+// Facts returns the disks with the signatures of their contents.
 func (f FileDisks) Facts(ctx context.Context) ([]action.Disk, error) {
 	disks, err := f.Disks(ctx)
 	for i := range disks {

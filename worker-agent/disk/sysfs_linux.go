@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskFirmware returns the firmware revision of a disk, or "". Of a SATA disk, the SCSI revision has only half of it, and the
-// whole is in words 23 to 26 of IDENTIFY DEVICE, from byte 60 of VPD page 89h (SAT-3 §12.4.2, ACS-3 §7.12.7).
+// diskFirmware returns the firmware revision of a disk, or "". The SCSI revision of a SATA disk is only half of it; the whole revision
+// is in words 23 to 26 of IDENTIFY DEVICE, which begins at byte 60 of VPD page 89h (SAT-3 §12.4.2, ACS-3 §7.12.7).
 func diskFirmware(dir string) string {
 	const revision = 60 + 2*23
 	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg89")); err == nil && len(page) >= revision+8 {
@@ -27,13 +27,13 @@ func diskFirmware(dir string) string {
 		}
 		return plaintext.Words(string(text))
 	}
-	return cmp.Or(blockdev.Attribute(dir, "device/firmware_rev"), blockdev.Attribute(dir, "device/rev")) // of NVMe, of SCSI
+	return cmp.Or(blockdev.Attribute(dir, "device/firmware_rev"), blockdev.Attribute(dir, "device/rev")) // of NVMe, or of SCSI
 }
 
-// noDisks are name prefixes of block devices on which no system can be installed.
+// noDisks are the name prefixes of block devices on which no system can be installed.
 var noDisks = []string{"loop", "ram", "sr", "zram", "dm-", "md", "fd", "nbd", "mtdblock"}
 
-// List lists the disks in sysfs without reading their contents.
+// List returns the disks in sysfs, without reading the disks themselves.
 func List(sys string) ([]action.Disk, error) {
 	entries, err := os.ReadDir(filepath.Join(sys, "block"))
 	if err != nil {
@@ -50,8 +50,7 @@ func List(sys string) ([]action.Disk, error) {
 		dir := filepath.Join(sys, "block", name)
 		sectors, err := strconv.ParseInt(blockdev.Attribute(dir, "size"), 10, 64)
 
-		// Sysfs counts units of 512 bytes, independent of the disk's sector size. The path devices
-		// of a multipath NVMe disk are hidden.
+		// Sysfs counts in units of 512 bytes, whatever the disk's sector size is. "hidden" marks the path devices of a multipath NVMe disk.
 		if err != nil || sectors == 0 || blockdev.Attribute(dir, "hidden") == "1" {
 			continue
 		}
@@ -78,8 +77,8 @@ func List(sys string) ([]action.Disk, error) {
 	return disks, nil
 }
 
-// identity sets serial number, WWN and transport of d, and the by-id names that udev's rules
-// (60-persistent-storage.rules) would give it.
+// identity sets the serial number, WWN and transport of d, and the by-id names that udev's rules (60-persistent-storage.rules)
+// would give the disk.
 func identity(d *action.Disk, dir, name, where string) {
 	wwid := cmp.Or(blockdev.Attribute(dir, "wwid"), blockdev.Attribute(dir, "device/wwid"))
 	switch {
@@ -136,14 +135,14 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 		d.Transport = "scsi"
 	}
 
-	// Page 0x80, unit serial number: 4 bytes of header, then text.
+	// Page 0x80 contains the unit serial number: 4 bytes of header, then text.
 	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(page) > 4 {
 		d.Serial = plaintext.Words(string(page[4:]))
 	}
 
 	vendor := blockdev.Attribute(dir, "device/vendor")
 	if naa, ok := strings.CutPrefix(wwid, "naa."); ok {
-		// The first 64 bits are the WWN; the rest is the vendor's extension.
+		// The first 64 bits are the WWN; the rest is a vendor-specific extension.
 		d.WWN = "0x" + naa[:min(16, len(naa))]
 		d.ByID = append(d.ByID, "/dev/disk/by-id/wwn-0x"+naa, "/dev/disk/by-id/scsi-3"+naa)
 	} else if eui, ok := strings.CutPrefix(wwid, "eui."); ok {
@@ -152,8 +151,7 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 	}
 
 	if d.Serial == "" {
-		// An ATA disk without page 0x80 has its serial number in its t10 designator: "t10.ATA
-		// MODEL(40)SERIAL".
+		// Without page 0x80, the serial number of an ATA disk is at the end of its t10 designator: "t10.ATA MODEL(40)SERIAL".
 		if t10, ok := strings.CutPrefix(wwid, "t10.ATA "); ok {
 			if f := strings.Fields(t10); len(f) > 1 {
 				d.Serial = f[len(f)-1]
@@ -166,8 +164,7 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 
 	switch d.Transport {
 	case "sata":
-		// For an ATA disk, the vendor field is "ATA" and the model has only 16 of its 40 characters
-		// here; udev reads all of them from the disk.
+		// udev would read the vendor and all 40 characters of the model from the ATA disk itself; sysfs has "ATA" and 16 characters.
 		d.ByID = append(d.ByID, "/dev/disk/by-id/ata-"+under(d.Model)+"_"+under(d.Serial))
 	case "usb":
 		d.ByID = append(d.ByID, "/dev/disk/by-id/usb-"+under(vendor)+"_"+under(d.Model)+"_"+under(d.Serial)+"-0:0")
@@ -176,7 +173,7 @@ func scsiIdentity(d *action.Disk, dir, where, wwid string) {
 	}
 }
 
-// Probe sets the signatures on d. If they cannot be read, d does not count as blank.
+// Probe sets the signatures of d and whether it is blank. If the disk cannot be read, it does not count as blank.
 func Probe(d *action.Disk) {
 	f, err := os.Open(d.Path)
 	if err != nil {

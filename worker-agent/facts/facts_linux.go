@@ -1,4 +1,4 @@
-// Package facts describes the machine: its parts, its management controller and its neighbours.
+// Package facts collects facts about the machine: its hardware, its management controller and its LLDP neighbours.
 package facts
 
 import (
@@ -21,17 +21,17 @@ import (
 
 // HostFinder reads the facts of the machine on which it runs.
 type HostFinder struct {
-	// Sys is where sysfs is mounted; "" means /sys.
+	// Sys is the directory on which sysfs is mounted; "" = /sys.
 	Sys string
-	// Proc is where procfs is mounted; "" means /proc.
+	// Proc is the directory on which procfs is mounted; "" = /proc.
 	Proc string
-	// Neighbours are what LLDP has found; nil: nothing.
+	// Neighbours are the neighbours that LLDP has found; nil = none.
 	Neighbours *Neighbours
 
-	nicFirmware func(name string) string // nil: asks the kernel
+	nicFirmware func(name string) string // nil = the kernel is asked
 }
 
-// Facts implements Finder. Facts that cannot be read are left out.
+// Facts implements Finder. It omits facts that cannot be read; an error means that the disks could not be listed.
 func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	sys := cmp.Or(h.Sys, "/sys")
 	f := action.Facts{
@@ -77,7 +77,7 @@ func (h HostFinder) Facts(context.Context) (action.Facts, error) {
 	return f, err
 }
 
-// insideBMC returns the management controller, or nil if none is known.
+// insideBMC returns the facts about the management controller, or nil if there are none.
 func (h HostFinder) insideBMC(sys string) *action.InsideBMC {
 	tables, err := os.ReadFile(filepath.Join(sys, "firmware/dmi/tables/DMI"))
 	if err != nil {
@@ -85,18 +85,18 @@ func (h HostFinder) insideBMC(sys string) *action.InsideBMC {
 	}
 	out := ReadSMBIOS(tables)
 	if h.Sys != "" {
-		return out // not of this machine
+		return out // a test's sysfs: do not ask the controller of this host
 	}
 	bmc, err := openIPMI()
 	if err != nil {
 		return out
 	}
 	defer bmc.Close()
-	out, _ = askIPMI(bmc, out) // a controller that does not answer adds nothing
+	out, _ = askIPMI(bmc, out) // without a response, out stays as it is
 	return out
 }
 
-// cpuModel returns the model of the first processor (proc(5), cpuinfo), or "".
+// cpuModel returns the model of the first processor in cpuinfo, proc(5), or "".
 func cpuModel(proc string) string {
 	b, err := os.ReadFile(filepath.Join(proc, "cpuinfo"))
 	if err != nil {
@@ -110,7 +110,7 @@ func cpuModel(proc string) string {
 	return ""
 }
 
-// nicFirmware returns the firmware version that the driver of a network interface reports (ETHTOOL_GDRVINFO), or "".
+// nicFirmware returns the firmware version that a network interface's driver reports (ETHTOOL_GDRVINFO), or "".
 func nicFirmware(name string) string {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

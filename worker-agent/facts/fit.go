@@ -10,9 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// Fit returns f, shortened until its size is at most limit bytes. Truncated lists what was left
-// out. The fields that identify disks and network interfaces are removed last: an agent with a
-// hundred disks must start too.
+// Fit returns f, shortened step by step until size returns at most limit. Truncated lists what was removed. The fields that
+// identify disks and network interfaces are removed last, because an agent with a hundred disks must also be able to start.
 func Fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	if size(f) <= limit {
 		return f
@@ -76,7 +75,7 @@ func Fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	}
 
 	for n := len(f.Disks); len(f.Disks) > 0; {
-		// Remove an eighth at a time: the result need not be as large as possible.
+		// Remove an eighth of the disks at a time: the result need not be as large as possible.
 		f.Disks = f.Disks[:len(f.Disks)-max(1, len(f.Disks)/8)]
 		f.DisksOmitted = n - len(f.Disks)
 		f.Truncated = strings.Join(append(left, fmt.Sprintf("%d disks", f.DisksOmitted)), ", ")
@@ -91,7 +90,7 @@ func Fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 func JSONSize(v any) int {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return 0 // does not happen for the types of package action
+		return 0 // cannot fail for the types of package action
 	}
 	return len(b)
 }
@@ -99,7 +98,7 @@ func JSONSize(v any) int {
 // short returns at most the first 64 bytes of s.
 func short(s string) string { return plaintext.Head(s, 64) }
 
-// clipAll returns at most n of the words, each shortened.
+// clipAll returns the first n words, each shortened.
 func clipAll(words []string, n int) []string {
 	var out []string
 	for _, w := range words[:min(n, len(words))] {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of linux/ipmi.h on a 64-bit kernel.
+// Ioctl requests and constants of linux/ipmi.h on a 64-bit kernel.
 const (
 	ipmiSend    = 0x8028690d // IPMICTL_SEND_COMMAND
 	ipmiReceive = 0xc030690b // IPMICTL_RECEIVE_MSG_TRUNC
@@ -19,7 +19,7 @@ const (
 	ipmiBMC     = 0x0f       // IPMI_BMC_CHANNEL
 )
 
-// ipmiWait is how long a management controller may take for one answer.
+// ipmiWait is how long a management controller may take to respond.
 const ipmiWait = 2 * time.Second
 
 type ipmiAddress struct {
@@ -49,13 +49,13 @@ type ipmiResponse struct {
 	message       ipmiMessage
 }
 
-// ipmiDevice is the controller of this machine, by the kernel's ipmi_devintf.
+// ipmiDevice is the management controller of this machine, as the kernel's ipmi_devintf offers it.
 type ipmiDevice struct {
 	file *os.File
 	last int64 // id of the last request
 }
 
-// openIPMI opens the first controller. fs.ErrNotExist means that there is none.
+// openIPMI opens the first management controller. It returns fs.ErrNotExist if there is none.
 func openIPMI() (*ipmiDevice, error) {
 	f, err := os.OpenFile("/dev/ipmi0", os.O_RDWR, 0)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *ipmiDevice) Close() error { return d.file.Close() }
 // request implements ipmiRequester.
 func (d *ipmiDevice) request(netfn, command byte, data ...byte) ([]byte, error) {
 	d.last++
-	payload, answer := append(data, 0), make([]byte, 272) // never empty: its first byte is pointed to
+	payload, answer := append(data, 0), make([]byte, 272) // payload is never empty, because its first byte is pointed to
 	to, from := &ipmiAddress{kind: ipmiSystem, channel: ipmiBMC}, &ipmiAddress{}
 	var pins runtime.Pinner
 	defer pins.Unpin()
@@ -94,7 +94,7 @@ func (d *ipmiDevice) request(netfn, command byte, data ...byte) ([]byte, error) 
 			return nil, fmt.Errorf("reading the answer to IPMI request %#x %#x: %w", netfn, command, err)
 		}
 		if r.id != d.last {
-			continue // to an earlier request, which was given up
+			continue // a response to an earlier request whose time was up
 		}
 		if n := int(r.message.length); n == 0 || answer[0] != 0 {
 			return nil, fmt.Errorf("IPMI request %#x %#x: completion code %#x", netfn, command, answer[0])
@@ -103,7 +103,7 @@ func (d *ipmiDevice) request(netfn, command byte, data ...byte) ([]byte, error) 
 	}
 }
 
-// wait returns when an answer is there.
+// wait returns nil when a response can be received, or os.ErrDeadlineExceeded if that takes longer than most.
 func (d *ipmiDevice) wait(most time.Duration) error {
 	fds := []unix.PollFd{{Fd: int32(d.file.Fd()), Events: unix.POLLIN}}
 	for {

@@ -23,13 +23,13 @@ const (
 	portMAC, portNetwork       = 3, 4
 )
 
-// maxLLDPText limits each text of a neighbour, in bytes; the standard allows 255.
+// maxLLDPText is the size limit of each text of a neighbour, in bytes. The standard allows 255.
 const maxLLDPText = 255
 
 var errLLDP = errors.New("malformed LLDP frame")
 
-// parseLLDP returns the sender of the payload of an LLDP frame (IEEE 802.1AB). Chassis and port are
-// mandatory; the rest may be missing. Texts have no characters that cannot be printed.
+// parseLLDP returns the sender of an LLDP frame with the payload b (IEEE 802.1AB). Chassis and port are mandatory; the other fields may be
+// "". Texts contain only printable characters.
 func parseLLDP(b []byte) (n action.Neighbour, err error) {
 	for {
 		if len(b) < 2 {
@@ -61,7 +61,8 @@ func parseLLDP(b []byte) (n action.Neighbour, err error) {
 	}
 }
 
-// lldpID returns the text of an identifier: a subtype, and a MAC, an address, or text.
+// lldpID returns the text of the identifier b: a subtype, followed by a MAC address, a network address, or text. mac and network are the
+// values of the subtypes.
 func lldpID(b []byte, mac, network byte) string {
 	if len(b) < 2 {
 		return ""

@@ -15,17 +15,17 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// lldpGroup is the address to which switches send LLDP frames (IEEE 802.1AB, 7.1).
+// lldpGroup is the multicast address to which switches send LLDP frames (IEEE 802.1AB, 7.1).
 var lldpGroup = [8]byte{0x01, 0x80, 0xc2, 0, 0, 0x0e}
 
-// Neighbours are the switches from which this machine's network cards have received LLDP frames. Switches send
-// every 30 seconds by default.
+// Neighbours stores the sender of the last LLDP frame that each network interface has received. Switches send a frame every 30
+// seconds by default.
 type Neighbours struct {
 	mu   sync.Mutex
-	last map[string]action.Neighbour // by interface
+	last map[string]action.Neighbour // by interface name
 }
 
-// Last returns the last neighbour of each interface, by its name.
+// Last returns the last neighbour of each interface, by interface name.
 func (n *Neighbours) Last() map[string]action.Neighbour {
 	if n == nil {
 		return nil
@@ -35,7 +35,7 @@ func (n *Neighbours) Last() map[string]action.Neighbour {
 	return maps.Clone(n.last)
 }
 
-// ListenLLDP hears LLDP on the interfaces that are up, until ctx ends. It never sends.
+// ListenLLDP receives LLDP frames on all interfaces until ctx ends. It never sends.
 func ListenLLDP(ctx context.Context, log *slog.Logger) (*Neighbours, error) {
 	proto := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_LLDP))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(proto))
@@ -43,7 +43,7 @@ func ListenLLDP(ctx context.Context, log *slog.Logger) (*Neighbours, error) {
 		return nil, fmt.Errorf("opening a socket for LLDP: %w", err)
 	}
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
-		_ = unix.Close(fd) // the error above is reported
+		_ = unix.Close(fd) // the first error is returned
 		return nil, fmt.Errorf("setting a time limit for LLDP: %w", err)
 	}
 	n := &Neighbours{last: map[string]action.Neighbour{}}
@@ -60,7 +60,7 @@ func (n *Neighbours) listen(ctx context.Context, fd int, log *slog.Logger) {
 	for ctx.Err() == nil {
 		n.join(fd, joined)
 		size, from, err := unix.Recvfrom(fd, buf, 0)
-		if err != nil { // mostly the time limit
+		if err != nil { // usually the receive time-out
 			continue
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
@@ -81,7 +81,7 @@ func (n *Neighbours) listen(ctx context.Context, fd int, log *slog.Logger) {
 	}
 }
 
-// join receives the group's frames on interfaces that have appeared.
+// join subscribes to lldpGroup on interfaces that have appeared since the last call.
 func (n *Neighbours) join(fd int, joined map[int]bool) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Structures of SMBIOS (DSP0134).
+// Types of SMBIOS structures (DSP0134).
 const (
 	smbiosIPMI = 38  // §7.39: IPMI device information
 	smbiosHost = 42  // §7.43: management controller host interface
 	smbiosEnd  = 127 // §7.46
 )
 
-// ReadSMBIOS returns what the firmware's tables say about the management controller, or nil if they name
-// none. Malformed tables, which firmware may have, end at the first mistake.
+// ReadSMBIOS returns the facts about the management controller in the firmware's tables, or nil if there are none. Firmware may contain
+// malformed tables: reading ends at the first mistake.
 func ReadSMBIOS(tables []byte) *action.InsideBMC {
 	var out action.InsideBMC
 	for len(tables) >= 4 {
@@ -36,7 +36,7 @@ func ReadSMBIOS(tables []byte) *action.InsideBMC {
 				out.Redfish = at
 			}
 		}
-		// Strings follow the structure, and two zero bytes end them.
+		// The structure is followed by its strings, which end with two zero bytes.
 		tables = tables[length:]
 		end := 0
 		for end+1 < len(tables) && (tables[end] != 0 || tables[end+1] != 0) {
@@ -50,9 +50,9 @@ func ReadSMBIOS(tables []byte) *action.InsideBMC {
 	return &out
 }
 
-// redfishInterface returns the address of the Redfish service in a host interface, host:port, or "" if it
-// has none: a network host interface (0x40) with a protocol record of Redfish over IP (4), whose data
-// DSP0270 §8.2 describes.
+// redfishInterface returns the address (host:port) of the Redfish service in a management controller host interface, or "" if there is
+// none. It looks for a network host interface (0x40) with a protocol record of Redfish over IP (4); DSP0270 §8.2 describes
+// the record.
 func redfishInterface(s []byte) string {
 	const network, redfishOverIP = 0x40, 4
 	if len(s) < 6 || s[4] != network || len(s) < 7+int(s[5]) {
@@ -74,7 +74,7 @@ func redfishInterface(s []byte) string {
 	return ""
 }
 
-// redfishService returns host:port of the service of a Redfish-over-IP record.
+// redfishService returns the address (host:port) in a Redfish-over-IP record, or "".
 func redfishService(data []byte) string {
 	const v4, v6 = 1, 2
 	format, address, port := data[51], data[52:68], binary.LittleEndian.Uint16(data[84:])
@@ -91,8 +91,8 @@ func redfishService(data []byte) string {
 	return net.JoinHostPort(a.String(), strconv.Itoa(int(port)))
 }
 
-// ipmiRequester sends requests to a management controller. The answer is what follows the completion
-// code, which was 0.
+// ipmiRequester sends requests to a management controller. A response is the data after the completion code; a completion code
+// other than 0 is an error.
 type ipmiRequester interface {
 	request(netfn, command byte, data ...byte) ([]byte, error)
 }
@@ -105,8 +105,8 @@ const (
 	ipmiLANAddress, ipmiLANMAC               = 3, 5             // §23.2, table 23-4
 )
 
-// askIPMI completes what is known of a management controller: its versions, its maker, and the address of its first
-// network channel that has one.
+// askIPMI adds the versions and the maker of the management controller to known, and the address of its first network channel that
+// has one.
 func askIPMI(bmc ipmiRequester, known *action.InsideBMC) (*action.InsideBMC, error) {
 	id, err := bmc.request(ipmiApp, ipmiGetDeviceID)
 	if err != nil {
@@ -117,8 +117,8 @@ func askIPMI(bmc ipmiRequester, known *action.InsideBMC) (*action.InsideBMC, err
 		out = *known
 	}
 	if len(id) > 4 {
-		out.Firmware = fmt.Sprintf("%d.%02x", id[2]&0x7f, id[3]) // the minor number in BCD
-		out.IPMI = fmt.Sprintf("%d.%d", id[4]&15, id[4]>>4)      // BCD, the major number in the low half
+		out.Firmware = fmt.Sprintf("%d.%02x", id[2]&0x7f, id[3]) // the minor number is BCD
+		out.IPMI = fmt.Sprintf("%d.%d", id[4]&15, id[4]>>4)      // BCD, with the major number in the low half
 	}
 	if len(id) > 8 {
 		out.Maker = int(id[6]) | int(id[7])<<8 | int(id[8]&15)<<16 // 20 bits
@@ -126,7 +126,7 @@ func askIPMI(bmc ipmiRequester, known *action.InsideBMC) (*action.InsideBMC, err
 	for channel := byte(1); channel <= 11; channel++ {
 		info, err := bmc.request(ipmiApp, ipmiGetChannel, channel)
 		if err != nil || len(info) < 2 || info[1]&0x7f != ipmiMediumLAN {
-			continue // there is no such channel, or it is serial
+			continue // the channel does not exist, or is not a network channel
 		}
 		address, err := bmc.request(ipmiTransport, ipmiGetLAN, channel, ipmiLANAddress, 0, 0)
 		if err != nil || len(address) < 5 {

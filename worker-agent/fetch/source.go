@@ -16,22 +16,20 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
-// ErrChanged means that the file on the server changed since the download began: the whole file has
-// to be written again.
+// ErrChanged means that the file on the server has changed since the download began: the caller must start over.
 var ErrChanged = errors.New("the image changed on the server while it was read")
 
 // File is a file on a web server.
 type File struct {
 	URL   string
-	Shown string // the address without parts that may be secret
-	// Digested means that the file's digest is declared: wrong data after a reconnection would be
-	// detected at the end.
+	Shown string // the URL without parts that may be secret
+	// Digested means that the caller verifies the file's digest at the end: wrong data after a reconnection would be detected.
 	Digested bool
 	Do       func(*http.Request) (*http.Response, error)
 }
 
-// Source reads a file over HTTP as one continuous stream: if the connection breaks, it continues at
-// the same byte of the same file.
+// Source reads a file over HTTP as one stream. If the connection breaks, it reconnects and continues at the same byte of the same
+// file.
 type Source struct {
 	File
 	ctx     context.Context
@@ -41,14 +39,14 @@ type Source struct {
 	body      io.ReadCloser
 	cancel    context.CancelFunc
 	watch     *time.Timer
-	validator string // strong ETag, else Last-Modified
+	validator string // strong ETag, or else Last-Modified
 	etag      string
 	Total     int64 // -1 = unknown
 	Received  atomic.Int64
 	err       error
 }
 
-// Server is the Ingot server, whose key is pinned. It serves images, too.
+// Server is the Ingot server, whose key is pinned. It also serves images.
 type Server interface {
 	// Owns reports whether u is an address of the server.
 	Owns(u *url.URL) bool
@@ -60,10 +58,10 @@ type Server interface {
 type Opener struct {
 	Server  Server
 	Log     func(format string, args ...any)
-	Backoff time.Duration // the longest pause between two tries
+	Backoff time.Duration // longest pause between two attempts
 }
 
-// OpenAddress opens the file at address, on the Ingot server or any other, see openFile.
+// OpenAddress opens the file at address, on the Ingot server or any other; see OpenFile.
 func (o Opener) OpenAddress(ctx context.Context, address string, digested bool) (*Source, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -80,7 +78,7 @@ func (o Opener) OpenAddress(ctx context.Context, address string, digested bool) 
 	return o.OpenFile(ctx, f)
 }
 
-// OpenFile requests a file. It tries again after temporary errors until ctx ends; an error that it returns is permanent.
+// OpenFile requests a file. It retries after temporary errors until ctx ends; the error that it returns is permanent.
 func (o Opener) OpenFile(ctx context.Context, f File) (*Source, error) {
 	s := &Source{File: f, ctx: ctx, log: o.Log, backoff: o.Backoff, Total: -1}
 	if err := s.start(); err != nil {
@@ -89,8 +87,7 @@ func (o Opener) OpenFile(ctx context.Context, f File) (*Source, error) {
 	return s, nil
 }
 
-// start requests the file. It tries again after temporary errors until its context ends; an error
-// that it returns is permanent.
+// start requests the file. It retries after temporary errors until s.ctx ends; the error that it returns is permanent.
 func (s *Source) start() error {
 	for try := (clock.Backoff{Max: s.backoff}); ; {
 		again, err := s.connect(0)
@@ -116,7 +113,7 @@ func (s *Source) connect(off int64) (again bool, err error) {
 		return false, errors.New("making a request: invalid address")
 	}
 
-	// The digest and the byte count are those of the file as stored on the server.
+	// Request the file as it is stored on the server: its digest and its size are compared.
 	req.Header.Set("Accept-Encoding", "identity")
 	if off > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", off))
@@ -134,7 +131,7 @@ func (s *Source) connect(off int64) (again bool, err error) {
 			err = u.Err
 		}
 
-		// An invalid certificate does not become valid by waiting.
+		// Waiting does not make an invalid certificate valid.
 		var unproven *tls.CertificateVerificationError
 		return s.ctx.Err() == nil && !errors.As(err, &unproven), err
 	}
@@ -148,7 +145,7 @@ func (s *Source) connect(off int64) (again bool, err error) {
 	s.body, s.cancel = resp.Body, cancel
 	s.watch = time.AfterFunc(Stall, cancel)
 	if off > 0 && resp.StatusCode == http.StatusOK {
-		// The server sent the same file from its beginning: skip the bytes already read.
+		// The server has sent the same file from its beginning: skip the bytes that were already read.
 		if _, err := io.CopyN(io.Discard, s.watched(), off); err != nil {
 			s.disconnect()
 			return true, err
@@ -157,7 +154,8 @@ func (s *Source) connect(off int64) (again bool, err error) {
 	return false, nil
 }
 
-// check checks the response to a request for the file from byte off.
+// check returns nil if resp is a valid response to a request for the file from byte off. again reports whether another attempt may
+// succeed.
 func (s *Source) check(resp *http.Response, off int64) (again bool, err error) {
 	etag := resp.Header.Get("Etag")
 	switch code := resp.StatusCode; {
@@ -201,7 +199,7 @@ func (s *Source) check(resp *http.Response, off int64) (again bool, err error) {
 	}
 }
 
-// contentRange parses "bytes 5-9/10"; total is -1 for "*".
+// contentRange parses a Content-Range header such as "bytes 5-9/10"; total is -1 for "*".
 func contentRange(h string) (first, total int64, ok bool) {
 	span, size, ok := strings.Cut(strings.TrimPrefix(h, "bytes "), "/")
 	if !ok {
@@ -225,7 +223,7 @@ func contentRange(h string) (first, total int64, ok bool) {
 	return first, total, err == nil
 }
 
-// watched returns the body; each byte received restarts the stall timer.
+// watched returns a reader of the body that restarts the stall timer with each read.
 func (s *Source) watched() io.Reader { return watchedReader{s.body, s.watch} }
 
 type watchedReader struct {
@@ -285,7 +283,7 @@ func (s *Source) Read(p []byte) (int, error) {
 				return 0, s.err
 			}
 
-			// The next read returns the error that ended the body.
+			// If the body has ended, the next read returns the error.
 			return n, nil
 		}
 		if err == nil {

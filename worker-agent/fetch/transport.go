@@ -1,4 +1,4 @@
-// Package fetch opens files of web servers, and goes on where a connection broke.
+// Package fetch downloads files from web servers. After a broken connection, it continues where the download has stopped.
 package fetch
 
 import (
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// NewTransport returns an HTTP/1.1 transport without proxies, with time limits for servers that do not
-// answer.
+// NewTransport returns an HTTP/1.1 transport without proxies, with time limits for servers that do not respond. answer is the time limit
+// for the response header.
 func NewTransport(t *tls.Config, answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy:                 nil,
@@ -24,7 +24,7 @@ func NewTransport(t *tls.Config, answer time.Duration) *http.Transport {
 	}
 }
 
-// StatusError is a response that reports a failed request.
+// StatusError is the error of a response whose status means failure.
 type StatusError struct {
 	Code int
 	Text string
@@ -43,8 +43,8 @@ func NewClient() *http.Client {
 	return &http.Client{Transport: NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, Stall), CheckRedirect: checkRedirect}
 }
 
-// checkRedirect keeps the address that led to another server from it: the query may be a credential (security S22). net/http
-// itself keeps user and password from it.
+// checkRedirect removes the Referer header from a redirected request, because the query of the first address may contain a credential
+// (security S22). net/http itself removes user and password.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > 5 {
 		return errors.New("more than five redirects")

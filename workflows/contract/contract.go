@@ -1,5 +1,5 @@
-// Package contract holds what starts a workflow and what answers one: the part of the contract of package workflows that
-// clients of the API share. It does not need Temporal.
+// Package contract holds the inputs of the workflows and the decisions that answer their questions: the types that
+// clients of the API share with package workflows. It does not import Temporal.
 package contract
 
 import (
@@ -8,20 +8,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// RecoverID is the id of a recovery; a name has at most one recovery at a time.
+// RecoverID returns the workflow id of a recovery. At most one recovery of a name is open at a time.
 func RecoverID(name string) string { return "recover/" + name }
 
-// MigrateID is the id of a migration.
+// MigrateID returns the workflow id of a migration.
 func MigrateID(name string) string { return "migrate/" + name }
 
-// Retries is how often one run repeats its actions after a failure.
+// Retries sets how often a run may repeat failed actions, counted over all of its actions.
 type Retries struct {
-	Count int `json:"count,omitempty"` // default 0
+	Count int `json:"count,omitempty"` // retries in the whole run; default 0
 	// From is where a retry starts: "failed-step" (default) or "start".
 	From string `json:"from,omitempty"`
 }
 
-// Policies of a Provision.
+// Values of ProvisionInput.Policy: what follows when no retries are left.
 const (
 	Fail  = "fail"  // the run ends
 	Pause = "pause" // the operator decides: Retry, Skip, Restart or Abort
@@ -30,29 +30,28 @@ const (
 // ProvisionInput starts Provision under the id machine/<machine>.
 type ProvisionInput struct {
 	Machine  string `json:"machine"`
-	Template string `json:"template,omitempty"` // default: the machine's, then "image"
-	Image    string `json:"image,omitempty"`    // default: the machine's
-	// HardwareMap adds to the template's data, as in Tinkerbell's Workflow.
+	Template string `json:"template,omitempty"` // default: the machine's template, or "image" if it has none
+	Image    string `json:"image,omitempty"`    // default: the machine's image
+	// HardwareMap holds additional values for the template, as in Tinkerbell's Workflow.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	Retries     Retries           `json:"retries,omitzero"`
-	// Policy says what follows when an action failed or timed out and has no retries left:
-	// Fail (default) or Pause.
+	// Policy sets what follows when an action has failed or timed out and no retries are left: Fail (default) or
+	// Pause.
 	Policy string `json:"policy,omitempty"`
-	// Resume names an earlier run of this machine. This run carries out that run's plan
-	// again from the failed step.
+	// Resume is the id of an earlier run of the machine. The new run carries out the plan of the earlier run again,
+	// from the failed step.
 	Resume string `json:"resume,omitempty"`
-	// Parent is the workflow id of the operation that started this run. The operation finds
-	// its runs by it.
+	// Parent is the workflow id of the operation that started this run. The operation uses it to find its runs.
 	Parent string `json:"parent,omitempty"`
 }
 
 // DecommissionInput starts Decommission under the id machine/<machine>.
 type DecommissionInput struct {
 	Machine string `json:"machine"`
-	// Wipe is how its disks are wiped: quick (the whole disk, which is the
-	// default) or metadata.
+	// Wipe is how the disks are wiped: quick (default; the whole disk) or metadata (only what identifies its
+	// content).
 	Wipe string `json:"wipe,omitempty"`
-	// KeepAddress keeps the addresses of the interfaces.
+	// KeepAddress keeps the addresses of the machine's interfaces reserved.
 	KeepAddress bool   `json:"keepAddress,omitempty"`
 	Parent      string `json:"parent,omitempty"`
 }
@@ -61,8 +60,8 @@ type DecommissionInput struct {
 // again, each by its own template.
 type RecoverInput struct {
 	Name string `json:"name"`
-	// Machines are names; without them, Selector selects the machines that carry all its
-	// labels.
+	// Machines are the names of the machines. If it is empty, the machines are those that have all labels of
+	// Selector.
 	Machines []string          `json:"machines,omitempty"`
 	Selector map[string]string `json:"selector,omitempty"`
 	// Order lists groups of machines that are installed one group after another. Machines in
@@ -70,10 +69,10 @@ type RecoverInput struct {
 	Order [][]string `json:"order,omitempty"`
 	// Concurrency is how many machines are installed at the same time, 2 by default.
 	Concurrency int `json:"concurrency,omitempty"`
-	// AbortAfter stops starting machines when this many have failed or wait for the
-	// operator. Machines already started continue. 0 means no limit.
+	// AbortAfter is the number of machines that have failed, or wait for the operator, after which no more machines
+	// are started. Machines already started continue. 0 means no limit.
 	AbortAfter int `json:"abortAfter,omitempty"`
-	// Template is used instead of each machine's own.
+	// Template replaces the template of each machine.
 	Template string `json:"template,omitempty"`
 	// Continued is the state of the previous execution, which continued as new because its
 	// history was full. Only the workflow sets it.
@@ -82,18 +81,19 @@ type RecoverInput struct {
 
 // RecoverState is the state that one execution of Recover hands to the next.
 type RecoverState struct {
-	Run     string    `json:"run"` // of the first execution, which names the record
+	Run     string    `json:"run"` // run id of the first execution, which is also the id of the record
 	Started time.Time `json:"started"`
-	Seq     int64     `json:"seq"` // of the newest record
-	// Groups are the sizes of the groups of Machines, one after another.
+	Seq     int64     `json:"seq"` // sequence number of the last write of the record
+	// Groups holds the size of each group. Machines lists the first group, then the second, and so on.
 	Groups   []int            `json:"groups"`
 	Machines []RecoverMachine `json:"machines"`
 }
 
-// RecoverMachine is a row of the record without the fields that are equal in all rows.
+// RecoverMachine is the step of one machine in the record of a recovery, without the fields that are the same for
+// all machines.
 type RecoverMachine struct {
 	Machine string        `json:"machine"`
-	State   string        `json:"state"` // of a step
+	State   string        `json:"state"` // inventory.StepPending, …
 	Run     string        `json:"run,omitempty"`
 	Message string        `json:"message,omitempty"`
 	Since   time.Time     `json:"since,omitzero"`
@@ -108,8 +108,7 @@ type MigrateInput struct {
 	// Target is the name of the peer to move to, from this server's configuration or
 	// inventory.
 	Target string `json:"target"`
-	// Genesis names the lab file whose router has the relay to switch. If empty, no relay is
-	// switched.
+	// Genesis is the name of the lab file whose router has the DHCP relay to switch. If empty, no relay is switched.
 	Genesis string `json:"genesis,omitempty"`
 }
 
@@ -123,25 +122,26 @@ type BMCJobInput struct {
 	Machine string              `json:"machine"`
 	Job     string              `json:"job"`
 	Tasks   []inventory.BMCTask `json:"tasks"`
-	// Force takes the machine away from a live run, which then asks the operator.
+	// Force takes the machine from an open run. That run does nothing more and waits until the operator aborts it.
 	Force bool `json:"force,omitempty"`
 }
 
 // Choices of a Decision.
 const (
 	Retry    = "retry"    // repeat the action or phase
-	Skip     = "skip"     // go on as if the action had succeeded
+	Skip     = "skip"     // continue without the action, step or machine that the question is about
 	Restart  = "restart"  // start from the first phase
 	Abort    = "abort"    // end the run as failed
-	Continue = "continue" // the operator did what the question asked for
+	Continue = "continue" // the operator has done what the question asked for
 	Undo     = "undo"     // undo the step of an operation, then ask again
 )
 
-// Decision answers a Question.
+// Decision answers an inventory.Question.
 type Decision struct {
-	Question string `json:"question"` // Question.ID; a decision never answers a later question
+	Question string `json:"question"` // ID of the question; a decision never answers a later question
 	Choice   string `json:"choice"`
 	By       string `json:"by,omitempty"`
-	// DiskSelector answers the question about which disk to bind.
+	// DiskSelector selects the disk to write. It may be set only with the choice Retry, in a decision about a
+	// question that lists disks.
 	DiskSelector *inventory.DiskSelector `json:"diskSelector,omitempty"`
 }

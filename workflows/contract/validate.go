@@ -12,20 +12,20 @@ import (
 // Limits of requests.
 const (
 	maxRetries     = 10
-	maxConcurrency = 200 // of a recovery: limits the damage of a typing error
-	maxTasks       = 32  // of a BMC job
+	maxConcurrency = 200 // machines at a time; a limit to the damage of a typing error
+	maxTasks       = 32  // tasks in a BMC job
 )
 
-// DefaultConcurrency is how many machines a recovery installs at the same time.
+// DefaultConcurrency is how many machines a recovery installs at the same time by default.
 const DefaultConcurrency = 2
 
-// Where a retry begins.
+// Values of Retries.From, where a retry begins.
 const (
 	FromFailedStep = "failed-step"
 	FromStart      = "start"
 )
 
-// The power actions and boot devices of bmc.tinkerbell.org.
+// Power actions and boot devices, with their names in bmc.tinkerbell.org.
 var (
 	powerActions = []string{"on", "off", "soft", "cycle", "reset", "status"}
 	bootDevices  = []string{"pxe", "http", "disk", "cdrom", "bios", "none"}
@@ -42,13 +42,13 @@ func (in ProvisionInput) Validate() (ps inventory.Problems) {
 	return ps
 }
 
-// Validate is as in ProvisionInput.
+// Validate returns the problems of the request itself, see ProvisionInput.Validate.
 func (in DecommissionInput) Validate() (ps inventory.Problems) {
 	requireOneOf(&ps, "wipe", in.Wipe, append([]string{""}, action.WipeModes[:]...)...)
 	return ps
 }
 
-// Validate is as in ProvisionInput.
+// Validate returns the problems of the request itself, see ProvisionInput.Validate.
 func (in RecoverInput) Validate() (ps inventory.Problems) {
 	if n := in.Concurrency; n < 0 || n > maxConcurrency {
 		ps.Add("concurrency", fmt.Sprintf("0, which means %d, to %d", DefaultConcurrency, maxConcurrency),
@@ -60,7 +60,7 @@ func (in RecoverInput) Validate() (ps inventory.Problems) {
 	return ps
 }
 
-// Validate is as in ProvisionInput.
+// Validate returns the problems of the request itself, see ProvisionInput.Validate.
 func (in MigrateInput) Validate() (ps inventory.Problems) {
 	if in.Target == "" {
 		ps.Add("target", "ingot peer list", "name a peer")
@@ -68,7 +68,7 @@ func (in MigrateInput) Validate() (ps inventory.Problems) {
 	return ps
 }
 
-// Validate is as in ProvisionInput.
+// Validate returns the problems of the request itself, see ProvisionInput.Validate.
 func (in BMCJobInput) Validate() (ps inventory.Problems) {
 	if n := len(in.Tasks); n == 0 || n > maxTasks {
 		ps.Add("tasks", "", "a job has 1 to %d tasks, not %d", maxTasks, n)

@@ -1,4 +1,4 @@
-// Package tftptest has the clients of TFTP that tests of several packages share.
+// Package tftptest provides TFTP clients for the tests of several packages.
 package tftptest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/pin/tftp/v3"
 )
 
-// Dial returns a UDP socket for packets of the test, which ends 10 s later.
+// Dial returns a UDP socket to addr. Its reads and writes fail after 10 s, and the end of the test closes it.
 func Dial(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	var d net.Dialer
@@ -25,7 +25,7 @@ func Dial(t *testing.T, addr string) net.Conn {
 	return c
 }
 
-// Send sends a packet.
+// Send sends packet.
 func Send(t *testing.T, c net.Conn, packet string) {
 	t.Helper()
 	if _, err := c.Write([]byte(packet)); err != nil {
@@ -44,7 +44,7 @@ func Receive(t *testing.T, c net.Conn) string {
 	return string(b[:n])
 }
 
-// Get fetches a file with another implementation of the protocol.
+// Get fetches a file with the TFTP client of another implementation.
 func Get(t *testing.T, addr, name string) (string, error) {
 	t.Helper()
 	c, err := tftp.NewClient(addr)

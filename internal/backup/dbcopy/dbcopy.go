@@ -1,5 +1,5 @@
-// Package dbcopy copies SQLite databases and verifies the copies. It is independent
-// of the driver: both of Ingot's databases use it, each with its own.
+// Package dbcopy copies SQLite databases and verifies the copies. It does not depend on a driver, because Ingot's two databases
+// are opened by different ones.
 package dbcopy
 
 import (
@@ -22,10 +22,10 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
-// A Content says what a database holds: rows and digest of each table.
+// A Content holds the number of rows and a digest for each table of a database, by name.
 type Content map[string]Table
 
-// Table is the content of one table.
+// Table describes the content of one table.
 type Table struct {
 	Rows   int64  `json:"rows"`
 	SHA256 string `json:"sha256"`
@@ -36,14 +36,14 @@ type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// A Database is what a database holds.
+// A Database describes the content of a database.
 type Database struct {
 	Schema  int     `json:"schema"`
-	Cluster string  `json:"cluster,omitempty"` // in which the site's runs live; "": it never had one
+	Cluster string  `json:"cluster,omitempty"` // id of the cluster in which the site's runs live; "" = none yet
 	Tables  Content `json:"tables"`
 }
 
-// Rows returns the number of rows.
+// Rows returns the number of rows in all tables.
 func (d Database) Rows() (n int64) {
 	for _, t := range d.Tables {
 		n += t.Rows
@@ -56,29 +56,27 @@ func (d Database) String() string {
 	return fmt.Sprintf("%d rows in %d tables, schema %d", d.Rows(), len(d.Tables), d.Schema)
 }
 
-// A Copy is a database that was copied for a backup.
+// A Copy describes a database that was copied for a backup.
 type Copy struct {
-	ID string // of the backup; "": the copy has none
+	ID string // id of the backup; "" = the copy has none
 	Database
 }
 
 // An Opener opens the database at path.
 type Opener func(path string) (*sql.DB, error)
 
-// partial is the suffix of a copy that is not verified yet.
+// partial is the suffix of the name of a copy that is not verified yet.
 const partial = ".tmp"
 
-// tries limits the attempts to copy a database while others write to it.
+// tries limits the attempts to copy a database that other connections change.
 const tries = 10
 
-// Make copies the database at from to a new file, with mode 0600 and synced to the
-// disk, and proves it: its integrity, and that each table has the rows and the
-// content of the state that was copied. Until then the copy has another name,
-// so that what a kill leaves never counts as a copy. On an error no file is left.
+// Make copies the database at from to the new file to, with mode 0600 and synced to the disk. It verifies the integrity of the
+// copy, and that each table has the rows and the content of the copied state. Until then the copy has another name, so that
+// a copy that a crash interrupts is never taken for a complete one. After an error, no file is left.
 //
-// Others may go on writing, in this process or another: no writer waits. The
-// database must be in WAL mode. Original opens it once more, with the driver that
-// has it open already; open opens the copy.
+// The database must be in WAL mode; other connections and processes may write to it at the same time, and never wait.
+// original opens it with the driver by which it is already open; open opens the copy.
 func Make(ctx context.Context, original, open Opener, from, to string) (err error) {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, &fs.PathError{Op: "creating", Path: to, Err: fs.ErrExist})
@@ -99,7 +97,7 @@ func Make(ctx context.Context, original, open Opener, from, to string) (err erro
 			err = os.Remove(part)
 		}
 
-		// Another connection has written between the two looks, which are microseconds apart.
+		// Another connection has written between the two reads in copyState, which are microseconds apart.
 		if err != nil || try == tries {
 			return errors.Join(differ, err)
 		}
@@ -111,25 +109,25 @@ func Make(ctx context.Context, original, open Opener, from, to string) (err erro
 	return durablefile.SyncDir(filepath.Dir(to))
 }
 
-// copyState makes the copy while one connection keeps the state that is
-// copied. Differ is how the copy differs from that state; nil: not at all.
+// copyState copies the database while a read transaction holds the state to compare with. differ is nil if the copy equals that
+// state, and otherwise names the difference.
 func copyState(ctx context.Context, db *sql.DB, open Opener, to string) (differ, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = tx.Rollback() }() // nothing was written
+	defer func() { _ = tx.Rollback() }() // tx has only read
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // back to its pool
+	defer func() { _ = conn.Close() }() // returns the connection to its pool
 	var n int
 	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
 		return nil, err
 	}
 
-	// The first statement of a transaction is what fixes the state that it sees.
+	// A transaction sees the state at its first statement.
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
 		return nil, err
 	}
@@ -145,7 +143,7 @@ func copyState(ctx context.Context, db *sql.DB, open Opener, to string) (differ,
 }
 
 func write(ctx context.Context, conn *sql.Conn, path string) error {
-	// SQLite would make it readable for all.
+	// SQLite would create the file readable for all users.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -154,7 +152,7 @@ func write(ctx context.Context, conn *sql.Conn, path string) error {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path)) // half a copy is worse than none
+		return errors.Join(err, os.Remove(path)) // an incomplete copy must not remain
 	}
 	return durablefile.SyncDir(filepath.Dir(path))
 }
@@ -172,7 +170,7 @@ func verify(ctx context.Context, open Opener, path string, want Content) (err er
 	return Differ(want, got)
 }
 
-// Sound returns what db holds, after SQLite itself has found nothing wrong.
+// Sound returns the content of db if PRAGMA integrity_check finds no error.
 func Sound(ctx context.Context, db *sql.DB) (Content, error) {
 	var verdict string
 	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check").Scan(&verdict); err != nil {
@@ -184,7 +182,7 @@ func Sound(ctx context.Context, db *sql.DB) (Content, error) {
 	return Read(ctx, db)
 }
 
-// Differ returns an error that names a table in which two databases differ.
+// Differ returns nil if both databases have the same content, and otherwise an error with a table in which they differ.
 func Differ(want, got Content) error {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if want[name] != got[name] {
@@ -201,7 +199,7 @@ func Differ(want, got Content) error {
 	return nil
 }
 
-// Read returns what db holds. Virtual tables stand for others, which are read.
+// Read returns the content of db. It skips virtual tables, because their content is in other tables, which it reads.
 func Read(ctx context.Context, db Queryer) (Content, error) {
 	names, err := ReadStrings(ctx, db, "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name")
 	if err != nil {
@@ -217,7 +215,7 @@ func Read(ctx context.Context, db Queryer) (Content, error) {
 	return out, nil
 }
 
-// ReadRows returns what scan makes of each row of a query.
+// ReadRows returns the result of scan for each row of a query.
 func ReadRows[T any](
 	ctx context.Context, db Queryer, scan func(*sql.Rows) (T, error), query string, args ...any,
 ) (out []T, err error) {
@@ -238,12 +236,12 @@ func ReadRows[T any](
 	return out, rows.Err()
 }
 
-// ReadStrings returns the only column of a query.
+// ReadStrings returns the values of a query's only column.
 func ReadStrings(ctx context.Context, db Queryer, query string, args ...any) ([]string, error) {
 	return ReadRows(ctx, db, func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) }, query, args...)
 }
 
-// table reads in the order of the rows, which VACUUM keeps.
+// table reads the rows in their stored order, which VACUUM keeps.
 func table(ctx context.Context, db Queryer, name string) (t Table, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT * FROM "`+strings.ReplaceAll(name, `"`, `""`)+`" NOT INDEXED`)
 	if err != nil {
@@ -281,18 +279,16 @@ func table(ctx context.Context, db Queryer, name string) (t Table, err error) {
 	return t, rows.Err()
 }
 
-// Keep is how many backups of before a migration stay next to a database.
+// Keep is the number of pre-migration backups that are kept next to a database.
 const Keep = 3
 
-// Name is where the backup of a database belongs that is made before its
-// schema of this version changes.
+// Name returns the path of the backup of the database at path that is made at now, before its schema of this version changes.
 func Name(path string, schema int, now time.Time) string {
 	return fmt.Sprintf("%s.schema-%d.%s.backup", path, schema, now.UTC().Format("20060102T150405.000000000Z"))
 }
 
-// Prune removes the oldest backups that [Name] named for path, but for the
-// newest keep of them, and what is left of copies that were not finished. No
-// other copy may be under way.
+// Prune keeps the newest keep backups of path that have a name by [Name], and removes the older ones and all incomplete
+// copies. No copy may be in progress.
 func Prune(path string, keep int) error {
 	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(filepath.Clean(dir))

@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// keysHelp is part of the help of backup and restore.
+// keysHelp is the part about keys in the help of backup and restore.
 const keysHelp = `The keys of the stored secrets, the admin token and the server's certificates go
 into the backup only wrapped with a passphrase (Argon2id, AES-256-GCM): it is read
 from --passphrase-file or asked for. Without the passphrase no one can open them.
@@ -58,7 +58,7 @@ Images are listed by digest; --images includes their files.`,
 		if *to == "" {
 			*to = "ingot-" + time.Now().UTC().Format("20060102T150405Z") + ".tar"
 		}
-		if *to != "-" { // before the passphrase is asked for
+		if *to != "-" { // check this before asking for the passphrase
 			if _, err := os.Lstat(*to); err == nil {
 				return fmt.Errorf("%s exists and is not overwritten: %w", *to, inventory.ErrConflict)
 			}
@@ -89,7 +89,7 @@ Images are listed by digest; --images includes their files.`,
 	})
 }
 
-// requestBackup asks the server for a backup; the caller closes it.
+// requestBackup requests a backup from the server and returns the archive, which the caller closes.
 func requestBackup(c *cli.Call, keys keyFlags, images bool) (io.ReadCloser, error) {
 	in := map[string]any{"withoutKey": keys.without, "images": images}
 	if !keys.without {
@@ -113,8 +113,8 @@ func requestBackup(c *cli.Call, keys keyFlags, images bool) (io.ReadCloser, erro
 	return resp.Body, nil
 }
 
-// receiveBackup writes the archive to a file that appears only when the archive is complete
-// and verified, or to standard output.
+// receiveBackup writes the archive to a file, or to standard output for the name "-". The file appears only when the
+// archive is complete and verified.
 func receiveBackup(c *cli.Call, to string, r io.Reader) (backup.Manifest, error) {
 	if to == "-" {
 		return streamBackup(c, r)
@@ -141,13 +141,14 @@ func receiveBackup(c *cli.Call, to string, r io.Reader) (backup.Manifest, error)
 	return m, nameBackup(part, to)
 }
 
-// nameBackup gives a complete backup its name, unless that is taken. The file stays where it is if that fails.
+// nameBackup renames a complete backup from part to its final name. It replaces no file; on an error, the backup stays
+// at part.
 func nameBackup(part, to string) error {
 	err := os.Link(part, to)
 	if err == nil {
 		return errors.Join(os.Remove(part), durablefile.SyncDir(filepath.Dir(to)))
 	}
-	if !errors.Is(err, fs.ErrExist) { // the file system has no hard links; a name that is taken is noticed before
+	if !errors.Is(err, fs.ErrExist) { // the file system has no hard links; Link has reported an existing file above
 		err = os.Rename(part, to)
 	}
 	if err != nil {
@@ -165,7 +166,7 @@ func streamBackup(c *cli.Call, r io.Reader) (backup.Manifest, error) {
 
 	m, _, err := backup.Read(io.TeeReader(r, out), nil)
 	if err == nil {
-		_, err = io.Copy(out, r) // the padding at the end of a tar file
+		_, err = io.Copy(out, r) // copy the padding at the end of the tar archive, too
 	}
 
 	return m, err
@@ -189,7 +190,7 @@ keys, proves that the backup was not changed on purpose.`,
 	})
 }
 
-// keyFlags say whether and how keys are in a backup.
+// keyFlags are the flags that select whether a backup holds the keys, and with which passphrase they are wrapped.
 type keyFlags struct {
 	without bool
 	file    string
@@ -202,7 +203,7 @@ func (k *keyFlags) addFlags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("without-key", "passphrase-file")
 }
 
-// passphrase reads the passphrase from the file, or prompts; a new one is prompted for
+// passphrase reads the passphrase from the first line of --passphrase-file, or prompts for it. If isNew is true, it prompts
 // twice.
 func (k *keyFlags) passphrase(c *cli.Call, isNew bool) (inventory.Secret, error) {
 	if k.file != "" {
@@ -242,7 +243,7 @@ func checkPassphrase(p inventory.Secret) (inventory.Secret, error) {
 	return p, nil
 }
 
-// backupSummary is a manifest in JSON and YAML output.
+// backupSummary is the form of a manifest in JSON and YAML output.
 type backupSummary struct {
 	ID            string         `json:"id"`
 	Created       time.Time      `json:"created"`
@@ -256,7 +257,7 @@ type backupSummary struct {
 	Images        []backup.Image `json:"images"`
 }
 
-// showBackup prints the contents of a backup, and a conclusion in table output.
+// showBackup prints the contents of a backup. In table output, conclusion is the last line.
 func showBackup(c *cli.Call, m backup.Manifest, conclusion string) error {
 	s := backupSummary{
 		ID: m.ID, Created: m.Created, Version: m.Version, Host: m.Host, InventoryRows: m.Inventory.Rows(),

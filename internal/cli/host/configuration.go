@@ -45,7 +45,7 @@ func configExampleCommand(o *cli.Options) *cobra.Command {
 	})
 }
 
-// configExample is the template of the commented configuration.
+// configExample holds the values that "ingot init" puts into the commented configuration.
 type configExample struct {
 	interfaces       []string
 	loaders, agentOS string   // directories; "": not found
@@ -53,7 +53,7 @@ type configExample struct {
 	mutualTLS        bool
 }
 
-// text returns the configuration with this user's paths.
+// text returns the commented configuration with these values and this user's paths.
 func (e configExample) text() string {
 	lines := "  #interfaces: [eth1]             # where machines are answered; none: DHCP is off\n"
 	if len(e.interfaces) > 0 {

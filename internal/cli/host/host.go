@@ -1,4 +1,4 @@
-// Package host holds the commands of ingot that work on the files of the server's host, and the server itself.
+// Package host holds the commands of ingot that work on files of the server's host, including "ingot serve".
 package host
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/cli"
 )
 
-// AddCommands adds the commands of this package to the command line, some of them to groups of the client.
+// AddCommands adds the commands of this package to root, some of them to command groups of package cli.
 func AddCommands(root *cobra.Command, o *cli.Options) {
 	root.AddCommand(
 		serveCommand(o), initCommand(o), doctorCommand(o), configCommand(o), backupCommand(o), restoreCommand(o),
@@ -19,7 +19,7 @@ func AddCommands(root *cobra.Command, o *cli.Options) {
 	groupOf(root, "dhcp").AddCommand(dhcpSnippetCommand(o))
 }
 
-// groupOf returns the group of commands of that name, which the client has.
+// groupOf returns the command group with this name, which package cli must have added to root.
 func groupOf(root *cobra.Command, name string) *cobra.Command {
 	all := root.Commands()
 	return all[slices.IndexFunc(all, func(c *cobra.Command) bool { return c.Name() == name })]

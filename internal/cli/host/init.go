@@ -28,7 +28,7 @@ type initFlags struct {
 	interfaces []string
 	relayOnly  bool
 	relays     []string
-	address    string // with relayOnly: of this host
+	address    string // address of this host, for relayOnly
 	ownAddress bool   // address was detected, not given
 	yes        bool
 }
@@ -89,8 +89,8 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 	})
 }
 
-// checkRelays validates the flags of a server that only answers relays, and sets its
-// address.
+// checkRelays validates the flags of a server that answers only relays. Without --address, it sets f.address to this
+// host's address.
 func (f *initFlags) checkRelays() error {
 	if !f.relayOnly {
 		if len(f.relays) > 0 || f.address != "" {
@@ -126,7 +126,7 @@ func (f *initFlags) checkRelays() error {
 	return ps.Err()
 }
 
-// ownAddresses returns the IPv4 addresses of this host, without link-local ones.
+// ownAddresses returns the IPv4 addresses of this host, except link-local addresses.
 func ownAddresses() (out []string) {
 	for _, a := range hostnet.Addresses() {
 		if a.Is4() && !a.IsLinkLocalUnicast() {
@@ -136,7 +136,7 @@ func ownAddresses() (out []string) {
 	return out
 }
 
-// relayLines returns the lines below netboot: of a server that only answers relays.
+// relayLines returns the lines below netboot: for a server that answers only relays; nil for other servers.
 func (f initFlags) relayLines() []string {
 	if !f.relayOnly {
 		return nil
@@ -144,7 +144,7 @@ func (f initFlags) relayLines() []string {
 	return []string{"relay_only: true", "address: " + f.address, "relays: [" + strings.Join(f.relays, ", ") + "]"}
 }
 
-// agree reports whether a configuration already has what the flags ask for.
+// agree reports whether the configuration n already has the values of the flags.
 func (f initFlags) agree(n config.Netboot) bool {
 	switch {
 	case f.relayOnly:
@@ -155,7 +155,7 @@ func (f initFlags) agree(n config.Netboot) bool {
 	return true
 }
 
-// initConfig writes the configuration, or changes an existing one.
+// initConfig writes a new configuration, or changes the existing one. exists reports whether there was one.
 func initConfig(c *cli.Call, f initFlags) (exists bool, err error) {
 	_, err = os.Stat(c.ConfigFile)
 	switch {
@@ -219,8 +219,8 @@ func createConfig(c *cli.Call, f initFlags) error {
 
 // initKeys creates missing keys and a missing admin token.
 func initKeys(c *cli.Call, cfg config.Config) error {
-	// Never create new keys for a site with data: its secrets can be read only with the
-	// original keys.
+	// If there is a database but no key file, do not create new keys: the secrets in the database can be read only
+	// with the original keys.
 	hadKeys, hadToken := fileExists(cfg.KeyFile), fileExists(cfg.TokenFile)
 	if fileExists(server.InventoryFile(cfg)) && !hadKeys {
 		return human.Advise(
@@ -256,7 +256,7 @@ const (
 	serviceConfig = "/etc/ingot/ingot.yaml"
 )
 
-// printNextSteps prints how to enable DHCP, and what to run next.
+// printNextSteps prints how to enable DHCP, if it is off, and which commands to run next.
 func printNextSteps(c *cli.Call, cfg config.Config, configExisted bool) {
 	if !cfg.Netboot.On() {
 		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.ConfigFile)
@@ -277,8 +277,8 @@ func printNextSteps(c *cli.Call, cfg config.Config, configExisted bool) {
 	c.Printf("next: ingot doctor%s && %s%s\n", flag, serve, flag)
 }
 
-// bootInterfaces returns the interfaces on which machines could be answered. Members of
-// bridges and bonds receive no packets.
+// bootInterfaces returns the interfaces on which machines can be answered: all except members of
+// bridges and bonds, which receive no packets of their own.
 func bootInterfaces() []hostnet.Interface {
 	return slices.DeleteFunc(hostnet.Interfaces(), func(i hostnet.Interface) bool {
 		return hostnet.Controller(i.Name) != ""
@@ -292,7 +292,7 @@ func interfaceNames() (names []string) {
 	return names
 }
 
-// chooseInterfaces validates the interfaces of the flags, or prompts for them.
+// chooseInterfaces returns the interfaces of the flags, or those that the operator enters at a prompt. Invalid ones are an error.
 func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 	all, chosen := bootInterfaces(), f.interfaces
 	head := []string{"INTERFACE", "STATE", "MAC", "IPV4"}
@@ -334,7 +334,7 @@ func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 	return chosen, ps.Err()
 }
 
-// usable returns the interfaces on which machines could be answered now: up, with an address, and not loopback.
+// usable returns the names of the interfaces on which machines can be answered now: up, with an IPv4 address, not loopback.
 func usable(all []hostnet.Interface) (names []string) {
 	for _, i := range all {
 		if i.Up && i.MAC != "" && len(i.Addresses) > 0 {
@@ -344,7 +344,8 @@ func usable(all []hostnet.Interface) (names []string) {
 	return names
 }
 
-// askForInterfaces prompts until the operator has decided. Enter takes the only interface that is usable.
+// askForInterfaces prompts for interfaces until the operator enters names or "none". If only one interface is usable, Enter
+// selects it.
 func askForInterfaces(c *cli.Call, usable []string) ([]string, error) {
 	question := "Which interfaces are the machines on? (names, or none to leave DHCP off) "
 	if len(usable) == 1 {
@@ -365,7 +366,7 @@ func askForInterfaces(c *cli.Call, usable []string) ([]string, error) {
 	}
 }
 
-// reportForeignDHCP warns of other DHCP servers on an interface.
+// reportForeignDHCP looks for other DHCP servers on an interface, and prints a warning for each.
 func reportForeignDHCP(c *cli.Call, name string) {
 	found, err := neighbours.ProbeDHCP(c.Context(), name)
 	switch {
@@ -380,10 +381,10 @@ func reportForeignDHCP(c *cli.Call, name string) {
 	}
 }
 
-// findBootFiles looks for boot files where packages and the build install them. A missing
-// directory is "".
+// findBootFiles returns the directories of boot loaders and agent OS, found where packages and the build put them. A
+// directory that is not found is "".
 func findBootFiles(c *cli.Call) (loaders, agentOS string) {
-	program, _ := os.Executable() // without it, use the current directory
+	program, _ := os.Executable() // on an error, use the current directory
 	programDir := filepath.Dir(program)
 	find := func(key, remedy string, files []string, dirs ...string) string {
 		for _, dir := range dirs {

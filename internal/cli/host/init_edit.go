@@ -17,10 +17,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A setting is a key below netboot: in the configuration, and its value as YAML on one line.
+// A setting is a key below netboot: in the configuration, with its value as one line of YAML.
 type setting struct{ key, value string }
 
-// settings returns what the flags ask for and the configuration does not have yet.
+// settings returns the settings that the flags require; nil if the configuration n has them already.
 func (f initFlags) settings(n config.Netboot) (out []setting) {
 	switch {
 	case f.agree(n):
@@ -34,8 +34,8 @@ func (f initFlags) settings(n config.Netboot) (out []setting) {
 	return out
 }
 
-// editConfig puts settings into the existing configuration, after it has shown the difference and
-// the operator has agreed. Comments and all other settings stay.
+// editConfig adds the settings that the flags require to the existing configuration, after it has shown the difference and
+// the operator has confirmed it. It keeps comments and all other settings.
 func editConfig(c *cli.Call, f initFlags, before config.Config) error {
 	settings := f.settings(before.Netboot)
 	if len(settings) == 0 {
@@ -87,7 +87,7 @@ func lines(settings []setting) string {
 	return strings.Join(out, "; ")
 }
 
-// replaceConfig replaces the file if the text is a valid configuration. Mode and owner stay.
+// replaceConfig replaces the content of file by text, if text is a valid configuration. It keeps mode and owner.
 func replaceConfig(file, text string) (err error) {
 	if file, err = filepath.EvalSymlinks(file); err != nil {
 		return err
@@ -108,7 +108,7 @@ func replaceConfig(file, text string) (err error) {
 	if _, err := config.Load(next, true); err != nil {
 		return err
 	}
-	if err := os.Chmod(next, st.Mode().Perm()); err != nil { // whatever the umask
+	if err := os.Chmod(next, st.Mode().Perm()); err != nil { // the umask may have removed bits
 		return err
 	}
 	if err := keepOwner(next, st); err != nil {
@@ -123,12 +123,13 @@ func replaceConfig(file, text string) (err error) {
 var (
 	netbootLine = regexp.MustCompile(`^netboot:[ \t]*(#.*)?$`)
 	anyKeyLine  = regexp.MustCompile(`^[^\s#]`)
-	// nestedKeyLine is a key below another one.
+	// nestedKeyLine matches the line of a key below another key.
 	nestedKeyLine = regexp.MustCompile(`^( +)[^\s#]`)
 )
 
-// setNetboot sets keys below netboot: in the text of a configuration. A key that is commented out
-// is set in its line, others come first. changed are the lines of the difference, with - and +.
+// setNetboot returns the text of a configuration with these settings below netboot:. It replaces the line of a key, or the line
+// where the key is commented out; it inserts other keys directly below netboot:. changed holds the removed and added lines,
+// which begin with - and +.
 func setNetboot(text string, settings []setting) (out string, changed []string, err error) {
 	list := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	at := slices.IndexFunc(list, netbootLine.MatchString)
@@ -141,7 +142,7 @@ func setNetboot(text string, settings []setting) (out string, changed []string, 
 	}
 
 	for _, s := range settings {
-		end, indent, found := at+1, "  ", false // as the first key below netboot:
+		end, indent, found := at+1, "  ", false // use the indent of the first key below netboot:
 		for ; end < len(list) && !anyKeyLine.MatchString(list[end]); end++ {
 			if m := nestedKeyLine.FindStringSubmatch(list[end]); m != nil && !found {
 				indent, found = m[1], true
@@ -177,7 +178,7 @@ func setNetboot(text string, settings []setting) (out string, changed []string, 
 	return strings.Join(list, "\n") + "\n", changed, nil
 }
 
-// keepOwner gives the file the owner and group of another.
+// keepOwner sets the owner and group of file to those in of.
 func keepOwner(file string, of os.FileInfo) error {
 	st, ok := of.Sys().(*syscall.Stat_t)
 	if !ok {

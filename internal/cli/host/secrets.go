@@ -75,7 +75,7 @@ there is none. Works on this host's data directory while ingot serve is stopped.
 	})
 }
 
-// checkStopped refuses to work on a data directory that is missing or in use.
+// checkStopped returns an error if there is no database, or if a server runs that uses it.
 func checkStopped(c *cli.Call, cfg config.Config) error {
 	if _, err := os.Stat(server.InventoryFile(cfg)); err != nil {
 		return fmt.Errorf("no inventory in %s: %w", cfg.DataDir, inventory.ErrNotFound)
@@ -86,7 +86,8 @@ func checkStopped(c *cli.Call, cfg config.Config) error {
 	return nil
 }
 
-// checkHasKeys refuses to give keys to a server whose site has moved away.
+// checkHasKeys returns an error if this server is retired: its role and its keys have moved to another server, or its keys
+// were destroyed.
 func checkHasKeys(cfg config.Config) error {
 	mark, retired, err := siterole.ReadMark(cfg.KeyFile)
 	switch {
@@ -101,7 +102,7 @@ func checkHasKeys(cfg config.Config) error {
 	return nil
 }
 
-// confirmReset lists what will be lost and asks for confirmation.
+// confirmReset lists the secrets that a reset deletes, and asks for confirmation.
 func confirmReset(c *cli.Call, yes bool, cfg config.Config, lost server.Unreadable, noKeyFile bool) error {
 	for _, x := range lost.Secrets {
 		c.Note("to be entered again: %s", x)

@@ -42,7 +42,7 @@ Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`
 
 		out := c.OutOrStdout()
 		if *format == server.LogJSON {
-			out = nil // the journal has both streams, and its readers parse each line
+			out = nil // no plain text: the journal merges both streams, and its readers parse each line as JSON
 		}
 		return server.Serve(c.Context(), server.Options{Config: cfg, ConfigFile: *file, Version: c.ProgramVersion, Log: log, Out: out})
 	})

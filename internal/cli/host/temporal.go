@@ -164,7 +164,7 @@ of "ingot serve": outside its container.`,
 					return err
 				}
 			}
-			// The shell reads the secrets: they are not printed.
+			// Print commands that read the secrets, instead of the secrets themselves.
 			if key := cfg.Temporal.APIKeyFile; key != "" {
 				if _, err := fmt.Fprintf(w, "export TEMPORAL_API_KEY=\"$(cat %s)\"\n", cli.ShellWord(key)); err != nil {
 					return err

@@ -4,13 +4,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// JudgedBy is the version of cloud-init whose own code says what it takes for a document: Debian 12's. See
-// testdata/judge.py.
+// JudgedBy is the version of cloud-init (Debian 12's) against which the tests compare Joinable: testdata/judge.py asks
+// the code of cloud-init which user-data it accepts.
 const JudgedBy = "22.4.2"
 
-// Combined returns vendor-data and user-data as one document, for data sources that know no
-// vendor-data (Ec2). User-data that cloud-init does not take (an Ignition or Talos document) is
-// returned untouched: see Joinable. It reveals a secret.
+// Combined returns vendor-data and user-data as one document, for data sources without
+// vendor-data (Ec2). User-data that is not Joinable (an Ignition or Talos document) is
+// returned unchanged and alone. The result holds secrets.
 func Combined(m inventory.Machine, phoneHomeURL string) []byte {
 	if m.UserData.IsZero() {
 		return VendorData(m, phoneHomeURL)
@@ -22,14 +22,15 @@ func Combined(m inventory.Machine, phoneHomeURL string) []byte {
 	return multipart(VendorData(m, phoneHomeURL), user)
 }
 
-// Joinable reports whether cloud-init takes user for a document, so that Combined adds the phone-home to it. It
-// reveals nothing but that.
+// Joinable reports whether cloud-init accepts user as a document, so that Combined can add the phone-home to it. It
+// does not reveal the content of user.
 func Joinable(user inventory.Secret) bool {
 	doc := unpack([]byte(user.Reveal()))
 	return isMIME(doc) || contentType(doc) != unknownType
 }
 
-// PhoneHomeWarning returns why the system of m does not call if its image knows EC2 only, "" if it does.
+// PhoneHomeWarning returns why the installed system of m sends no phone-home if its image supports only the EC2 metadata
+// service, or "" if it sends one.
 func PhoneHomeWarning(m inventory.Machine) string {
 	if !m.UserDataByAddress || m.UserData.IsZero() || Joinable(m.UserData) {
 		return ""

@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxUnpacked limits what is made of compressed user-data, in bytes.
+// maxUnpacked limits the size of user-data after decompression, in bytes.
 const maxUnpacked = 8 << 20
 
-// unpack returns doc as cloud-init looks at it: gzip (RFC 1952) is decompressed. What cannot be, or becomes larger
-// than maxUnpacked, stays as it is.
+// unpack decompresses doc if it is gzip (RFC 1952), as cloud-init does. It returns doc unchanged if that fails or if the
+// result is larger than maxUnpacked.
 func unpack(doc []byte) []byte {
 	z, err := gzip.NewReader(bytes.NewReader(doc))
 	if err != nil {
@@ -28,11 +28,11 @@ func unpack(doc []byte) []byte {
 	return b
 }
 
-// unknownType is the content type of what cloud-init does not take.
+// unknownType is the content type of a document that cloud-init does not accept.
 const unknownType = "text/plain"
 
-// contentTypes are the kinds of cloud-init's documents by how they begin, longer ones first
-// (INCLUSION_TYPES_MAP in cloudinit/handlers).
+// contentTypes maps the first characters of a cloud-init document to its content type (INCLUSION_TYPES_MAP in
+// cloudinit/handlers). The first match counts, so a longer beginning comes before its own prefix.
 var contentTypes = [][2]string{
 	{"#cloud-config-archive", "text/cloud-config-archive"},
 	{"#cloud-config-jsonp", "text/cloud-config-jsonp"},
@@ -45,8 +45,8 @@ var contentTypes = [][2]string{
 	{"#!", "text/x-shellscript"},
 }
 
-// contentType returns the kind of a document as cloud-init's type_from_starts_with does: white space before the first
-// word and capital letters do not matter.
+// contentType returns the content type of a document, as cloud-init's type_from_starts_with does: it ignores white space
+// before the first word, and case. Without a match it returns unknownType.
 func contentType(doc []byte) string {
 	text := bytes.TrimLeftFunc(doc, isSpace)
 	start := strings.ToLower(string(text[:min(len(text), 64)]))
@@ -56,14 +56,14 @@ func contentType(doc []byte) string {
 		}
 		indented := len(text) < len(doc) && doc[len(doc)-len(text)-1] != '\n'
 		if strings.HasPrefix(k[0], "#include") && indented {
-			return unknownType // cloud-init takes the word itself for a URL, and gives up altogether
+			return unknownType // cloud-init would read "#include" as a URL, and then ignore the whole document
 		}
 		return k[1]
 	}
 	return unknownType
 }
 
-// isSpace reports what Python's str.lstrip removes.
+// isSpace reports whether Python's str.lstrip removes r.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
 var (
@@ -71,8 +71,8 @@ var (
 	mimeKinds  = regexp.MustCompile(`^(?i:content-type|mime-version):`)
 )
 
-// isMIME reports whether cloud-init reads doc as a MIME message, and not as one document: its first 4096 bytes contain
-// a MIME-Version. The header of the message must say what the message is.
+// isMIME reports whether cloud-init reads doc as a MIME message. Two conditions must hold: the first 4096 bytes contain
+// "mime-version:", and the message header has a Content-Type or a MIME-Version.
 func isMIME(doc []byte) bool {
 	if !bytes.Contains(bytes.ToLower(doc[:min(len(doc), 4096)]), []byte("mime-version:")) || !utf8.Valid(doc) {
 		return false
@@ -90,11 +90,11 @@ func isMIME(doc []byte) bool {
 }
 
 // boundary cannot occur in a part: parts are encoded in base64, which has no
-// hyphen, and a nested multipart that we made is split first.
+// hyphen, and multipart splits a nested document of its own into its parts.
 const boundary = "==ingot-part=="
 
-// multipart joins documents into one that cloud-init reads in their order. It unpacks what is compressed: cloud-init
-// looks for a MIME message only in what is compressed as a whole, and garbles letters beyond ASCII in a compressed part.
+// multipart joins docs into one MIME message, whose parts cloud-init reads in that order. It decompresses each of docs,
+// because in a compressed part cloud-init does not look for a MIME message, and garbles characters outside ASCII.
 func multipart(docs ...[]byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("Content-Type: multipart/mixed; boundary=\"" + boundary + "\"\nMIME-Version: 1.0\n\n")
@@ -105,7 +105,7 @@ func multipart(docs ...[]byte) []byte {
 			continue
 		}
 		b.WriteString("--" + boundary + "\n")
-		if isMIME(d) { // its own header becomes the part's
+		if isMIME(d) { // the header of d becomes the header of the part
 			b.Write(d)
 		} else {
 			b.WriteString("Content-Type: " + contentType(d) + "; charset=\"utf-8\"\nMIME-Version: 1.0\nContent-Transfer-Encoding: base64\n\n")
@@ -122,7 +122,8 @@ func multipart(docs ...[]byte) []byte {
 	return b.Bytes()
 }
 
-// parts returns the parts of a document that multipart made.
+// parts returns the encoded parts of a document that multipart made, without its header and end; false if d is no
+// such document.
 func parts(d []byte) ([]byte, bool) {
 	head, body, ok := bytes.Cut(d, []byte("\n\n"))
 	if !ok || !bytes.Contains(head, []byte("boundary=\""+boundary+"\"")) {

@@ -46,9 +46,9 @@ type netplanNameservers struct {
 	Search    []string     `json:"search,omitempty"`
 }
 
-// NetworkConfig returns the network-config of version 2 for cloud-init. It renames each card that a bond or a
-// VLAN refers to: only netplan finds such a card by its id, whereas cloud-init's renderers for sysconfig,
-// NetworkManager, systemd-networkd and ifupdown write the id as the name of the interface.
+// NetworkConfig returns m's network as cloud-init's network-config, version 2. Each card that a bond or a VLAN
+// refers to is renamed to its id: only netplan finds such a card by the id, whereas cloud-init's renderers for
+// sysconfig, NetworkManager, systemd-networkd and ifupdown write the id as the name of the interface.
 func NetworkConfig(m inventory.Machine) []byte {
 	n := networkOf(m)
 	rename := func(id string) {
@@ -68,14 +68,12 @@ func NetworkConfig(m inventory.Machine) []byte {
 	return encode(n)
 }
 
-// Netplan returns the network as a file of netplan.
+// Netplan returns the network of m's installed system as a netplan file.
 func Netplan(m inventory.Machine) []byte {
 	return encode(map[string]any{"network": networkOf(m)})
 }
 
-// networkOf returns the network of m's installed system. Without one in the inventory, every
-// interface is matched by MAC and named eth0, eth1 … in the order of the inventory; with its
-// reserved address if it has one, else by DHCP.
+// networkOf returns the network of m's installed system: m.Network, or if that is nil, the result of ofInterfaces.
 func networkOf(m inventory.Machine) netplan {
 	n := m.Network
 	if n == nil {
@@ -94,8 +92,8 @@ func networkOf(m inventory.Machine) netplan {
 	for _, b := range n.Bonds {
 		l := linkOf(b.SystemLink)
 		l.Interfaces, l.Parameters = b.Interfaces, map[string]any{}
-		// The address of the first member, by which DHCP and the metadata server know the machine. The
-		// kernel would take the MAC of the member that comes up first.
+		// Set the MAC of the first member, by which DHCP and the metadata server identify the machine. By
+		// default the kernel takes the MAC of the member that comes up first.
 		if len(b.Interfaces) > 0 {
 			l.MAC = macs[b.Interfaces[0]]
 		}
@@ -130,10 +128,11 @@ func linkOf(s inventory.SystemLink) netplanLink {
 	return l
 }
 
-// defaultRoute is the route to everything.
+// defaultRoute is 0.0.0.0/0.
 var defaultRoute = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
-// ofInterfaces returns the network that is made of m's interfaces.
+// ofInterfaces returns the network that follows from m.Interfaces. The interfaces are matched by MAC and named eth0,
+// eth1 … in their order. Each gets its reserved address or, without one, uses DHCP unless that is disabled.
 func ofInterfaces(m inventory.Machine) netplan {
 	doc := netplan{Version: 2, Ethernets: map[string]netplanLink{}}
 	gateway := false
@@ -143,7 +142,7 @@ func ofInterfaces(m inventory.Machine) netplan {
 		on := netplanLink{DHCP4: !i.Address.IsValid() && !i.DisableDHCP}
 		if i.Address.IsValid() {
 			on.Addresses = []netip.Prefix{Prefix(i)}
-			if i.Gateway.IsValid() && !gateway { // one default route: the first that is given
+			if i.Gateway.IsValid() && !gateway { // only one default route: the first gateway
 				on.Routes = []netplanRoute{{To: defaultRoute, Via: i.Gateway, OnLink: i.RouterOnLink()}}
 				gateway = true
 			}
@@ -169,12 +168,12 @@ func ofInterfaces(m inventory.Machine) netplan {
 	return doc
 }
 
-// Networkd returns the network of m's installed system as files of systemd-networkd, by name
-// (systemd.link(5), systemd.netdev(5), systemd.network(5)).
+// Networkd returns the network of m's installed system as files of systemd-networkd
+// (systemd.link(5), systemd.netdev(5), systemd.network(5)), by file name.
 func Networkd(m inventory.Machine) map[string]string {
 	n := networkOf(m)
 	files := map[string]string{}
-	bonds, vlans := map[string][]string{}, map[string][]string{} // lines about the bond of a card; VLANs on a link
+	bonds, vlans := map[string][]string{}, map[string][]string{} // by card: the lines that add it to its bond; by link: its VLANs
 	for name, b := range n.Bonds {
 		for _, i := range b.Interfaces {
 			bonds[i] = []string{"Bond=" + name}
@@ -189,7 +188,7 @@ func Networkd(m inventory.Machine) map[string]string {
 		files["20-"+name+".netdev"] = section("NetDev", "Name="+name, "Kind=vlan") + section("VLAN", fmt.Sprintf("Id=%d", v.ID))
 	}
 	for name, e := range n.Ethernets {
-		match := "PermanentMACAddress=" + e.Match["macaddress"] // the members of a bond get its address
+		match := "PermanentMACAddress=" + e.Match["macaddress"] // a bond member's current MAC is the MAC of the bond
 		if e.SetName != "" {
 			files["10-"+name+".link"] = section("Match", match) + section("Link", "Name="+e.SetName)
 		}
@@ -204,7 +203,7 @@ func Networkd(m inventory.Machine) map[string]string {
 	return files
 }
 
-// section returns a section of a file of systemd, or "" without a line.
+// section returns a section of a systemd file with those of lines that are not empty, or "" if all are empty.
 func section(name string, lines ...string) string {
 	lines = slices.DeleteFunc(lines, func(l string) bool { return l == "" })
 	if len(lines) == 0 {
@@ -232,7 +231,7 @@ func bondDevice(name string, b netplanLink) string {
 	return section("NetDev", device...) + section("Bond", lines...)
 }
 
-// networkFile returns the .network file of a link. bond are the lines that make it the member of one.
+// networkFile returns the .network file of a link. bond holds the lines that make the link a member of a bond; nil if it is not.
 func networkFile(match string, l netplanLink, bond, vlans []string) string {
 	var link, network []string
 	if l.MTU > 0 {
@@ -256,7 +255,7 @@ func networkFile(match string, l netplanLink, bond, vlans []string) string {
 		}
 	}
 	if bond == nil && !l.DHCP4 && len(l.Addresses)+len(l.Routes) == 0 {
-		network = append(network, "LinkLocalAddressing=no") // only carries VLANs
+		network = append(network, "LinkLocalAddressing=no") // the link only carries VLANs
 	}
 	out := section("Match", match) + section("Link", link...) + section("Network", network...)
 	for _, r := range l.Routes {

@@ -1,7 +1,7 @@
 // Package cloudinit builds the documents that cloud-init reads: meta-data,
 // user-data, vendor-data and network-config. The metadata server serves them
-// and the configdrive action writes them to a CIDATA volume; both must say
-// the same, so both come from here.
+// and the configdrive action writes them to a CIDATA volume; the content must
+// be the same, so both use this package.
 //
 // Every value is encoded, never concatenated: the YAML documents are JSON,
 // which is a subset of YAML.
@@ -17,17 +17,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// CloudConfig is the first line by which cloud-init knows a cloud-config.
+// CloudConfig is the first line of a cloud-config, by which cloud-init recognizes it.
 const CloudConfig = "#cloud-config\n"
 
-// InstanceID returns the instance id of m's system: it names the run that wrote
-// the disk, and the boot of its agent. cloud-init does its once-per-instance work
-// again when the id is another one. So a system that boots half finished, because
-// its agent died, does not use up the id of the one that the next agent finishes.
-// And the id of a running system stays: only a run that writes to the disk
-// changes it, and no BMC job or inspection does.
+// InstanceID returns the instance id of m's installed system. It is made of the run
+// that wrote the disk and the boot of the agent in that run. cloud-init repeats its
+// once-per-instance work when the id changes. If the agent dies and the half-written
+// system boots, the next agent boot gives the finished system a new id, so that work
+// is done in full. The id of a running system does not change: only a run that writes
+// to the disk changes it, not a BMC job or an inspection.
 //
-// A machine without such a boot has an id made of its name.
+// If no run is known to have written the disk, the id is made of the machine's name.
 func InstanceID(m inventory.Machine) string {
 	i := m.Installation
 	if i == nil {
@@ -36,8 +36,8 @@ func InstanceID(m inventory.Machine) string {
 	return fmt.Sprintf("i-%s-%s-%d-%d", m.Name, i.Run[:min(8, len(i.Run))], i.Epoch, i.Boot)
 }
 
-// Hostname returns the name that m's system is given: the hostname of its
-// netboot interface, or the machine's name.
+// Hostname returns the host name for m's installed system: the hostname of the
+// netboot interface, or the machine's name if that is empty.
 func Hostname(m inventory.Machine) string {
 	if i, ok := m.Netboot(); ok && i.Hostname != "" {
 		return i.Hostname
@@ -45,8 +45,9 @@ func Hostname(m inventory.Machine) string {
 	return m.Name
 }
 
-// FQDN returns Hostname with the domain of the netboot interface, if any. It is without the domain if Linux could not take
-// both as its host name, as some distributions' cloud-init sets it: the system would then stay "localhost".
+// FQDN returns Hostname with the domain of the netboot interface, if any. It leaves the domain out if both together are
+// longer than a Linux host name may be: the cloud-init of some distributions sets the FQDN as the host name, and if that
+// fails, the name stays "localhost".
 func FQDN(m inventory.Machine) string {
 	name := Hostname(m)
 	if i, ok := m.Netboot(); ok && i.Domain != "" && !strings.Contains(name, ".") &&
@@ -56,7 +57,7 @@ func FQDN(m inventory.Machine) string {
 	return name
 }
 
-// MetaData returns NoCloud's meta-data; instanceID "" is InstanceID(m).
+// MetaData returns the meta-data of NoCloud for m. If instanceID is "", InstanceID(m) is used.
 func MetaData(m inventory.Machine, instanceID string) []byte {
 	if instanceID == "" {
 		instanceID = InstanceID(m)
@@ -69,8 +70,8 @@ func MetaData(m inventory.Machine, instanceID string) []byte {
 	return encode(doc)
 }
 
-// UserData returns m's user-data unchanged, or an empty cloud-config: NoCloud
-// ignores a seed without user-data. It reveals a secret.
+// UserData returns m's user-data unchanged. Without user-data it returns an empty
+// cloud-config, because NoCloud ignores a seed without user-data. The result is a secret.
 func UserData(m inventory.Machine) []byte {
 	if m.UserData.IsZero() {
 		return []byte(CloudConfig + "{}\n")
@@ -78,11 +79,10 @@ func UserData(m inventory.Machine) []byte {
 	return []byte(m.UserData.Reveal())
 }
 
-// VendorData returns the vendor-data of m: a cloud-config that phones home to
-// phoneHomeURL ("" = not), after m's own vendor-data if there is some. Ours
-// comes last because cloud-init lets the later part of vendor-data win, and
-// the run waits for this call. The user's user-data still wins over both. It
-// reveals a secret.
+// VendorData returns m's vendor-data, followed by a cloud-config that phones home
+// to phoneHomeURL ("": no phone-home). The phone-home comes last because in
+// cloud-init a later part of vendor-data overrides an earlier one, and the run
+// waits for this call. User-data overrides both. The result is a secret.
 func VendorData(m inventory.Machine, phoneHomeURL string) []byte {
 	ours := phoneHome(phoneHomeURL)
 	switch {
@@ -94,35 +94,35 @@ func VendorData(m inventory.Machine, phoneHomeURL string) []byte {
 	return multipart([]byte(m.VendorData.Reveal()), ours)
 }
 
-// PhoneHomeURL returns where the installed system of o's run reports: below
-// base, the metadata server's URL without a slash at its end. The nonce in it
-// is derived from key.
+// PhoneHomeURL returns the URL to which the installed system of o's run reports.
+// base is the URL of the metadata server without a slash at its end; the nonce
+// of the run is derived from key.
 func PhoneHomeURL(base string, key []byte, o inventory.Owner) string {
 	return base + "/phone-home/" + o.Machine + "/" + inventory.Nonce(key, o)
 }
 
-// URL returns NoCloud's seedfrom of o's run, with the slash at its end that
-// old versions want. The EC2 tree of the same run is next to it: give
-// cloud-init's Ec2 the URL without "nocloud/".
+// URL returns the seedfrom URL of NoCloud for o's run. It ends with a slash, which
+// old versions of cloud-init need. Without "nocloud/" it is the URL of the same
+// run's EC2 tree, for cloud-init's Ec2.
 func URL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
 }
 
-// DocumentsURL returns where the documents of o's run lie, with a slash at its
-// end: add the name of one.
+// DocumentsURL returns the URL of the documents of o's run. It ends with a slash:
+// append the name of a document.
 func DocumentsURL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/documents/"
 }
 
-// WebhookURL returns where the installer of o's run reports, with a slash at
-// its end: add SUCCEEDED or FAILED.
+// WebhookURL returns the URL to which the installer of o's run reports. It ends with
+// a slash: append SUCCEEDED or FAILED.
 func WebhookURL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/webhook/"
 }
 
-// Reference returns the value of one of the inventory's references in o's
-// run, if it is made of the run alone: user-data, vendor-data and the address
-// of a boot's images are not.
+// Reference returns the value of ref, one of inventory.Ref…, in o's run. It
+// returns false for references that need more than the run: user-data,
+// vendor-data and the address of a boot's images.
 func Reference(ref, base string, key []byte, o inventory.Owner) (value string, ok bool) {
 	switch ref {
 	case inventory.RefNonce:
@@ -140,11 +140,11 @@ func Reference(ref, base string, key []byte, o inventory.Owner) (value string, o
 	return "", false
 }
 
-// phoneHomeTries is how often cloud-init calls at the most, with 3 s between
-// two calls (cc_phone_home): for six minutes where calls are refused, longer
-// where no one answers at all. cloud-init's own 10 tries end after 27 s, in
-// which a server that is being restarted or moved would lose the evidence that
-// the run waits for. Nothing but the end of cloud-final waits with it.
+// phoneHomeTries is the maximum number of calls by cloud-init, with 3 s between
+// two calls (cc_phone_home): six minutes if connections are refused, longer if
+// they time out. cloud-init's default of 10 tries ends after 27 s, which a restart
+// or a move of the server may exceed; the run would then miss the call that it
+// waits for. The tries delay only the end of cloud-final.
 const phoneHomeTries = 120
 
 func phoneHome(url string) []byte {
@@ -162,8 +162,8 @@ func phoneHome(url string) []byte {
 	return append([]byte(CloudConfig), encode(doc)...)
 }
 
-// Prefix returns i's address with the length of its netmask. Without a valid
-// netmask it is a host route (/32, /128).
+// Prefix returns i's address with the prefix length of its netmask. Without a
+// valid netmask, and for IPv6, the prefix is the single address (/32, /128).
 func Prefix(i inventory.Interface) netip.Prefix {
 	if bits, ok := i.MaskBits(); ok && i.Address.Is4() {
 		return netip.PrefixFrom(i.Address, bits)
@@ -171,15 +171,14 @@ func Prefix(i inventory.Interface) netip.Prefix {
 	return netip.PrefixFrom(i.Address, i.Address.BitLen())
 }
 
-// encode returns v as indented JSON with a line feed; it cannot fail for the
-// types of this package.
+// encode returns v as indented JSON with a line feed at the end.
 func encode(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
-		panic(err) // a type of this package that JSON cannot hold: a bug, not an input
+		panic(err) // a bug: every value of the types of this package can be encoded
 	}
 	return b.Bytes()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// controllerDocument is bmc.tinkerbell.org/v1alpha1 Machine.
+// controllerDocument is a Machine of bmc.tinkerbell.org/v1alpha1: a BMC.
 type controllerDocument struct {
 	typeMeta
 	Spec struct {
@@ -45,7 +45,7 @@ type providerOptions struct {
 	HomeAssistant any `json:"homeassistant"`
 }
 
-// ignoredController are the keys of a bmc Machine that are not imported, and why.
+// ignoredController maps each key of a bmc Machine that is not imported to the reason.
 var ignoredController = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
 	"metadata.labels":    "labels are those of the Hardware",
@@ -57,18 +57,18 @@ var ignoredController = map[string]string{
 		"configuration, and bmc {driver: exec, command: NAME} in the machine",
 }
 
-// A controller is a bmc Machine with its login.
+// A controller is a BMC that a document describes, with its login.
 type controller struct {
 	object
 	key     string // in bmcs.controllers
-	at      string // path of the connection
-	secret  string // key of the reference to the login, below at
+	at      string // path of the connection in the document
+	secret  string // key, below at, of the reference to the Secret with the login
 	bmc     inventory.BMC
-	unknown bool   // its login is not in the files
-	usedBy  string // the machine that has it
+	unknown bool   // the files hold no Secret with its login
+	usedBy  string // the Hardware that refers to it; "": none yet
 }
 
-// A secret is a login.
+// A secret is the login of a BMC, from a v1 Secret.
 type secret struct {
 	object
 	user, password string
@@ -83,7 +83,7 @@ type secretDocument struct {
 	StringData map[string]string `json:"stringData"`
 }
 
-// ignoredSecret are the keys of a Secret that are not imported, and why.
+// ignoredSecret maps each key of a Secret that is not imported to the reason.
 var ignoredSecret = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
 	"metadata.labels":    "labels are those of the Hardware",
@@ -91,8 +91,8 @@ var ignoredSecret = map[string]string{
 	"immutable":          "a login changes with its machine",
 }
 
-// bmcs are the BMCs of the documents and their logins, by "namespace/name". A reference to a Secret that is wrong is not
-// reported as well.
+// bmcs holds the BMCs of the documents and their logins, by "namespace/name". wrongSecrets holds the Secrets with a
+// problem: a reference to one of them is not reported as a second problem.
 type bmcs struct {
 	found        *findings
 	controllers  map[string]controller
@@ -101,8 +101,8 @@ type bmcs struct {
 	logins       []login
 }
 
-// readSecret keeps the login of a Secret for the Machines that refer to it. Its problems
-// repeat no value.
+// readSecret stores the login of a Secret for the bmc Machines that refer to it. Its problems
+// quote no value.
 func (r *bmcs) readSecret(o object) {
 	if !o.doc.Has("data.username") && !o.doc.Has("stringData.username") &&
 		!o.doc.Has("data.password") && !o.doc.Has("stringData.password") {
@@ -139,7 +139,7 @@ func (r *bmcs) readSecret(o object) {
 	r.secrets[o.key()] = s
 }
 
-// readController keeps a bmc Machine for the Hardware that refers to it.
+// readController stores the BMC of a bmc Machine for the Hardware that refers to it.
 func (r *bmcs) readController(o object) {
 	var d controllerDocument
 	if !r.found.decode(o, &d, ignoredController) {
@@ -151,7 +151,7 @@ func (r *bmcs) readController(o object) {
 	r.addController(controller{object: o, key: o.key(), at: "spec.connection", secret: "authSecretRef"}, d.Spec.Connection)
 }
 
-// addController keeps a controller with its connection.
+// addController stores c with the connection x, and notes the reference to its login for joinLogins.
 func (r *bmcs) addController(c controller, x connection) {
 	c.bmc = bmcOf(x)
 	r.noteConnection(c, x)
@@ -164,11 +164,11 @@ func (r *bmcs) addController(c controller, x connection) {
 	}
 }
 
-// amtTLSPort is the port on which AMT speaks TLS.
+// amtTLSPort is the port of AMT with TLS.
 const amtTLSPort = 16993
 
-// bmcOf returns the connection without its login. It is IPMI unless the options say what
-// else it is.
+// bmcOf returns the BMC of a connection, without its login. The driver is IPMI unless the
+// provider options select another one.
 func bmcOf(c connection) inventory.BMC {
 	b := inventory.BMC{Driver: inventory.DriverIPMI, Host: c.Host}
 	p := c.ProviderOptions
@@ -200,14 +200,14 @@ func bmcOf(c connection) inventory.BMC {
 				b.Port = i.Port
 			}
 		}
-		if b.Port == 443 || b.Port == 80 { // of Redfish, which Tinkerbell tries over the same entry
+		if b.Port == 443 || b.Port == 80 { // a Redfish port: Tinkerbell tries Redfish, too, with the same connection
 			b.Port = 0
 		}
 	}
 	return b
 }
 
-// noteConnection notes what the driver of a controller does not use.
+// noteConnection notes the keys of the connection that the driver of c ignores.
 func (r *bmcs) noteConnection(c controller, x connection) {
 	at := c.at + "."
 	ignore := func(given bool, key, why string) {
@@ -241,13 +241,13 @@ func (r *bmcs) noteConnection(c controller, x connection) {
 	ignore(x.AuthSecretRef != nil && !b.Capabilities().NeedsPassword, c.secret, "the driver "+b.Driver+" needs no password")
 }
 
-// A login is a reference of a controller to its Secret.
+// A login is the reference from a controller to the Secret with its login.
 type login struct {
 	controller string // key in bmcs.controllers
 	ref        reference
 }
 
-// joinLogins gives controllers their logins, and checks the controllers.
+// joinLogins copies each login to the controller that refers to it, and checks all controllers.
 func (r *bmcs) joinLogins() {
 	for _, l := range r.logins {
 		c := r.controllers[l.controller]
@@ -275,7 +275,7 @@ func (r *bmcs) joinLogins() {
 	}
 }
 
-// checkController reports what is wrong with a BMC, in its own document.
+// checkController adds the problems of c's BMC, at their places in the document of c.
 func (r *bmcs) checkController(c controller) {
 	m := inventory.Canonical(inventory.Machine{Name: "x", BMC: &c.bmc})
 	for _, p := range inventory.Validate(m) {
@@ -288,7 +288,7 @@ func (r *bmcs) checkController(c controller) {
 	}
 }
 
-// field translates a field of a machine's BMC to a path of the controller's document.
+// field translates a field of inventory.Machine, such as "bmc.host", to its path in the controller's document.
 func (c controller) field(field string) string {
 	at := c.at + "."
 	switch field {
@@ -302,7 +302,7 @@ func (c controller) field(field string) string {
 	return c.at
 }
 
-// use notes that a machine has the controller, and reports whether it can have it.
+// use assigns c to the machine of a document. If another machine has c already, it adds a problem and returns false.
 func (r *bmcs) use(c controller, by object) bool {
 	if c.usedBy != "" {
 		r.found.add(by.doc, "spec.bmcRef", "give each machine a BMC of its own", "the BMC %s belongs to %s already", clip(c.name), c.usedBy)
@@ -313,7 +313,7 @@ func (r *bmcs) use(c controller, by object) bool {
 	return true
 }
 
-// noteUnused notes BMCs that no machine has.
+// noteUnused notes that a BMC to which no Hardware refers is not imported.
 func (r *bmcs) noteUnused() {
 	for _, c := range r.controllers {
 		if c.usedBy == "" {

@@ -38,16 +38,16 @@ const (
 	colImage         = "image"
 )
 
-// A column is a column of a hardware CSV. The fields of a machine that begin with one of
-// fields come from it.
+// A column is a column of a hardware CSV. It sets each field of a machine whose path is in fields or is below a path in
+// fields.
 type column struct {
 	name     string
 	required bool
 	fields   []string
 }
 
-// columns are those of EKS Anywhere, and from arch on those of Ingot. A longer field comes
-// before a shorter one that it begins with.
+// columns holds first the columns of EKS Anywhere, then, from colArch, those that Ingot adds. The first
+// match counts: labels[failure-domain] has to come before labels.
 var columns = []column{
 	{colHostname, true, []string{"name", "interfaces[0].hostname"}},
 	{colBMCAddress, false, []string{"bmc.host"}},
@@ -83,7 +83,7 @@ func columnNames() []string {
 	return out
 }
 
-// requiredColumns lists the names of those that a header must have.
+// requiredColumns lists the names of the columns that a header must have.
 func requiredColumns() []string {
 	var out []string
 	for _, c := range columns {
@@ -94,8 +94,8 @@ func requiredColumns() []string {
 	return out
 }
 
-// isCSV reports whether b starts with the header of an EKS Anywhere hardware CSV, though it
-// may lack columns or separate them wrongly.
+// isCSV reports whether the first line of b is the header of an EKS Anywhere hardware CSV: it has at
+// least three known columns, separated by commas, semicolons or tabs.
 func isCSV(b []byte) bool {
 	line, _, _ := bytes.Cut(bytes.TrimSpace(stripMark(b)), []byte("\n"))
 	known := 0
@@ -107,7 +107,8 @@ func isCSV(b []byte) bool {
 	return known >= 3
 }
 
-// stripMark returns b without a byte order mark, with line ends that encoding/csv knows.
+// stripMark returns b without a byte order mark. Where lines end with CR alone, LF replaces CR, because encoding/csv
+// does not split at CR.
 func stripMark(b []byte) []byte {
 	b = bytes.TrimPrefix(b, []byte("\ufeff"))
 	if !bytes.ContainsRune(b, '\n') {
@@ -116,10 +117,10 @@ func stripMark(b []byte) []byte {
 	return b
 }
 
-// columnName returns a name of the header as columns has it.
+// columnName returns a cell of the header as a name in columns: trimmed, in lower case.
 func columnName(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 
-// A table is a hardware CSV.
+// A table is the content of a hardware CSV.
 type table struct {
 	file   string
 	header []string
@@ -130,12 +131,12 @@ type table struct {
 // A row is one record of a table.
 type row struct {
 	*table
-	line  int // where it starts
+	line  int // the line where the row starts
 	cells []string
-	lines []int // of each cell
+	lines []int // the line of each cell
 }
 
-// readTable reads header and rows. It returns no table without a header that can be read.
+// readTable reads header and rows. It returns a nil table if there is no header, or none that can be read.
 func readTable(file string, b []byte) (*table, inventory.Problems) {
 	cr := csv.NewReader(bytes.NewReader(stripMark(b)))
 	cr.FieldsPerRecord = -1
@@ -179,10 +180,10 @@ func readTable(file string, b []byte) (*table, inventory.Problems) {
 	return t, ps
 }
 
-// headerRemedy shows what a header has at least.
+// headerRemedy shows the shortest valid header.
 const headerRemedy = "begin with: hostname,mac,ip_address,netmask,gateway,nameservers,labels,disk"
 
-// syntaxProblem is what encoding/csv reports. Its errors repeat nothing of the row.
+// syntaxProblem converts an error of encoding/csv. The text of such an error quotes nothing of the row.
 func syntaxProblem(file string, err error) inventory.Problem {
 	p := inventory.Problem{File: file, What: err.Error()}
 	var e *csv.ParseError
@@ -198,8 +199,8 @@ func syntaxProblem(file string, err error) inventory.Problem {
 	return p
 }
 
-// setHeader takes r as the header, and returns what is wrong with it. It stays unset when
-// no row could be read by it.
+// setHeader sets t.header from r, and returns the problems of the header. t.header stays nil if the header
+// is one cell, because then no row can be read.
 func (t *table) setHeader(r row) (ps inventory.Problems) {
 	add := func(line int, field, remedy, format string, args ...any) {
 		ps = append(ps, inventory.Problem{
@@ -218,8 +219,8 @@ func (t *table) setHeader(r row) (ps inventory.Problems) {
 		t.header = append(t.header, name)
 		other, double := first[name]
 		switch {
-		case name == "": // add finds its values
-		case double: // the first one counts
+		case name == "": // table.add reports a value below it
+		case double: // the first of the two columns counts
 			add(r.lines[n], clip(name), "keep one of the two", "columns %d and %d have the same name", other+1, n+1)
 		case !slices.Contains(known, name):
 			add(r.lines[n], clip(name), strictyaml.Suggest(name, known), "unknown column")
@@ -237,8 +238,8 @@ func (t *table) setHeader(r row) (ps inventory.Problems) {
 	return ps
 }
 
-// add adds a row, or returns why it cannot be read: then a value might be in a wrong
-// column, and a message about that could repeat a password.
+// add adds a row; the returned problem is then zero. It returns a problem, and drops the row, if the values do
+// not fit the header: a value may be in the wrong column, and a problem that quotes it could show a password.
 func (t *table) add(r row) (p inventory.Problem) {
 	p = inventory.Problem{File: t.file, Line: r.line}
 	for len(r.cells) > len(t.header) && strings.TrimSpace(r.cells[len(r.cells)-1]) == "" {

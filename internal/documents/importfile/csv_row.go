@@ -14,15 +14,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Values of bmc_type that are no drivers of Ingot.
+// Values of bmc_type that are not drivers of Ingot.
 const (
 	bmcNone = "none"
 	bmcPlug = "plug"
 )
 
-// readCSV reads a hardware CSV of EKS Anywhere: one machine a row. It returns every problem
-// of every row, with the column as the field; no problem repeats user or password of a BMC.
-// What is ignored is what bmc_type makes useless.
+// readCSV reads a hardware CSV of EKS Anywhere with one machine per row. If there are problems, it returns
+// all of them, from all rows, and nothing else. The Field of a problem is the column; no problem quotes the user or
+// the password of a BMC. ignored holds the values that are useless with the row's bmc_type.
 func readCSV(file string, b []byte) (machines []Machine, ignored []Ignored, problems inventory.Problems) {
 	t, ps := readTable(file, b)
 	if t == nil {
@@ -44,7 +44,7 @@ func readCSV(file string, b []byte) (machines []Machine, ignored []Ignored, prob
 	return machines, ignored, nil
 }
 
-// A rowReader makes a machine of a row.
+// A rowReader collects the machine that a row describes, and the problems of the row.
 type rowReader struct {
 	row
 	m       inventory.Machine
@@ -53,7 +53,7 @@ type rowReader struct {
 	ps      inventory.Problems
 }
 
-// machine returns the machine of a row, and everything that is wrong with the row.
+// machine returns the machine of a row, the values that are ignored, and all problems of the row.
 func (r row) machine() (Machine, []Ignored, inventory.Problems) {
 	rd := &rowReader{row: r}
 	rd.readName()
@@ -78,8 +78,8 @@ func (r row) machine() (Machine, []Ignored, inventory.Problems) {
 	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, says: r.says, lineOf: lineOf}, rd.ignored, rd.judge(found)
 }
 
-// judge returns the problems of the row: those of reading, and of found those that are not
-// caused by them or by a missing column.
+// judge returns the problems of reading the row, followed by found, the problems of the row's machine. It leaves out
+// each problem in found that follows from a problem of reading or from a missing column.
 func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 	unread := func(col string) bool {
 		return r.has(col) || !slices.Contains(r.header, col) && slices.Contains(requiredColumns(), col)
@@ -88,7 +88,7 @@ func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 	out := slices.Clone(r.ps)
 	for _, p := range found {
 		col := r.columnOf(p.Field)
-		several := col == colLabels || col == colNameservers // one entry does not hide another
+		several := col == colLabels || col == colNameservers // a list: a problem with one entry does not cause problems with others
 		dependent := (col == colNetmask || col == colGateway) && unread(colAddress)
 		if dependent || !several && unread(col) {
 			continue
@@ -102,19 +102,19 @@ func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 	return out
 }
 
-// mayHoldPassword reports whether a column of the header holds passwords, or is unknown: its name may be misspelt.
+// mayHoldPassword reports whether a column is bmc_password or unknown: an unknown name may be bmc_password misspelt.
 func mayHoldPassword(column string) bool {
 	return column == colBMCPassword || !slices.Contains(columnNames(), column)
 }
 
-// Texts of problems with a value of a cell.
+// Parts of the text of a problem that quote the value of a cell.
 var (
 	quotedValue  = regexp.MustCompile(` ?"(?:[^"\\]|\\.)*"`)
 	claimedValue = regexp.MustCompile(`^(machine name|host name|MAC|address|BMC) .+ (is given at .+ already)$`)
 )
 
-// withoutValues takes the values of cells out of problems: where the columns of a row are shifted, any cell may hold the
-// password. Line and column say where the value is.
+// withoutValues removes the values of cells from the texts of ps: if the columns of a row are shifted, any cell may hold
+// the password. The operator finds the value by the line and column of the problem.
 func withoutValues(ps inventory.Problems) {
 	for i, p := range ps {
 		text := claimedValue.ReplaceAllString(quotedValue.ReplaceAllString(p.What, ""), "the $1 $2")
@@ -122,7 +122,7 @@ func withoutValues(ps inventory.Problems) {
 	}
 }
 
-// columnOf returns the column that a field of the machine comes from.
+// columnOf returns the column that sets a field of the machine, or field if there is none.
 func (r row) columnOf(field string) string {
 	switch {
 	case field == "diskSelector.byID" && !strings.HasPrefix(r.text(colDisk), byID),
@@ -142,7 +142,7 @@ func (r row) columnOf(field string) string {
 	return field
 }
 
-// cellLine returns the line of a column's cell, or of the row.
+// cellLine returns the line of the row's cell in the column col, or of the row if there is no such column.
 func (r row) cellLine(col string) int {
 	if n := slices.Index(r.header, col); n >= 0 {
 		return r.lines[n]
@@ -150,15 +150,15 @@ func (r row) cellLine(col string) int {
 	return r.line
 }
 
-// place returns where a field of the machine was written.
+// place returns FILE:LINE of the cell that sets a field of the machine.
 func (r row) place(field string) string {
 	return fmt.Sprintf("%s:%d", r.file, r.cellLine(r.columnOf(field)))
 }
 
-// text returns the trimmed value of a column, or "".
+// text returns the row's value in the column col without space around it, or "" if there is no such column.
 func (r row) text(col string) string { return strings.TrimSpace(r.verbatim(col)) }
 
-// verbatim returns the value of a column as it was written, or "".
+// verbatim returns the row's value in the column col unchanged, or "" if there is no such column.
 func (r row) verbatim(col string) string {
 	n := slices.Index(r.header, col)
 	if n < 0 {
@@ -167,19 +167,19 @@ func (r row) verbatim(col string) string {
 	return r.cells[n]
 }
 
-// add adds a problem of a column.
+// add adds a problem of the cell in the column col.
 func (r *rowReader) add(col, remedy, format string, args ...any) {
 	r.ps = append(r.ps, inventory.Problem{
 		File: r.file, Line: r.cellLine(col), Field: col, What: fmt.Sprintf(format, args...), Remedy: remedy,
 	})
 }
 
-// has reports whether a column has a problem.
+// has reports whether the cell in the column col has a problem.
 func (r *rowReader) has(col string) bool {
 	return slices.ContainsFunc(r.ps, func(p inventory.Problem) bool { return p.Field == col })
 }
 
-// need returns the value of a required column; without a value there is a problem.
+// need returns the value of a required column. If the value is empty, it adds a problem.
 func (r *rowReader) need(col, remedy string) string {
 	v := r.text(col)
 	if v == "" && slices.Contains(r.header, col) && !r.has(col) {
@@ -188,8 +188,8 @@ func (r *rowReader) need(col, remedy string) string {
 	return v
 }
 
-// readName reads what names the machine. A host name with a domain names the machine by
-// its first label.
+// readName reads the host name, whose first label becomes the name of the machine. Before that it empties
+// each cell of the row that is not UTF-8, and adds a problem for it.
 func (r *rowReader) readName() {
 	for n, cell := range r.cells {
 		if !utf8.ValidString(cell) {
@@ -202,7 +202,7 @@ func (r *rowReader) readName() {
 	r.m.Name, _, _ = strings.Cut(r.nic.Hostname, ".")
 }
 
-// readNetwork reads the reservation of the machine's interface.
+// readNetwork reads the columns of the machine's interface.
 func (r *rowReader) readNetwork() {
 	r.nic.MAC = r.need(colMAC, "give the address of the interface that boots from the network")
 	r.nic.Address = r.address(colAddress, r.need(colAddress, "reserve an address"))
@@ -221,7 +221,7 @@ func (r *rowReader) readNetwork() {
 
 	r.nic.VLAN = r.number(colVLAN, 4094)
 	r.nic.Arch = r.text(colArch)
-	r.nic.UEFI = true // as EKS Anywhere has it
+	r.nic.UEFI = true // as in EKS Anywhere, if the column is empty
 	if v := r.text(colUEFI); v != "" {
 		uefi, err := strconv.ParseBool(strings.ToLower(v))
 		if err != nil {
@@ -231,7 +231,7 @@ func (r *rowReader) readNetwork() {
 	}
 }
 
-// address reads an IP address; "" is none.
+// address parses v, an IP address. It returns the zero Addr for "", and for an invalid address, which is a problem of col.
 func (r *rowReader) address(col, v string) netip.Addr {
 	a, err := netip.ParseAddr(v)
 	if err != nil && v != "" {
@@ -240,7 +240,8 @@ func (r *rowReader) address(col, v string) netip.Addr {
 	return a
 }
 
-// number reads a number from 1 to most; "" is 0.
+// number reads a number that is at least 1 and at most the argument most. It returns 0 for an empty value, and for an
+// invalid one, which is a problem.
 func (r *rowReader) number(col string, most int) int {
 	v := r.text(col)
 	n, err := strconv.Atoi(v)
@@ -251,7 +252,7 @@ func (r *rowReader) number(col string, most int) int {
 	return n
 }
 
-// split returns the entries of a value that | separates; "" has none.
+// split returns the entries of v, which are separated by |; nil for "".
 func split(v string) []string {
 	if v == "" {
 		return nil
@@ -263,7 +264,7 @@ func split(v string) []string {
 	return out
 }
 
-// pairs calls use for each key=value of a column.
+// pairs calls use for each key=value in the column col. An invalid or repeated entry is a problem.
 func (r *rowReader) pairs(col, remedy string, use func(key, value string)) {
 	seen := map[string]bool{}
 	for _, entry := range split(r.text(col)) {
@@ -297,7 +298,7 @@ func (r *rowReader) readLabels() {
 	}
 }
 
-// readDisk reads the path that templates name, and the identity of the disk.
+// readDisk reads the device path that templates use, and the selector of the disk.
 func (r *rowReader) readDisk() {
 	var s inventory.DiskSelector
 	device, serial := r.text(colDisk), r.text(colSerial)
@@ -337,7 +338,7 @@ func (r *rowReader) readDisk() {
 	}
 }
 
-// readBMC reads how the machine's power is switched. Its problems repeat none of the values.
+// readBMC reads the columns of the BMC. Its problems do not quote address, user or password.
 func (r *rowReader) readBMC() {
 	b := inventory.BMC{
 		Driver: strings.ToLower(r.text(colBMCType)), User: r.text(colBMCUser),
@@ -381,7 +382,7 @@ func (r *rowReader) readBMC() {
 	}
 }
 
-// needLogin adds a problem for each of address, user and password that is missing.
+// needLogin adds a problem for each missing one of the BMC's address, user and password.
 func (r *rowReader) needLogin(ip string, b inventory.BMC) {
 	for _, x := range []struct {
 		col   string
@@ -393,7 +394,8 @@ func (r *rowReader) needLogin(ip string, b inventory.BMC) {
 	}
 }
 
-// says is saysAlways for a row: it says nothing about a field without a column.
+// says reports whether the row sets a field of inventory.Machine even if the value is empty: if saysAlways does, and the
+// header has the column of the field.
 func (r row) says(field string) bool {
 	return saysAlways(field) && slices.Contains(r.header, r.columnOf(field))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Change is a field that an import changes.
+// A Change is a field whose value an import changes.
 type Change inventory.Change
 
 // String returns "FIELD: OLD → NEW".
@@ -22,8 +22,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s → %s", c.Field, show(c.Old), show(c.New))
 }
 
-// Merge returns m as it is to be stored over old, the stored machine. A format that is not
-// Ingot's own has no word for some fields; what is stored in those stays.
+// Merge returns the machine to store: m over old, the stored machine. A format other than Ingot's own
+// lacks some fields; these keep the value of old.
 func (m Machine) Merge(old inventory.Machine) inventory.Machine {
 	if m.Own {
 		return m.Machine
@@ -31,11 +31,12 @@ func (m Machine) Merge(old inventory.Machine) inventory.Machine {
 	return inventory.Merge(old, m.Machine, m.says)
 }
 
-// wordless are the fields for which no format but Ingot's own has a word.
+// wordless holds the fields of interfaces and BMCs that exist only in Ingot's own format.
 var wordless = []string{"loader", "fingerprint", "bootPath", "mac", "command", "consumerURL"}
 
-// saysAlways reports whether a document of Tinkerbell says what a field of a machine is, even if it
-// leaves the field empty: labels, and what it has words for in interfaces and BMCs.
+// saysAlways reports whether a document of Tinkerbell sets a field of inventory.Machine even if the document leaves the
+// field empty. That is so for labels, and for the fields of interfaces and BMCs except the password and the fields in
+// wordless.
 func saysAlways(field string) bool {
 	first, _, _ := strings.Cut(field, "[")
 	first, _, within := strings.Cut(first, ".")
@@ -49,8 +50,8 @@ func saysAlways(field string) bool {
 	return false
 }
 
-// Differences returns the fields in which next differs from old, as the inventory shows
-// them, sorted. A secret that is given is not compared: what is stored cannot be read.
+// Differences returns the fields in which next differs from old, sorted, with the values as the inventory
+// shows them. A secret in both is left out: the stored one cannot be read, so they cannot be compared.
 func Differences(old, next inventory.Machine) ([]Change, error) {
 	all, err := inventory.Differences(old, next)
 	var out []Change
@@ -62,8 +63,7 @@ func Differences(old, next inventory.Machine) ([]Change, error) {
 	return out, err
 }
 
-// TextChange returns the lines in which a text differs: those between its first and its last
-// difference.
+// TextChange returns the lines of old and of next from the first line that differs to the last one.
 func TextChange(field, old, next string) Change {
 	a, b := strings.SplitAfter(old, "\n"), strings.SplitAfter(next, "\n")
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {

@@ -15,7 +15,7 @@ const (
 	groupEKSA       = "anywhere.eks.amazonaws.com"
 )
 
-// ownForm says how to write what is not read.
+// ownForm is the remedy for a document that cannot be read.
 const ownForm = "write it as ingot machine push --help shows"
 
 // readDocument reads a document of any kind.
@@ -52,11 +52,11 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	}
 }
 
-// maxKeys is how many keys and elements all documents may have, with aliases written out: those
-// of 20,000 machines. Aliases in a List would otherwise make a small file endless.
+// maxKeys limits the keys and elements of all documents together, after YAML aliases are expanded. It is enough for
+// 20,000 machines. Without it, a small file with nested aliases in a List could be expanded without end.
 const maxKeys = 2_000_000
 
-// tooLarge counts the keys of a document, and reports once when there are too many.
+// tooLarge adds the keys of d to r.keys, and returns true if they exceed maxKeys. It adds the problem only once.
 func (r *reader) tooLarge(d strictyaml.Document) bool {
 	if r.keys > maxKeys {
 		return true
@@ -84,7 +84,7 @@ func (r *reader) readList(o object) {
 	}
 }
 
-// kinds has one row for each kind that is read.
+// kinds maps "GROUP KIND" in v1alpha1 to the function that reads such a document.
 func (r *reader) kinds() map[string]func(o object) {
 	return map[string]func(o object){
 		groupTinkerbell + " Hardware":           r.machines.readHardware,
@@ -97,7 +97,7 @@ func (r *reader) kinds() map[string]func(o object) {
 	}
 }
 
-// laterKinds has one row for each kind of v1alpha2 that is read.
+// laterKinds maps "GROUP KIND" in v1alpha2 to the function that reads such a document.
 func (r *reader) laterKinds() map[string]func(o object) {
 	return map[string]func(o object){
 		groupTinkerbell + " Hardware": r.machines.readLaterHardware,
@@ -107,7 +107,7 @@ func (r *reader) laterKinds() map[string]func(o object) {
 	}
 }
 
-// readLater reads v1alpha2 of Tinkerbell's API, which no controller runs yet, and refuses other versions.
+// readLater reads a document of Tinkerbell's v1alpha2, which no controller of Tinkerbell serves yet. Other versions are a problem.
 func (r *reader) readLater(o object, group, version string) {
 	if group == groupBMC && o.kind == "Task" || group == groupTinkerbell && slices.Contains([]string{"WorkflowRuleSet", "Policy"}, o.kind) {
 		r.found.ignore(o, "kind", "documents of this kind have no counterpart")

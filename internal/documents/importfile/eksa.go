@@ -34,8 +34,8 @@ var ignoredMachineConfig = map[string]string{
 	"spec.hostOSConfiguration": "put it into user data",
 }
 
-// A machineConfig gives users, keys and a template to the machines that its selector
-// matches.
+// A machineConfig is a TinkerbellMachineConfig. It sets users, SSH keys and the template of the machines that its
+// selector matches.
 type machineConfig struct {
 	object
 	selector map[string]string
@@ -67,8 +67,7 @@ func (r *machines) readMachineConfig(o object) {
 	r.configs = append(r.configs, c)
 }
 
-// applyConfig gives what a TinkerbellMachineConfig says to the machines of the files that
-// its selector matches.
+// applyConfig applies c to the machines of the files that the selector of c matches.
 func (r *machines) applyConfig(c machineConfig) {
 	matched := false
 	for i := range r.all {
@@ -107,8 +106,8 @@ func matches(labels, selector map[string]string) bool {
 	return true
 }
 
-// giveUsers adds the keys of all users to m. The users themselves need user data, which a
-// machine has from one source only.
+// giveUsers adds the SSH keys of all users to m. It creates the users themselves by user data, unless m has
+// user data already: then the users are noted as ignored.
 func (r *machines) giveUsers(c machineConfig, m *inventory.Machine) {
 	for _, u := range c.users {
 		for _, k := range u.Keys {
@@ -127,8 +126,8 @@ func (r *machines) giveUsers(c machineConfig, m *inventory.Machine) {
 	}
 }
 
-// cloudConfig returns the users as cloud-init reads them (module users and groups). They may
-// use sudo without a password, as EKS Anywhere sets them up.
+// cloudConfig returns a cloud-config that creates users (cloud-init's module "Users and Groups"). They may
+// use sudo without a password, as in EKS Anywhere.
 func cloudConfig(users []configUser) string {
 	var b strings.Builder
 	b.WriteString("#cloud-config\nusers:\n")

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// exportHead explains a file of Export.
+// exportHead is the comment at the start of an exported file.
 const exportHead = `# Written by ingot export. ingot import FILE reads it to the same state.
 # Secrets are not in it: hasPassword, hasUserData and hasVendorData keep what is stored.
 `
@@ -26,10 +26,10 @@ type templateDocument struct {
 	} `json:"spec"`
 }
 
-// Export returns templates and machines as YAML documents, which Read reads to the same
-// state: a template as one of Tinkerbell, a machine in Ingot's own form, which alone has all
-// of its fields. Left out are built-in templates, secrets, and what storing a machine does
-// not change: its standing, its installation, its times.
+// Export returns templates and machines as YAML documents. Reading them with Read gives the same state. A
+// template is written as a Template of Tinkerbell, a machine in Ingot's own form, the only one with all fields
+// of a machine. Export leaves out built-in templates, secrets, and the fields that storing a machine does not
+// change: Standing, Installation, Created and Updated.
 func Export(ms []inventory.Machine, ts []inventory.Template) ([]byte, error) {
 	b := bytes.NewBufferString(exportHead)
 	for _, t := range ts {
@@ -52,7 +52,7 @@ func Export(ms []inventory.Machine, ts []inventory.Template) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// documentOf returns what a file says of a machine.
+// documentOf returns the fields of m that Export writes, without secrets; flags such as hasPassword are set for stored secrets.
 func documentOf(m inventory.Machine) inventory.Machine {
 	m = m.WithoutSecrets()
 	out := inventory.DocumentOf(m)
@@ -63,7 +63,7 @@ func documentOf(m inventory.Machine) inventory.Machine {
 	return out
 }
 
-// writeDocument appends v as a document.
+// writeDocument appends v to b as a YAML document.
 func writeDocument(b *bytes.Buffer, v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// findings are what is reported about documents: what is wrong with them, and what is not imported.
+// findings collects the problems of documents, and the keys that are not imported.
 type findings struct {
 	problems inventory.Problems
 	ignored  []Ignored
 }
 
-// report adds the problems of an error of this package's readers.
+// report adds the problems that err holds, or err itself as a problem; nothing for nil.
 func (r *findings) report(err error) {
 	if err == nil {
 		return
@@ -27,20 +27,20 @@ func (r *findings) report(err error) {
 	r.problems = append(r.problems, ps...)
 }
 
-// add adds a problem of a document.
+// add adds a problem of the field of d, with its place in the file.
 func (r *findings) add(d strictyaml.Document, field, remedy, format string, args ...any) {
 	ps := inventory.Problems{}
 	ps.Add(field, remedy, format, args...)
 	r.problems = append(r.problems, d.Locate(ps)...)
 }
 
-// ignore notes a key that is not imported.
+// ignore notes that a key of o is not imported, and why.
 func (r *findings) ignore(o object, key, why string) {
 	r.ignored = append(r.ignored, Ignored{Place{o.doc.File, cmp.Or(o.doc.LineOf(key), o.doc.FirstLine())}, o.String(), key, why})
 }
 
-// decode reads a document strictly, notes the keys of table that it has, and reports whether
-// it could be read. table maps patterns of paths (a[].b) to the reason.
+// decode decodes a document strictly, and reports whether it could be read and has a name. It notes the keys of the
+// document that match table, which maps patterns of paths (a[].b) to the reason why they are ignored.
 func (r *findings) decode(o object, into any, table map[string]string) bool {
 	err := o.doc.Decode(into)
 	r.report(err)
@@ -52,9 +52,9 @@ func (r *findings) decode(o object, into any, table map[string]string) bool {
 	return err == nil
 }
 
-// note notes the keys of a document that table names.
+// note notes each key of a document that matches a pattern of table or of ofKubernetes.
 func (r *findings) note(o object, table map[string]string) {
-	ignored := "" // the last one; what is below it needs no line of its own
+	ignored := "" // the key noted last; keys below it are not noted separately
 	o.doc.Each(func(path string, line int) {
 		if rest, below := strings.CutPrefix(path, ignored); below && ignored != "" && rest != "" && strings.ContainsRune(".[", rune(rest[0])) {
 			return
@@ -75,8 +75,8 @@ func (r *findings) note(o object, table map[string]string) {
 
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// ofKubernetes are keys of every document. Those without a reason are what Kubernetes adds,
-// and not worth a line.
+// ofKubernetes maps ignored keys that every Kubernetes document may have to the reason. Keys with the reason ""
+// are written by Kubernetes itself, and are not noted.
 var ofKubernetes = map[string]string{
 	"metadata.generateName": "", "metadata.creationTimestamp": "", "metadata.deletionTimestamp": "", "metadata.finalizers": "",
 	"metadata.generation": "", "metadata.managedFields": "", "metadata.resourceVersion": "", "metadata.selfLink": "", "metadata.uid": "",
@@ -84,5 +84,5 @@ var ofKubernetes = map[string]string{
 	"metadata.ownerReferences": "the object is owned by another program; Ingot does not take part in that",
 }
 
-// macKey is a MAC address as a key in a path.
+// macKey matches a MAC address that is a key in a path.
 var macKey = regexp.MustCompile(`\.[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}`)

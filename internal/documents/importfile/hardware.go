@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// hardwareDocument is tinkerbell.org/v1alpha1 Hardware. What is not imported is any; see
+// hardwareDocument is a Hardware of tinkerbell.org/v1alpha1. Fields that are not imported have the type any; see
 // ignoredHardware.
 type hardwareDocument struct {
 	typeMeta
@@ -70,7 +70,7 @@ type hardwareIP struct {
 	Family  any        `json:"family"`
 }
 
-// vlanText is a VLAN written as a number or as text; 0 and "" are untagged.
+// vlanText is a VLAN ID that the document holds as a number or as text; 0 and "" mean untagged.
 type vlanText int
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -132,7 +132,7 @@ type hardwareInstance struct {
 	Storage             any              `json:"storage"`
 }
 
-// notRead are reasons that several keys have.
+// Reasons that several ignored keys share.
 const (
 	stateOfRun   = "it is the state of a run; a run opens and closes network boot"
 	ownLoader    = "Ingot serves its own loader, boot script and agent"
@@ -141,7 +141,7 @@ const (
 	reservations = "the addresses are those of the interfaces"
 )
 
-// ignoredHardware are the keys of Hardware that are not imported, and why.
+// ignoredHardware maps each key of Hardware that is not imported to the reason.
 var ignoredHardware = map[string]string{
 	"metadata.namespace":                              "an inventory has no namespaces",
 	"spec.agentID":                                    "an agent is identified by the MAC address that it boots from",
@@ -183,12 +183,12 @@ var ignoredHardware = map[string]string{
 	"spec.metadata.instance.tags":                     "a tag has no value; give the machine labels",
 }
 
-// hardware is a machine whose references are not resolved yet.
+// hardware is the machine of a Hardware document before its reference to a BMC is resolved.
 type hardware struct {
 	object
 	machine inventory.Machine
 	bmc     *reference
-	// controller is the key of the BMC that the document itself describes.
+	// controller is the key, in bmcs.controllers, of a BMC that the same document describes; "": none.
 	controller string
 	fieldOf    func(field string) string
 }
@@ -236,7 +236,7 @@ func addDisk(m *inventory.Machine, device string) {
 	m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: device})
 }
 
-// labels returns those labels that a machine takes over.
+// labels returns the labels that the machine gets; nil if none. Labels of Tinkerbell's Cluster API provider are noted as ignored.
 func (r *machines) labels(o object, labels map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range labels {
@@ -252,7 +252,7 @@ func (r *machines) labels(o object, labels map[string]string) map[string]string 
 	return out
 }
 
-// fillInstance takes over what spec.metadata.instance says.
+// fillInstance copies the fields of spec.metadata.instance to m.
 func (r *machines) fillInstance(o object, m *inventory.Machine, x hardwareInstance) {
 	if len(m.Interfaces) > 0 && m.Interfaces[0].Hostname == "" {
 		m.Interfaces[0].Hostname = x.Hostname
@@ -279,7 +279,7 @@ func (r *machines) fillInstance(o object, m *inventory.Machine, x hardwareInstan
 	}
 }
 
-// readStorage reads a decoded storage. It returns an error if rootio could not make it on any machine.
+// readStorage converts a decoded storage. It returns an error if the action rootio cannot create that storage on any machine.
 func readStorage(value any) (action.Storage, error) {
 	b, err := json.Marshal(value)
 	if err != nil {
@@ -296,7 +296,7 @@ func readStorage(value any) (action.Storage, error) {
 	return s, errors.Join(errs...)
 }
 
-// interfaces reads spec.interfaces. Only the first of those that have network boot keeps it.
+// interfaces adds spec.interfaces to m. Of the interfaces with network boot, only the first keeps it.
 func (r *machines) interfaces(o object, m *inventory.Machine, all []hardwareInterface) {
 	booting := -1
 	for n, x := range all {
@@ -331,7 +331,7 @@ func (x hardwareInterface) mac() string {
 	return x.DHCP.MAC
 }
 
-// dhcp takes over a reservation.
+// dhcp copies the DHCP reservation x to the interface i.
 func (r *machines) dhcp(o object, i *inventory.Interface, field string, x hardwareDHCP) {
 	i.MAC, i.Hostname, i.Domain = x.MAC, x.Hostname, x.DomainName
 	i.Arch, i.UEFI, i.VLAN = x.Arch, x.UEFI, int(x.VLAN)
@@ -349,7 +349,7 @@ func (r *machines) dhcp(o object, i *inventory.Interface, field string, x hardwa
 	}
 }
 
-// lease returns the length of a lease of some seconds.
+// lease converts a lease time in seconds. It returns 0 for nil, and for an impossible time, which is a problem.
 func (r *machines) lease(o object, field string, seconds *int64) inventory.Lease {
 	const most = 1<<32 - 1 // RFC 2131: 32 bits
 	switch {
@@ -362,7 +362,7 @@ func (r *machines) lease(o object, field string, seconds *int64) inventory.Lease
 	return inventory.Lease(time.Duration(*seconds) * time.Second)
 }
 
-// timeServers returns the time servers that DHCP can send.
+// timeServers returns the addresses in texts. Host names are noted as ignored, because DHCP sends only addresses.
 func (r *machines) timeServers(o object, field string, texts []string) (out []netip.Addr) {
 	for n, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil {
@@ -374,7 +374,7 @@ func (r *machines) timeServers(o object, field string, texts []string) (out []ne
 	return out
 }
 
-// addHardware adds the machine of a document, with its BMC.
+// addHardware adds the machine of h, with the BMC that its document describes or refers to.
 func (r *machines) addHardware(h hardware) {
 	if c, ok := r.bmcs.controllers[h.controller]; ok && r.bmcs.use(c, h.object) {
 		h.machine.BMC = &c.bmc
@@ -395,7 +395,7 @@ func (r *machines) addHardware(h hardware) {
 	r.add(m)
 }
 
-// dhcpFields are the paths of an interface's fields in the document, by those in the inventory.
+// dhcpFields translates the fields of inventory.Interface to paths in a Hardware document.
 var dhcpFields = strings.NewReplacer(
 	".mac", ".dhcp.mac", ".address", ".dhcp.ip.address", ".netmask", ".dhcp.ip.netmask", ".gateway", ".dhcp.ip.gateway",
 	".hostname", ".dhcp.hostname", ".domain", ".dhcp.domain_name", ".nameservers", ".dhcp.name_servers",
@@ -403,7 +403,7 @@ var dhcpFields = strings.NewReplacer(
 	".arch", ".dhcp.arch", ".uefi", ".dhcp.uefi", ".disableDHCP", ".disableDhcp",
 )
 
-// hardwareField translates a field of a machine to its path in the document.
+// hardwareField translates a field of inventory.Machine to its path in a Hardware document.
 func hardwareField(field string) string {
 	first, _, _ := strings.Cut(field, ".")
 	first, _, _ = strings.Cut(first, "[")

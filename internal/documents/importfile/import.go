@@ -8,13 +8,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A File is one file as the operator gave it.
+// A File is an input file.
 type File struct {
 	Name    string // for messages
 	Content []byte
 }
 
-// A Place is where something was written.
+// A Place is a line of an input file.
 type Place struct {
 	File string `json:"file"`
 	Line int    `json:"line"` // from 1
@@ -29,19 +29,19 @@ func (p Place) compare(q Place) int { return cmp.Or(strings.Compare(p.File, q.Fi
 type Machine struct {
 	inventory.Machine
 	Place
-	// Own is set for Ingot's own form, which describes all of a machine. The other formats
-	// have no word for some fields; what is stored in those stays.
+	// Own is true for Ingot's own form, which has all fields of a machine. The other formats lack some
+	// fields; an import leaves the stored values of these unchanged.
 	Own bool
-	// says reports whether the document says what a field of inventory.Machine is, even if the
-	// field is empty.
+	// says reports whether the document sets a field of inventory.Machine even if the value is empty:
+	// the import then clears the stored value.
 	says func(field string) bool
 	// lineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or 0.
 	lineOf func(field string) int
-	// fieldOf translates such a field to the words of the document.
+	// fieldOf translates a field of inventory.Machine to its path in the document; nil: the paths are the same.
 	fieldOf func(field string) string
 }
 
-// LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac".
+// LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or else the line where the machine starts.
 func (m Machine) LineOf(field string) int { return cmp.Or(m.lineOf(field), m.Line) }
 
 // A Template is a template that a file contains.
@@ -50,11 +50,12 @@ type Template struct {
 	Place
 }
 
-// A Start is a document that starts something elsewhere. Here an operator starts it.
+// A Start is a document that starts a run or a BMC job in another program. An import does not start it:
+// Command is what the operator has to run.
 type Start struct {
 	Place
 	Object  string `json:"object"`  // such as "Workflow node-1"
-	Command string `json:"command"` // that does the same
+	Command string `json:"command"` // the command of ingot that does the same
 }
 
 // An Ignored is a key that was not imported.

@@ -1,7 +1,7 @@
-// Package importfile reads documents of other programs as machines, templates and commands of
-// Ingot, and writes machines and templates as documents that it reads to the same state:
-// Tinkerbell (v1alpha1, v1alpha2), EKS Anywhere (CSV and configurations).
-// It changes nothing and starts nothing; a machine that it returns never has network boot open.
+// Package importfile converts documents of Tinkerbell (v1alpha1, v1alpha2) and EKS Anywhere (CSV and
+// configurations) to machines, templates and commands of Ingot. It also writes machines and templates as
+// documents from which it reads the same state. It stores nothing and starts nothing, and a machine that it
+// returns never has network boot open.
 package importfile
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Known reports whether a file is in a format of another program that Read reads.
+// Known reports whether f is in a format of another program: a hardware CSV, or YAML with kind and apiVersion.
 func Known(f File) bool {
 	if isCSV(f.Content) {
 		return true
@@ -26,8 +26,8 @@ func Known(f File) bool {
 	})
 }
 
-// Read reads all files. Its error is an inventory.Problems with everything that is wrong in
-// any of them; then nothing is returned.
+// Read reads all files. If there are problems, the error is an inventory.Problems with all problems of all files,
+// and the Import is empty.
 func Read(files []File) (Import, error) {
 	r := newReader()
 	for _, f := range files {
@@ -46,7 +46,7 @@ func Read(files []File) (Import, error) {
 	return Import{Machines: r.machines.all, Templates: r.templates.all, Starts: r.starts.commands, Ignored: r.found.ignored}, nil
 }
 
-// A reader collects what files contain.
+// A reader collects the content of all files.
 type reader struct {
 	found     *findings
 	bmcs      *bmcs
@@ -70,7 +70,7 @@ func newReader() *reader {
 	}
 }
 
-// readFile reads the documents of a file. References between documents are left to join.
+// readFile reads the documents of a file. It leaves references between documents unresolved: see join.
 func (r *reader) readFile(f File) {
 	if isCSV(f.Content) {
 		ms, ignored, ps := readCSV(f.Name, f.Content)
@@ -97,7 +97,7 @@ func (r *reader) readFile(f File) {
 	}
 }
 
-// join resolves references between documents, and makes machines of what needs them.
+// join resolves references between documents, once all files are read.
 func (r *reader) join() {
 	r.bmcs.joinLogins()
 	for _, h := range r.machines.hardware {

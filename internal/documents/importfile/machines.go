@@ -10,7 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// machines are the machines of the documents. Those whose references are not resolved yet are in hardware and configs.
+// machines collects the machines of the documents in all. hardware and configs hold documents whose references are not
+// resolved yet.
 type machines struct {
 	found    *findings
 	bmcs     *bmcs
@@ -18,11 +19,11 @@ type machines struct {
 	all      []Machine
 	hardware []hardware
 	configs  []machineConfig
-	// configured has the TinkerbellMachineConfig that matches a machine, by the machine's name.
+	// configured maps the name of a machine to the TinkerbellMachineConfig that matches it.
 	configured map[string]string
 }
 
-// add checks a machine against those before it.
+// add appends m to r.all, and adds a problem for each name, address or BMC that an earlier machine has already.
 func (r *machines) add(m Machine) {
 	var ps inventory.Problems
 	at := func(field string) string { return Place{m.File, m.LineOf(field)}.String() }
@@ -43,7 +44,7 @@ func (r *machines) add(m Machine) {
 	r.all = append(r.all, m)
 }
 
-// claimHostnames claims the host names that DHCP gives to m. Several interfaces may have one.
+// claimHostnames claims the host names of m's interfaces for m. Several interfaces of m may share a name.
 func (r *machines) claimHostnames(ps *inventory.Problems, m Machine, at func(field string) string) {
 	var own []string
 	for n, i := range m.Interfaces {
@@ -55,8 +56,8 @@ func (r *machines) claimHostnames(ps *inventory.Problems, m Machine, at func(fie
 	}
 }
 
-// validate canonicalizes and validates a machine. Its problems get the places of the fields
-// in the document, which fieldOf translates.
+// validate canonicalizes and validates m, and adds the problems with their places in the document of o. fieldOf
+// translates a field of inventory.Machine to its path in that document.
 func (r *machines) validate(o object, m inventory.Machine, fieldOf func(field string) string) Machine {
 	m = inventory.Canonical(m)
 	ps := inventory.Validate(m)
@@ -84,7 +85,7 @@ func (r *machines) readOwn(d strictyaml.Document) {
 	r.add(Machine{Machine: ms[0], Place: Place{d.File, d.FirstLine()}, Own: true, lineOf: d.LineOf})
 }
 
-// byMAC returns the name of the machine that has the MAC address, or "".
+// byMAC returns the name of the machine with the given MAC address, or "".
 func (r *machines) byMAC(mac string) string {
 	for _, m := range r.all {
 		if i, ok := m.InterfaceByMAC(strings.ToLower(mac)); ok && i.MAC != "" {
@@ -94,7 +95,7 @@ func (r *machines) byMAC(mac string) string {
 	return ""
 }
 
-// withBMC returns the name of the machine that has the BMC to which x refers; "" for none.
+// withBMC returns the name of the machine whose BMC the reference x names, or "". from is the object that holds x.
 func (r *machines) withBMC(x reference, from object) string {
 	key, _ := find(r.bmcs.controllers, x, from)
 	for _, h := range r.hardware {

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// An object is a document with the identity that others refer to it by.
+// An object is a Kubernetes document with kind, namespace and name, by which other documents refer to it.
 type object struct {
 	doc       strictyaml.Document
 	kind      string
@@ -17,13 +17,13 @@ type object struct {
 	name      string
 }
 
-// String returns the kind and name for messages.
+// String returns kind and name, for messages.
 func (o object) String() string { return o.kind + " " + clip(o.name) }
 
-// key is how bmcs finds the object.
+// key returns "namespace/name", the key of the object in the maps of bmcs.
 func (o object) key() string { return o.namespace + "/" + o.name }
 
-// A reference names an object; without a namespace, one in the namespace of the document.
+// A reference names an object. Without Namespace it names an object in the namespace of the document that holds it.
 type reference struct {
 	APIGroup  string `json:"apiGroup"`
 	Kind      string `json:"kind"`
@@ -33,8 +33,8 @@ type reference struct {
 
 func (x reference) key(from object) string { return cmp.Or(x.Namespace, from.namespace) + "/" + x.Name }
 
-// find returns the key in objects of what x refers to: an object of that namespace, or one whose
-// document names none and so goes into any.
+// find returns the key, in objects, of the object that the reference x names. from is the object that holds x. An object
+// without a namespace matches a reference from any namespace.
 func find[T any](objects map[string]T, x reference, from object) (string, bool) {
 	for _, key := range []string{x.key(from), "/" + x.Name} {
 		if _, ok := objects[key]; ok {
@@ -44,7 +44,7 @@ func find[T any](objects map[string]T, x reference, from object) (string, bool) 
 	return "", false
 }
 
-// objectMeta is a Kubernetes metadata; what only Kubernetes writes is any.
+// objectMeta is the metadata of a Kubernetes object. Fields that only Kubernetes writes have the type any.
 type objectMeta struct {
 	Name              string            `json:"name"`
 	GenerateName      any               `json:"generateName"`
@@ -62,7 +62,7 @@ type objectMeta struct {
 	UID               any               `json:"uid"`
 }
 
-// typeMeta begins each document.
+// typeMeta holds the keys that every Kubernetes document has.
 type typeMeta struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
@@ -70,17 +70,16 @@ type typeMeta struct {
 	Status     any        `json:"status"`
 }
 
-// place returns where a document starts.
+// place returns the first line of the object's document.
 func (o object) place() Place { return Place{o.doc.File, o.doc.FirstLine()} }
 
-// shortName returns a name without its domain, and whether it had one: machines have names
-// of one label.
+// shortName returns the first label of name, because the name of a machine is one label, and whether a domain was cut off.
 func shortName(name string) (string, bool) {
 	short, _, cut := strings.Cut(name, ".")
 	return short, cut
 }
 
-// quote writes a word for a shell.
+// quote returns word quoted for a POSIX shell, if it needs quotes.
 func quote(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(c rune) bool {
 		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-", c)
@@ -90,7 +89,7 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// command joins the words of a command for a shell.
+// command joins words to a command line for a POSIX shell.
 func command(words ...string) string {
 	words = slices.Clone(words)
 	for i := range words {
@@ -99,8 +98,8 @@ func command(words ...string) string {
 	return strings.Join(words, " ")
 }
 
-// clip shortens text of a file for a message.
+// clip cuts s to 60 bytes, for a message.
 func clip(s string) string { return plaintext.Clip(s, 60) }
 
-// byID is the folder of the links that name disks by their identity.
+// byID is the directory of udev's links to disks, named by model, serial number or WWN.
 const byID = "/dev/disk/by-id/"

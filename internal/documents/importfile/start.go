@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// workflowDocument is tinkerbell.org/v1alpha1 Workflow.
+// workflowDocument is a Workflow of tinkerbell.org/v1alpha1.
 type workflowDocument struct {
 	typeMeta
 	Spec struct {
@@ -25,7 +25,7 @@ type workflowDocument struct {
 	} `json:"spec"`
 }
 
-// ignoredWorkflow are the keys of a Workflow that its command does not need, and why.
+// ignoredWorkflow maps each key of a Workflow that the command for it does not need to the reason.
 var ignoredWorkflow = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
 	"metadata.labels":    "a run has no labels",
@@ -33,7 +33,7 @@ var ignoredWorkflow = map[string]string{
 	"spec.bootOptions":   "a run switches power and network boot itself",
 }
 
-// starts are the documents that start something elsewhere, and the commands that do the same here.
+// starts collects the documents that start a run or a BMC job in Tinkerbell, and the commands of ingot that do the same.
 type starts struct {
 	found     *findings
 	machines  *machines
@@ -42,7 +42,7 @@ type starts struct {
 	commands  []Start
 }
 
-// A workflow is a Workflow whose machine is not resolved yet.
+// A workflow is a Workflow document before its reference to a machine is resolved.
 type workflow struct {
 	object
 	template, hardware string
@@ -60,12 +60,12 @@ func (r *starts) readWorkflow(o object) {
 	r.workflows = append(r.workflows, workflow{o, d.Spec.TemplateRef, d.Spec.HardwareRef, d.Spec.HardwareMap})
 }
 
-// deviceKey matches the keys of a hardware map that every run sets itself: the MAC addresses of
-// the machine's interfaces.
+// deviceKey matches the keys of a hardware map that hold the MAC addresses of the machine's interfaces. Every run
+// sets these keys itself.
 var deviceKey = regexp.MustCompile(`^device_[1-9][0-9]*$`)
 
-// startWorkflow adds the command that does what a Workflow does. Its machine is the
-// hardwareRef, or else the machine whose MAC is device_1 of the hardware map.
+// startWorkflow adds the command that does the same as w. The machine is hardwareRef, or if that is empty, the
+// machine whose MAC is device_1 in the hardware map.
 func (r *starts) startWorkflow(w workflow) {
 	name, _ := shortName(w.hardware)
 	words := []string{"--template", w.template}
@@ -108,8 +108,8 @@ func (r *starts) startWorkflow(w workflow) {
 	r.commands = append(r.commands, Start{w.place(), w.String(), command(words...)})
 }
 
-// hardwareMapWord returns a pair in the form of the flag --hardware-map, and whether it has one:
-// with more than one = it is a row of CSV, else quotes at its ends are removed.
+// hardwareMapWord returns key=value as an argument of --hardware-map, or false if the flag cannot express the pair. The
+// flag reads an argument with more than one = as a row of CSV; from others it removes quotes at both ends.
 func hardwareMapWord(key, value string) (string, bool) {
 	pair := key + "=" + value
 	if key == "" || strings.ContainsAny(key, "=\"") || strings.ContainsAny(pair, "\r\n") {
@@ -124,8 +124,8 @@ func hardwareMapWord(key, value string) (string, bool) {
 	return pair, true
 }
 
-// printable reports a word of a command that could do something to the terminal that it is
-// shown on, or that ingot would take for a flag.
+// printable reports whether a command of these words is safe to show and to run. It adds a problem and returns false
+// for a word with a character that a terminal may interpret, or with a value that ingot would parse as a flag.
 func (r *starts) printable(o object, field string, words []string) bool {
 	for n, w := range words {
 		if strings.ContainsFunc(w, func(c rune) bool { return !unicode.IsPrint(c) }) || !utf8.ValidString(w) {
@@ -140,10 +140,10 @@ func (r *starts) printable(o object, field string, words []string) bool {
 	return true
 }
 
-// flags are those of the commands here.
+// flags holds the flags that the commands of this file use.
 var flags = []string{"--template", "--hardware-map", "--task", "--hardware"}
 
-// jobDocument is bmc.tinkerbell.org/v1alpha1 Job.
+// jobDocument is a Job of bmc.tinkerbell.org/v1alpha1.
 type jobDocument struct {
 	typeMeta
 	Spec struct {
@@ -152,7 +152,7 @@ type jobDocument struct {
 	} `json:"spec"`
 }
 
-// A bmcAction has exactly one of its fields.
+// A bmcAction is one step of a Job. Exactly one of its fields is set.
 type bmcAction struct {
 	PowerAction    string `json:"powerAction"`
 	OneTimeBootDev *struct {
@@ -174,13 +174,13 @@ type bmcMedia struct {
 	Kind     any    `json:"kind"`
 }
 
-// A job is a Job whose machine is not resolved yet.
+// A job is a Job document before its reference to a machine is resolved.
 type job struct {
 	object
 	machine  reference
-	hardware string // the machine itself, in v1alpha2
+	hardware string // name of the machine; only v1alpha2 has it
 	tasks    []string
-	partial  bool // a task cannot be expressed, so that the others would do something else
+	partial  bool // a task cannot be expressed in ingot, so no command is offered
 }
 
 func (r *starts) readJob(o object) {
@@ -199,7 +199,7 @@ func (r *starts) readJob(o object) {
 	r.addJob(j, "task", d.Spec.Tasks)
 }
 
-// addJob adds a job with its actions; noun is what its document calls an action.
+// addJob adds j with its actions. noun is the word for an action in the document, "task" or "operation".
 func (r *starts) addJob(j job, noun string, actions []bmcAction) {
 	path := "spec." + noun + "s"
 	if len(actions) == 0 {
@@ -215,7 +215,7 @@ func (r *starts) addJob(j job, noun string, actions []bmcAction) {
 	r.jobs = append(r.jobs, j)
 }
 
-// task returns a task in the form of ingot bmc job create; "" if it cannot be expressed.
+// task returns an action as an argument of "ingot bmc job create --task", or "" if it cannot be expressed.
 func (r *starts) task(o object, field string, a bmcAction) string {
 	given := 0
 	for _, has := range []bool{a.PowerAction != "", a.OneTimeBootDev != nil, a.BootDevice != nil, a.VirtualMedia != nil} {
@@ -268,7 +268,7 @@ func (r *starts) task(o object, field string, a bmcAction) string {
 	return boot(a.OneTimeBootDev.Device[0], a.OneTimeBootDev.EFIBoot, false)
 }
 
-// startJob adds the command that does what a Job does.
+// startJob adds the command that does the same as j.
 func (r *starts) startJob(j job) {
 	name, _ := shortName(j.hardware)
 	if name == "" {

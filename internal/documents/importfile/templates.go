@@ -10,14 +10,14 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// templates are the templates of the documents.
+// templates collects the templates of the documents.
 type templates struct {
 	found *findings
 	taken machinefile.Claims // names
 	all   []Template
 }
 
-// templateKind is tinkerbell.org/v1alpha1 Template.
+// templateKind is a Template of tinkerbell.org/v1alpha1.
 type templateKind struct {
 	typeMeta
 	Spec struct {
@@ -46,7 +46,8 @@ func (r *templates) readTemplate(o object) {
 	})
 }
 
-// addTemplate adds a template, or the problems of err, which locate places in the file.
+// addTemplate adds a template with this source. If err, the result of parsing source, is not nil, addTemplate adds the
+// problems of err instead; locate sets the line of such a problem in the file.
 func (r *templates) addTemplate(o object, source string, err error, locate func(p inventory.Problem) inventory.Problem) {
 	var ps inventory.Problems
 	switch {
@@ -81,7 +82,7 @@ type templateConfig struct {
 	} `json:"spec"`
 }
 
-// readTemplateConfig reads a template that the document holds as YAML, not as text.
+// readTemplateConfig reads a template that is part of the document's YAML, and not a text with YAML in it.
 func (r *templates) readTemplateConfig(o object) {
 	var d templateConfig
 	if !r.found.decode(o, &d, map[string]string{"metadata.namespace": ignoredWorkflow["metadata.namespace"]}) {

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// laterHardware is tinkerbell.org/v1alpha2 Hardware. What is not imported is any; see
+// laterHardware is a Hardware of tinkerbell.org/v1alpha2. Fields that are not imported have the type any; see
 // ignoredLaterHardware.
 type laterHardware struct {
 	typeMeta
@@ -94,8 +94,8 @@ type laterInterface struct {
 
 const onlyIPv4 = "only IPv4 addresses are given by DHCP"
 
-// ignoredLaterHardware are the keys of such a Hardware that are not imported, and why. A MAC address
-// is [] here.
+// ignoredLaterHardware maps each key of a v1alpha2 Hardware that is not imported to the reason. [] matches the MAC
+// address that is a key of networkInterfaces.
 var ignoredLaterHardware = map[string]string{
 	"metadata.namespace":                        "an inventory has no namespaces",
 	"spec.agentID":                              ignoredHardware["spec.agentID"],
@@ -121,7 +121,7 @@ var ignoredLaterHardware = map[string]string{
 
 func laterDHCP(key string) string { return "spec.networkInterfaces[].dhcp.ipv4." + key }
 
-// readLaterHardware reads a Hardware. Its interfaces come in the order of the document.
+// readLaterHardware reads a Hardware of v1alpha2. The machine has its interfaces in the order of the document.
 func (r *machines) readLaterHardware(o object) {
 	var d laterHardware
 	if !r.found.decode(o, &d, ignoredLaterHardware) {
@@ -194,7 +194,8 @@ func (r *machines) laterInterface(o object, path string, x laterInterface) inven
 	return i
 }
 
-// laterField returns the function that translates a field of a machine to a path of its document.
+// laterField returns a function that translates a field of inventory.Machine to its path in a v1alpha2 Hardware. macs
+// are the keys of networkInterfaces, in the order of the machine's interfaces.
 func laterField(macs []string) func(field string) string {
 	names := strings.NewReplacer(
 		".address", ".ipam.ipv4.address", ".netmask", ".ipam.ipv4.prefix", ".gateway", ".ipam.ipv4.gateway",
@@ -240,7 +241,7 @@ func laterField(macs []string) func(field string) string {
 	}
 }
 
-// laterTask is tinkerbell.org/v1alpha2 Task: a template with one task.
+// laterTask is a Task of tinkerbell.org/v1alpha2: a template with one task.
 type laterTask struct {
 	typeMeta
 	Spec struct {
@@ -264,7 +265,7 @@ type laterTask struct {
 	} `json:"spec"`
 }
 
-// laterCommand returns the words of a command, which is text or a list, and its arguments.
+// laterCommand returns command, a string or a list, followed by args.
 func laterCommand(command any, args []string) (words []string) {
 	switch c := command.(type) {
 	case string:
@@ -277,7 +278,7 @@ func laterCommand(command any, args []string) (words []string) {
 	return append(words, args...)
 }
 
-// readLaterTask reads a Task. What would silently do something else is an error.
+// readLaterTask reads a Task. A key that changes what an action does, and that Ingot does not support, is a problem.
 func (r *templates) readLaterTask(o object) {
 	var d laterTask
 	if !r.found.decode(o, &d, map[string]string{
@@ -353,7 +354,7 @@ func (r *templates) readLaterTask(o object) {
 	})
 }
 
-// laterWorkflow is tinkerbell.org/v1alpha2 Workflow.
+// laterWorkflow is a Workflow of tinkerbell.org/v1alpha2.
 type laterWorkflow struct {
 	typeMeta
 	Spec struct {
@@ -375,7 +376,7 @@ type laterWorkflow struct {
 	} `json:"spec"`
 }
 
-// readLaterWorkflow reads a Workflow: each of its tasks is a run.
+// readLaterWorkflow reads a Workflow of v1alpha2. Each of its tasks becomes one run.
 func (r *starts) readLaterWorkflow(o object) {
 	const times = "actions have time-outs; the template has global_timeout"
 	var d laterWorkflow
@@ -413,7 +414,7 @@ func (r *starts) readLaterWorkflow(o object) {
 	}
 }
 
-// laterJob is bmc.tinkerbell.org/v1alpha2 Job.
+// laterJob is a Job of bmc.tinkerbell.org/v1alpha2.
 type laterJob struct {
 	typeMeta
 	Spec struct {
@@ -432,7 +433,7 @@ type laterJob struct {
 	} `json:"spec"`
 }
 
-// readLaterJob reads a Job, whose operations are the tasks of v1alpha1.
+// readLaterJob reads a Job of v1alpha2. Its operations correspond to the tasks of v1alpha1.
 func (r *starts) readLaterJob(o object) {
 	var d laterJob
 	if !r.found.decode(o, &d, map[string]string{

@@ -1,5 +1,5 @@
-// Package machinefile reads machines from files: those of "ingot machine push"
-// and, with their claims on names and addresses, those of a lab file.
+// Package machinefile reads machines from the files of "ingot machine push", and finds names and addresses that two
+// machines claim. Lab files use these claims, too.
 package machinefile
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// document is a machine in a file. The fields that "machine get" adds are ignored, so that
-// its output can be pushed back.
+// document is a machine in a file. The fields that "ingot machine get" adds are ignored, so that
+// its output can be pushed unchanged.
 type document struct {
 	inventory.Machine
 	Netboot   *inventory.Netboot   `json:"netboot,omitempty"`   // not read from files
@@ -23,7 +23,7 @@ type document struct {
 	LastSeen  time.Time            `json:"lastSeen,omitzero"`   // not read from files
 }
 
-// Rules are those of the schema of a machine in any file.
+// Rules returns the rules for the schema of a machine in any file.
 func Rules() strictyaml.Rules {
 	return strictyaml.Rules{
 		"interfaces[].address": {"pattern": `^[0-9A-Fa-f:.]*(/[0-9]+)?$`},
@@ -41,12 +41,12 @@ func Rules() strictyaml.Rules {
 // Schema returns the JSON Schema of a machine in a file.
 func Schema() strictyaml.Schema {
 	rules := Rules()
-	rules["netboot"] = strictyaml.Schema{"required": []any{}} // it is not read
+	rules["netboot"] = strictyaml.Schema{"required": []any{}} // netboot is not read, so none of its keys is required
 	return strictyaml.SchemaOf[document]("A machine, as ingot machine push reads it", rules)
 }
 
-// Read decodes and checks all documents, one machine each. It returns every problem at once
-// as inventory.Problems; notes name ignored fields.
+// Read decodes and checks all documents, each with one machine. The error is an inventory.Problems with the
+// problems of all documents; notes names fields that are ignored.
 func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes []string, _ error) {
 	var all inventory.Problems
 	if len(docs) == 0 {
@@ -102,8 +102,8 @@ func decode(d strictyaml.Document) (document, error) {
 	return doc, err
 }
 
-// Undisputed returns unread plus the problems of found about other fields: a field that
-// could not be read is zero and would be reported as missing.
+// Undisputed returns unread, the problems of decoding, and the problems in found, those of the validation, that are
+// about other fields. The validation reports a field that could not be decoded as missing, because it is zero.
 func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	out := slices.Clone(unread)
 	for _, p := range found {
@@ -114,8 +114,8 @@ func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	return out
 }
 
-// Touches reports whether a problem with field a may cause one with field b: one contains
-// the other, or b depends on an interface's address.
+// Touches reports whether a problem with field a may cause a problem with field b. It does if one of the fields contains
+// the other, or if a is the address of an interface and b is its netmask or gateway.
 func Touches(a, b string) bool {
 	if i, ok := strings.CutSuffix(a, ".address"); ok && (b == i+".netmask" || b == i+".gateway") {
 		return true
@@ -131,11 +131,11 @@ func SortByLine(ps inventory.Problems) {
 	slices.SortStableFunc(ps, func(a, b inventory.Problem) int { return a.Line - b.Line })
 }
 
-// Claims maps values that must be unique ("MAC 02:…") to where they were written.
+// Claims maps values that must be unique ("MAC 02:…") to the place where they were written.
 type Claims map[string]string
 
-// Add claims value for a field written at at. A second claim is a problem that names the
-// first.
+// Add claims value for a field; at is the place where it was written. If the value is claimed already, Add adds a
+// problem that names the first place.
 func (c Claims) Add(ps *inventory.Problems, field, what, value, at string) {
 	key := what + " " + value
 	if other, ok := c[key]; ok {
@@ -145,8 +145,8 @@ func (c Claims) Add(ps *inventory.Problems, field, what, value, at string) {
 	c[key] = at
 }
 
-// Machine claims the name, the MACs and the addresses of m, whose fields are below prefix;
-// at returns where a field was written. inventory.Validate reports duplicates within m.
+// Machine claims the name, the MACs and the addresses of m. prefix is the path of m in its file, at returns the place
+// where a field was written. Duplicates within m are not reported here, but by inventory.Validate.
 func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machine, at func(field string) string) {
 	claim := func(field, what, value string) { c.Add(ps, prefix+field, what, value, at(prefix+field)) }
 	if m.Name != "" {
@@ -164,7 +164,7 @@ func (c Claims) Machine(ps *inventory.Problems, prefix string, m inventory.Machi
 	}
 }
 
-// repeats reports whether an earlier interface of m has the value.
+// repeats reports whether same returns true for one of the first n interfaces of m.
 func repeats(m inventory.Machine, n int, same func(inventory.Interface) bool) bool {
 	return slices.ContainsFunc(m.Interfaces[:n], same)
 }

@@ -9,15 +9,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Splitter is a struct: one text in a file may set several of its fields.
+// A Splitter is a struct with a short form: one text in a file sets several of its fields.
 type Splitter interface {
-	// Split returns the fields that text, written as key, sets; nil if it is
-	// read as it is.
+	// Split returns the fields that "key: text" sets, with their texts; nil if text
+	// is the value of the field key itself.
 	Split(key, text string) map[string]string
 }
 
-// split replaces the texts of pairs that v, a struct, splits. A field that is given in
-// both ways must have one value.
+// split replaces each short form in pairs, if v is a Splitter, by the fields that the form sets. A field that is given
+// both by a short form and directly must have the same value in both.
 func (w *walker) split(v reflect.Value, pairs []pair, path string) []pair {
 	s, ok := v.Interface().(Splitter)
 	if !ok {
@@ -106,7 +106,7 @@ func (w *walker) pairs(n *yaml.Node, path string, depth int) ([]pair, error) {
 	return out, nil
 }
 
-// merged returns the entries of the mappings that a merge key names.
+// merged returns the entries of m, the value of a merge key: a mapping or a list of mappings.
 func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err error) {
 	sources := []*yaml.Node{m}
 	if m.Kind == yaml.SequenceNode {
@@ -132,8 +132,8 @@ func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err e
 	return out, nil
 }
 
-// nameOf returns the name of a key for messages. joined: the key is NAME:VALUE, NAME=VALUE or NAME VALUE, as YAML reads
-// {NAME:VALUE}; the value may be a password.
+// nameOf returns the part of a key that a message may show. YAML reads {NAME:VALUE} as a key without a value. For such a
+// key, and for NAME=VALUE and "NAME VALUE", nameOf returns NAME and true, because the value may be a password.
 func nameOf(key string) (name string, joined bool) {
 	if n := strings.IndexAny(key, ":= \t\n"); n >= 0 {
 		return key[:n], true

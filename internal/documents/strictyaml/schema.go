@@ -17,24 +17,24 @@ import (
 // A Schema is a JSON Schema, or a part of one.
 type Schema map[string]any
 
-// Rules refine the schema of a type: what its validation knows besides the types. Keys are
-// paths of fields as in problems, with [] for each element of a list: "interfaces[].arch".
+// Rules add to the schema of a type what its validation checks and Go's types cannot express. Keys are paths of
+// fields, as in problems; [] means each element of a list: "interfaces[].arch".
 type Rules map[string]Schema
 
-// OneOf is the rule of a field that has one of some values.
+// OneOf returns the rule for a field whose value must be one of words.
 func OneOf(words ...string) Schema { return Schema{"enum": anys(words)} }
 
-// Text is the schema of an optional text with a description.
+// Text returns the schema of an optional text with a description.
 func Text(description string) Schema {
 	s := optional(text())
 	s["description"] = description
 	return s
 }
 
-// Between is the rule of a number with limits.
+// Between returns the rule for a number with a minimum and a maximum.
 func Between(least, most int) Schema { return Schema{"minimum": least, "maximum": most} }
 
-// Below returns the rules of a type at a path of another type.
+// Below returns r for a type that is at path in another type: path is added before each key.
 func (r Rules) Below(path string) Rules {
 	out := Rules{}
 	for field, s := range r {
@@ -43,32 +43,32 @@ func (r Rules) Below(path string) Rules {
 	return out
 }
 
-// SchemaOf returns the JSON Schema (draft 7) of the documents that Decode reads into a T.
-// Keys without omitempty or omitzero are required. It follows what Decode does: unknown keys
-// are refused, a number is taken for text, and null counts as missing.
+// SchemaOf returns the JSON Schema (draft 7) of the documents that Decode reads into a T. Keys
+// without omitempty or omitzero are required. As in Decode, unknown keys are refused, a number is
+// valid as text, and null counts as missing.
 func SchemaOf[T any](title string, rules Rules) Schema {
 	d := describer{rules, map[string]map[string]string{}}
 	if err := json.Unmarshal(descriptions, &d.descriptions); err != nil {
-		panic(err) // it is part of the program, and a test reads it
+		panic(err) // descriptions.json is embedded, and a test decodes it
 	}
 	s := d.value(reflect.TypeFor[T](), "")
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", title
 	return s
 }
 
-// Forms of values that are texts in a file.
+// Patterns of IP addresses and prefixes, which are texts in a file.
 const (
 	addressForm = `^[0-9A-Fa-f:.]*$`
 	prefixForm  = `^[0-9A-Fa-f:.]+/[0-9]+$`
 )
 
-// descriptions are the first paragraphs of the comments of fields, by type and key. Comments are
-// not in a program: "make docs" writes this file, and a test holds it against the source.
+// descriptions holds the first paragraphs of the comments of fields, by type and key. "make docs" writes the file,
+// because a program cannot read its own comments, and a test compares it with the source.
 //
 //go:embed descriptions.json
 var descriptions []byte
 
-// A Patterned type is written as a whole number or as text that matches a regular expression.
+// A Patterned type is written as a whole number, or as text that matches the regular expression TextPattern.
 type Patterned interface{ TextPattern() string }
 
 type describer struct {
@@ -76,7 +76,7 @@ type describer struct {
 	descriptions map[string]map[string]string
 }
 
-// value describes t as walker.value reads it.
+// value returns the schema of t, as walker.value decodes it, with the rule for path.
 func (d describer) value(t reflect.Type, path string) Schema {
 	s := d.kind(t, path)
 	maps.Copy(s, d.rules[path])
@@ -128,10 +128,10 @@ func (d describer) kind(t reflect.Type, path string) Schema {
 	return Schema{"type": "integer"}
 }
 
-// text is the schema of a string: a number or a boolean is read as it was written.
+// text returns the schema of a string. A number or a boolean is valid, too: it is read as the text that was written.
 func text() Schema { return Schema{"type": []any{"string", "number", "boolean"}} }
 
-// textOrBytes is the schema of text, !!binary, or an object with base64.
+// textOrBytes returns the schema of a text, a !!binary, or an object with the key base64.
 func textOrBytes() Schema {
 	s := text()
 	s["type"] = append(s["type"].([]any), "object")
@@ -140,7 +140,7 @@ func textOrBytes() Schema {
 	return s
 }
 
-// structure describes a struct as walker.structure reads it.
+// structure returns the schema of a struct, as walker.structure decodes it.
 func (d describer) structure(t reflect.Type, path string) Schema {
 	fields := map[string][]int{}
 	collect(t, nil, fields)
@@ -166,7 +166,7 @@ func (d describer) structure(t reflect.Type, path string) Schema {
 	return s
 }
 
-// describe returns the description of a field of t, which may be one of an embedded struct.
+// describe returns the description of the field of t at index, which may be a field of an embedded struct; "" if it has none.
 func (d describer) describe(t reflect.Type, index []int) string {
 	f := t.FieldByIndex(index)
 	for _, n := range index[:len(index)-1] {
@@ -177,7 +177,7 @@ func (d describer) describe(t reflect.Type, index []int) string {
 	return d.descriptions[strings.TrimPrefix(t.PkgPath(), module)+"."+t.Name()][key]
 }
 
-// optional returns s for a value that may be null, which counts as missing.
+// optional returns s with null as a further valid value, because null counts as missing.
 func optional(s Schema) Schema {
 	switch types := s["type"].(type) {
 	case string:

@@ -19,11 +19,11 @@ import (
 
 // A Document is one document of a YAML stream.
 type Document struct {
-	File string // as given, for messages
+	File string // name of the file, for messages
 	root *yaml.Node
 }
 
-// Documents splits b into its documents without empty ones. A syntax error is an
+// Documents returns the documents of b that are not empty. A syntax error is a
 // problem.List.
 func Documents(file string, b []byte) ([]Document, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
@@ -43,8 +43,8 @@ func Documents(file string, b []byte) ([]Document, error) {
 	}
 }
 
-// DecodeNode reads the next document of dec. It returns a panic of the parser as an error,
-// because its input comes from operators and the network.
+// DecodeNode reads the next document of dec. It returns a panic of the parser as an error, because the input comes from
+// operators and the network.
 func DecodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -56,12 +56,12 @@ func DecodeNode(dec *yaml.Decoder, n *yaml.Node) (err error) {
 
 var lineInError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// unknownAnchor is the parser's error for an alias without an anchor. It has no line.
+// unknownAnchor matches the parser's error for an alias without an anchor. That error has no line number.
 var unknownAnchor = regexp.MustCompile(`^yaml: unknown anchor '(.*)' referenced$`)
 
 func syntaxProblem(file string, b []byte, err error) problem.Problem {
 	if m := unknownAnchor.FindStringSubmatch(err.Error()); m != nil {
-		p := problem.Problem{ // without the name: a password may start with *
+		p := problem.Problem{ // do not quote the name: it may be a password that starts with *
 			File: file, What: "not valid YAML: text that starts with * refers to an anchor, and there is none of that name",
 			Remedy: "put the text in quotes",
 		}
@@ -74,7 +74,7 @@ func syntaxProblem(file string, b []byte, err error) problem.Problem {
 	p := problem.Problem{File: file, What: err.Error()}
 	if m := lineInError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " ")); m != nil {
 		p.What = "not valid YAML: " + m[2]
-		p.Line = 1 // the parser omits line 1
+		p.Line = 1 // an error without a line number is in line 1
 		if n, convErr := strconv.Atoi(m[1]); convErr == nil {
 			p.Line = n
 		}
@@ -91,8 +91,8 @@ func syntaxProblem(file string, b []byte, err error) problem.Problem {
 	return p
 }
 
-// Decode decodes the only document of b into into, a pointer. The error is an
-// problem.List with every problem; into may then be partly set.
+// Decode decodes b, which must hold exactly one document. into is a pointer to the result. The error is a problem.List
+// with all problems; the result may then be partly set.
 func Decode(file string, b []byte, into any) error {
 	docs, err := Documents(file, b)
 	if err != nil {
@@ -112,8 +112,8 @@ func Decode(file string, b []byte, into any) error {
 	}}
 }
 
-// Locate sets File and Line of problems from a validation of the first document of b, by
-// their Field.
+// Locate returns problems, the result of validating the first document of b, with File and Line. It finds the line by
+// the Field of a problem.
 func Locate(file string, b []byte, problems problem.List) problem.List {
 	docs, err := Documents(file, b)
 	if err != nil || len(docs) == 0 {
@@ -123,7 +123,7 @@ func Locate(file string, b []byte, problems problem.List) problem.List {
 	return docs[0].Locate(problems)
 }
 
-// FirstLine is the line where the document's content starts, from 1.
+// FirstLine returns the line where the content of the document starts, from 1; 0 for an empty document.
 func (d Document) FirstLine() int {
 	if d.root == nil {
 		return 0
@@ -140,14 +140,14 @@ func (d Document) Text(path string) string {
 	return n.Value
 }
 
-// Has reports whether there is a value at a field path.
+// Has reports whether there is a value other than null at a field path.
 func (d Document) Has(path string) bool {
 	n, whole := d.find(path)
 	return whole && n != nil && !isNull(n)
 }
 
-// LineOf returns the line of a field path such as "interfaces[0].mac", or of its deepest
-// existing part, or 0.
+// LineOf returns the line of the value at a field path such as "interfaces[0].mac". If only a part of the path exists,
+// it returns the line of that part; 0 for an empty document.
 func (d Document) LineOf(path string) int {
 	n, _ := d.find(path)
 	if n == nil {
@@ -156,7 +156,7 @@ func (d Document) LineOf(path string) int {
 	return n.Line
 }
 
-// Locate sets File and, if it is 0, Line of each problem by its Field.
+// Locate returns problems with File, where it is "", and Line, where it is 0. It finds the line by the Field of a problem.
 func (d Document) Locate(problems problem.List) problem.List {
 	out := make(problem.List, len(problems))
 	for i, p := range problems {
@@ -172,15 +172,15 @@ func (d Document) Locate(problems problem.List) problem.List {
 	return out
 }
 
-// Decode decodes the document into into, a pointer, as the function Decode does.
+// Decode decodes the document as the function Decode does.
 func (d Document) Decode(into any) error {
 	w := walker{file: d.File}
 	w.decode(d.root, into)
 	return w.problems.Err()
 }
 
-// find follows path as far as it exists, and reports whether all of it exists. For an entry
-// of a mapping it returns the value node with the line of its key.
+// find returns the node at path and true. If only a part of path exists, it returns the node of that part and false. For
+// an entry of a mapping it returns a copy of the value's node with the line of the key.
 func (d Document) find(path string) (*yaml.Node, bool) {
 	n := d.root
 	if n == nil {
@@ -218,7 +218,7 @@ func child(n *yaml.Node, part string) *yaml.Node {
 		if err != nil {
 			return nil
 		}
-		for _, p := range pairs { // those of merge keys
+		for _, p := range pairs { // part is not a direct entry: look in the merge keys, too
 			if p.key.Value == part {
 				return valueAtKey(p.key, p.value)
 			}
@@ -232,14 +232,14 @@ func child(n *yaml.Node, part string) *yaml.Node {
 	return nil
 }
 
-// valueAtKey returns a value with the line of its key.
+// valueAtKey returns a copy of value with the line of key.
 func valueAtKey(key, value *yaml.Node) *yaml.Node {
 	v := *follow(value)
 	v.Line = key.Line
 	return &v
 }
 
-// Elements returns the elements of the sequence at a field path, as documents of their own.
+// Elements returns the elements of the sequence at a field path as documents, without null elements; nil if there is no sequence.
 func (d Document) Elements(path string) []Document {
 	n, whole := d.find(path)
 	if !whole || n == nil || follow(n).Kind != yaml.SequenceNode {
@@ -255,8 +255,7 @@ func (d Document) Elements(path string) []Document {
 	return out
 }
 
-// Part returns the value at a field path as a document of its own; without a value the
-// document is empty.
+// Part returns the value at a field path as a document. Without a value, the document is empty.
 func (d Document) Part(path string) Document {
 	n, whole := d.find(path)
 	if !whole || n == nil || isNull(n) {
@@ -265,8 +264,8 @@ func (d Document) Part(path string) Document {
 	return Document{File: d.File, root: follow(n)}
 }
 
-// LineIn returns the line of line n, from 1, of the text at a field path. Only the lines of a
-// literal block (|) are lines of the file; for other text it is the line of its key.
+// LineIn returns the line in the file of line n, from 1, of the text at a field path. This is exact only for a
+// literal block (|); for other text it is the line of the key.
 func (d Document) LineIn(path string, n int) int {
 	v, whole := d.find(path)
 	if v == nil {
@@ -278,8 +277,7 @@ func (d Document) LineIn(path string, n int) int {
 	return v.Line
 }
 
-// YAML returns the document as text of its own: what its aliases name is written out. The error
-// is of a document that is too large then.
+// YAML returns the document as YAML with all aliases expanded. It returns an error if the result is too large or too deep.
 func (d Document) YAML() ([]byte, error) {
 	if d.root == nil {
 		return nil, nil
@@ -300,7 +298,7 @@ func (w *walker) expand(n *yaml.Node, depth int) (*yaml.Node, error) {
 		return nil, err
 	}
 	out := *follow(n)
-	if out.Kind == yaml.AliasNode { // aliases of aliases without an end
+	if out.Kind == yaml.AliasNode { // follow gave up: an endless chain of aliases
 		return nil, errTooMuch
 	}
 
@@ -315,9 +313,8 @@ func (w *walker) expand(n *yaml.Node, depth int) (*yaml.Node, error) {
 	return &out, nil
 }
 
-// Each calls f for every key of a mapping, merge keys resolved, and every element of a sequence,
-// parents first and in the order of the document, with its field path and line. It visits at
-// most 200,000.
+// Each calls f for every key of a mapping and every element of a sequence, with its field path and line. Parents come
+// before children, in the order of the document; merge keys are resolved. It makes at most 200,000 calls.
 func (d Document) Each(f func(path string, line int)) {
 	if d.root != nil {
 		v := visitor{left: maxNodes, visit: f}
@@ -325,7 +322,7 @@ func (d Document) Each(f func(path string, line int)) {
 	}
 }
 
-// A visitor walks a document for Each.
+// A visitor is the state of Each.
 type visitor struct {
 	left   int
 	merges walker

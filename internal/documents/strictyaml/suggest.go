@@ -17,7 +17,7 @@ func Suggest(key string, known []string) string {
 	return "known keys: " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
 }
 
-// Nearest returns the known key that key is probably meant for, or "".
+// Nearest returns the key of known that is most similar to key, or "" if none is similar enough to be meant.
 func Nearest(key string, known []string) string {
 	best, distance := "", len(key)/2+1
 	for _, name := range slices.Sorted(slices.Values(known)) {

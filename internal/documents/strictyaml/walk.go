@@ -32,8 +32,8 @@ func (w *walker) decode(n *yaml.Node, into any) {
 	}
 }
 
-// value decodes n into v. Problems of the document go into w.problems; an error means that
-// the document is too large.
+// value decodes n into v. It adds problems of the document to w.problems; it returns an error only if the document is
+// too large.
 func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) error {
 	if err := w.tick(depth); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 			w.add(at, path, "", "must be text, but is %s", kindName(n))
 			return nil
 		}
-		v.SetString(n.Value) // a number or a boolean as it was written
+		v.SetString(n.Value) // a number or a boolean becomes the text that was written
 	default:
 		w.scalar(n, v, path)
 	}
@@ -92,8 +92,8 @@ func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) er
 	return nil
 }
 
-// binary decodes base64 with the tag !!binary. Only a value that reads bytes or parses text itself may hold bytes that are
-// not UTF-8.
+// binary decodes base64 with the tag !!binary into v. The bytes must be UTF-8, unless v implements
+// encoding.TextUnmarshaler or encoding.BinaryUnmarshaler.
 func (w *walker) binary(n *yaml.Node, v reflect.Value, path string, depth int) error {
 	b, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(n.Value), ""))
 	if err != nil {
@@ -119,7 +119,7 @@ func (w *walker) binary(n *yaml.Node, v reflect.Value, path string, depth int) e
 	return w.value(&decoded, v, path, depth+1)
 }
 
-// text decodes a scalar into a value that parses text.
+// text decodes a scalar with u.UnmarshalText.
 func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 	if n.Kind != yaml.ScalarNode {
 		w.add(n, path, "", "must be text, but is %s", kindName(n))
@@ -131,7 +131,7 @@ func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 	_, isAddress := u.(*netip.Addr)
 	switch {
 	case err == nil:
-	case isAddress: // its parser's error is for programmers
+	case isAddress: // the error of netip does not help an operator
 		w.add(n, path, "write it as 10.0.0.11", "invalid IP address %q", clip(n.Value))
 	case errors.As(err, &known):
 		w.add(n, path, known.Remedy, "%s", known.What)
@@ -140,7 +140,7 @@ func (w *walker) text(n *yaml.Node, u encoding.TextUnmarshaler, path string) {
 	}
 }
 
-// duration reads a time.Duration.
+// duration is a time.Duration that human.ParseDuration decodes.
 type duration time.Duration
 
 func (d *duration) UnmarshalText(b []byte) error {
@@ -164,7 +164,7 @@ func (w *walker) scalar(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 
-	// Quoted text is refused: programs read a quoted number such as "08" differently.
+	// Refuse a quoted number such as "08": programs do not agree on its value.
 	if n.ShortTag() == "!!str" {
 		w.add(n, path, "", "must be %s, but is the text %q", want, clip(n.Value))
 		return
@@ -185,7 +185,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 		err = u.UnmarshalJSON(b)
 	}
 	if err != nil && n.Kind == yaml.ScalarNode {
-		// password: 1234 is text that looks like a number.
+		// Try again with the scalar as a string: in "password: 1234" the number is meant as text.
 		if b, mErr := json.Marshal(n.Value); mErr == nil {
 			if again := u.UnmarshalJSON(b); again == nil || n.ShortTag() == "!!str" {
 				err = again
@@ -208,7 +208,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 	return nil
 }
 
-// plain returns n as the value that encoding/json would produce.
+// plain converts n to the types that encoding/json decodes into an any.
 func (w *walker) plain(n *yaml.Node, depth int) (any, error) {
 	if err := w.tick(depth); err != nil {
 		return nil, err
@@ -319,7 +319,7 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 	return nil
 }
 
-// collect adds the fields of t, including those of embedded structs, by json name.
+// collect stores the index of each field of t, and of structs embedded in t, by JSON name.
 func collect(t reflect.Type, at []int, into map[string][]int) {
 	for i := range t.NumField() {
 		f := t.Field(i)

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// Limits of a document after its aliases are expanded, against nested aliases that grow
+// Limits of a document. The first two apply after aliases are expanded, because nested aliases grow
 // exponentially.
 const (
 	maxNodes    = 200_000

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-// FromJSON converts JSON to YAML and keeps the order of the keys. Characters that a terminal
-// could interpret are escaped.
+// FromJSON converts JSON to YAML with the keys in the same order. It escapes characters that a terminal
+// could interpret.
 func FromJSON(raw json.RawMessage) ([]byte, error) {
 	var n yaml.Node
 	if err := yaml.Unmarshal([]byte(human.Escape(string(raw))), &n); err != nil {
@@ -30,10 +30,10 @@ func FromJSON(raw json.RawMessage) ([]byte, error) {
 		return nil, err
 	}
 
-	return []byte(human.Escape(b.String())), nil // YAML treats marks that reorder text as printable
+	return []byte(human.Escape(b.String())), nil // the encoder does not escape the Unicode marks that reorder text
 }
 
-// setBlockStyle removes JSON's braces and quotes where YAML needs none.
+// setBlockStyle sets YAML's block style for n and all nodes below, so that braces and unnecessary quotes disappear.
 func setBlockStyle(n *yaml.Node) {
 	n.Style = 0
 	if strings.ContainsFunc(n.Value, func(r rune) bool { return human.Dangerous(r) && r != '\n' }) {

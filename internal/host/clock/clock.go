@@ -1,5 +1,5 @@
-// Package clock compares the wall clock, which people and NTP set, with a counter
-// that cannot be set. A wait that has ended by the wall clock may not have ended.
+// Package clock compares the wall clock, which people and NTP can set, with a counter that cannot be set. By the wall clock
+// alone, a wait may seem to be over too early or too late.
 package clock
 
 import (
@@ -10,57 +10,55 @@ import (
 )
 
 const (
-	// every is the pause between two looks at both clocks.
+	// every is the pause between two readings of both clocks.
 	every = time.Second
-	// tolerance is how far the wall clock may move against the counter before
-	// it counts as a step. What is slewed by NTP moves both.
+	// tolerance is how far the wall clock may deviate from the counter before the deviation counts as a step. NTP's slewing changes
+	// the speed of both.
 	tolerance = 3 * time.Second
-	// slack bounds the error when a time of the wall clock is found on the counter.
+	// slack is the maximum error when a time of the wall clock is converted to a time of the counter.
 	slack = tolerance + 2*every
-	// frozen is the pause between two looks from which on this process counts as
-	// having stood still: it looks every second.
+	// frozen is the pause between two readings above which this process counts as suspended. It reads the clocks every second.
 	frozen = 5 * time.Second
-	// kept is how many steps, and how many pauses, are remembered.
+	// kept is the number of steps, and of pauses, that are stored.
 	kept = 64
 )
 
-// A Step is a change of the wall clock: it showed From and then To.
+// A Step is a sudden change of the wall clock from one time to another.
 type Step struct{ From, To time.Time }
 
-// By is how far the clock went, negative when backward.
+// By returns how far the clock was set; negative = backward.
 func (s Step) By() time.Duration { return s.To.Sub(s.From) }
 
-// era is a time in which wall and counter went alike.
+// era is a period in which the wall clock and the counter advanced alike.
 type era struct {
-	since  time.Duration // by the counter
-	offset time.Time     // what the wall would have shown when the counter was 0
+	since  time.Duration // start of the era, by the counter
+	offset time.Time     // time of the wall clock at which the counter was 0, by this era
 }
 
-// Clock knows by how much the wall clock has been set while this process
-// lived. Make one with New.
+// Clock records by how much the wall clock was set since this process began. Create one with New or Of.
 type Clock struct {
 	wall func() time.Time
 	mono func() time.Duration
 
 	mu     sync.Mutex
-	begun  time.Duration // since when this process has listened without a break
-	looked time.Duration // the last time that it was seen to run
-	since  time.Duration // since when pauses are known
-	pauses []pause       // in which it stood still, the oldest first
+	begun  time.Duration // since when this process has listened without a pause
+	looked time.Duration // when runs was last called
+	since  time.Duration // start of the period for which pauses are stored
+	pauses []pause       // the oldest first
 	eras   []era         // at least one, the oldest first
 }
 
-// pause is a time in which this process stood still, by the counter.
+// pause is a period in which this process was suspended, by the counter.
 type pause struct{ from, to time.Duration }
 
-// New returns the clock of this process, which begins now.
+// New returns a Clock that begins now.
 func New() *Clock {
 	begun := time.Now()
 	return Of(func() time.Time { return time.Now().Round(0) }, func() time.Duration { return time.Since(begun) })
 }
 
-// Of returns a clock of two sources: what the wall shows, without a monotonic
-// reading, and the time since some fixed moment.
+// Of returns a Clock of two sources: wall returns the wall clock's time without a monotonic reading, and mono the time since
+// some fixed moment.
 func Of(wall func() time.Time, mono func() time.Duration) *Clock {
 	c := &Clock{wall: wall, mono: mono, begun: mono()}
 	c.looked, c.since = c.begun, c.begun
@@ -68,11 +66,11 @@ func Of(wall func() time.Time, mono func() time.Duration) *Clock {
 	return c
 }
 
-// Elapsed returns the time since some fixed moment by the counter.
+// Elapsed returns the counter: the time since some fixed moment.
 func (c *Clock) Elapsed() time.Duration { return c.mono() }
 
-// Up returns for how long this process has listened without a break: since
-// New, Listening, or the last time that it stood still.
+// Up returns for how long this process has listened without a pause: since New, Listening, or the last time that it was
+// suspended.
 func (c *Clock) Up() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,7 +79,7 @@ func (c *Clock) Up() time.Duration {
 	return now - c.begun
 }
 
-// Listening makes Up count from now: what came before was not listening.
+// Listening marks the moment at which this process starts to listen: Up counts from it, and earlier pauses are dropped.
 func (c *Clock) Listening() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,8 +87,8 @@ func (c *Clock) Listening() {
 	c.looked, c.since, c.pauses = c.begun, c.begun, nil
 }
 
-// Listened returns for how long this process has listened in the last d: without the time before New or
-// Listening, and without the pauses in which it stood still.
+// Listened returns for how much of the last d this process has listened: the time before New or Listening and the
+// pauses do not count.
 func (c *Clock) Listened(d time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,9 +102,8 @@ func (c *Clock) Listened(d time.Duration) time.Duration {
 	return listened
 }
 
-// runs notes that this process runs now. After a pause that is too long, it stood
-// still (stopped, frozen, out of memory), and received nothing in that time.
-// The caller holds mu.
+// runs records that this process runs at now. If the last call is longer ago than frozen, the process was suspended (stopped,
+// frozen, out of memory) and received nothing since. The caller holds mu.
 func (c *Clock) runs(now time.Duration) {
 	if now-c.looked > frozen {
 		c.begun = now
@@ -119,8 +116,7 @@ func (c *Clock) runs(now time.Duration) {
 	c.looked = now
 }
 
-// Look compares the two clocks and returns the step since the last look, if
-// there was one.
+// Look reads both clocks, and returns the step of the wall clock since the last call. It returns false if there was none.
 func (c *Clock) Look() (Step, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,8 +134,8 @@ func (c *Clock) Look() (Step, bool) {
 	return s, true
 }
 
-// Run looks every second until ctx is done, and calls stepped for each step. While it
-// does not run, every pause between two looks counts as standing still.
+// Run calls Look every second until ctx ends, and calls stepped for each step. While Run is not running, time between two readings
+// that exceeds frozen counts as a suspension.
 func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -155,15 +151,13 @@ func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) er
 	}
 }
 
-// Left returns what remains of a wait of length d that began when the wall
-// clock showed began: what was skipped by setting the clock has not been
-// waited. Nothing remains of a wait that began in the future: the time is from
-// another clock.
+// Left returns the rest of a wait of length d that began when the wall clock showed began. Time that was skipped by setting
+// the clock does not count as waited. Left returns 0 if began is in the future, because another clock has shown it.
 func (c *Clock) Left(began time.Time, d time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.mono()
-	at := began.Sub(c.eras[0].offset) // before this process: as if nothing was set
+	at := began.Sub(c.eras[0].offset) // for a wait from before this process: as if the clock was never set
 	for i := len(c.eras) - 1; i >= 0; i-- {
 		e := c.eras[i]
 		if t := began.Sub(e.offset); t >= e.since-slack && t <= now+slack {
@@ -178,7 +172,7 @@ func (c *Clock) Left(began time.Time, d time.Duration) time.Duration {
 	return min(d-waited, d)
 }
 
-// Sleep waits for d. If ctx ends first, it returns ctx's cause.
+// Sleep waits for d and returns nil. If ctx ends first, it returns ctx's cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return context.Cause(ctx)

@@ -2,13 +2,13 @@ package clock
 
 import "syscall"
 
-// Of <sys/timex.h>; package syscall has no names for them.
+// Constants of <sys/timex.h> that package syscall lacks.
 const (
 	timeError = 5    // TIME_ERROR
 	unsynced  = 0x40 // STA_UNSYNC
 )
 
-// Synchronized reports whether the kernel says that its clock is synchronized with another one.
+// Synchronized reports whether the kernel considers its clock synchronized, as NTP daemons tell it.
 func Synchronized() (bool, error) {
 	var tx syscall.Timex
 	state, err := syscall.Adjtimex(&tx)

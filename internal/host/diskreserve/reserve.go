@@ -1,6 +1,5 @@
-// Package diskreserve keeps space on the disk of the databases: a file that is released
-// when the disk is full, so that machines can still be disarmed and runs under way can
-// end.
+// Package diskreserve reserves space on the disk of the databases with a file. It releases the space when the disk is full,
+// so that machines can still be disarmed and running workflows can end.
 package diskreserve
 
 import (
@@ -19,27 +18,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name is the file in the data directory.
+// Name is the name of the reserve file in the data directory.
 const Name = "reserve"
 
-// Options of a Reserve.
+// Options configure a Reserve.
 type Options struct {
 	Dir  string // data directory
-	Size int64  // bytes; 0: there is no reserve
-	// Floor is the free space, in bytes, below which the reserve is released;
-	// 0: a quarter of Size.
+	Size int64  // bytes; 0 = no reserve
+	// Floor is the free space in bytes below which the reserve is released; 0 = a quarter of Size.
 	Floor int64
-	// Every is how often free space is checked; 0: a second.
+	// Every is how often free space is checked; 0 = every second.
 	Every time.Duration
 	Log   *slog.Logger
-	// Changed is called, from Run, after the reserve was released (held is false)
-	// or taken back; may be nil.
+	// Changed is called by Run after the reserve was released (held is false) or taken back. It may be nil.
 	Changed func(ctx context.Context, held bool)
-	// Free returns the free space of the file system of a directory; nil: [Free].
+	// Free returns the free space of a directory's file system in bytes; nil = [Free].
 	Free func(dir string) (int64, error)
 }
 
-// Reserve is the reserved space of one data directory. Its methods may be called
+// Reserve manages the reserved space of one data directory. Its methods may be called
 // concurrently.
 type Reserve struct {
 	o    Options
@@ -48,18 +45,17 @@ type Reserve struct {
 
 	mu       sync.Mutex
 	held     bool
-	reported bool // held, as Changed got it last
-	// failed is how often in a row the disk reported room and the allocation failed;
-	// skip is how many checks are left out before the next attempt.
+	reported bool // value of held that Changed last got
+	// failed is how often in a row the allocation failed although there seemed to be room. skip is how many checks are
+	// skipped before the next attempt.
 	failed, skip int
 }
 
-// maxSkip limits how many checks are left out between two attempts.
+// maxSkip is the limit for skip.
 const maxSkip = 600
 
-// Open takes the reserve, if there is room for it and the disk is not full already. It
-// is called before a database is opened. A reserve that cannot be taken is an error in
-// the log; the server serves without it.
+// Open takes the reserve if there is enough free space for it. It must be called before a database is opened. If the reserve cannot
+// be taken, Open logs an error, and the server works without it.
 func Open(o Options) *Reserve {
 	if o.Floor <= 0 {
 		o.Floor = o.Size / 4
@@ -82,7 +78,7 @@ func Open(o Options) *Reserve {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.held = allocated(r.path) >= o.Size; !r.held {
-		// A reserve of another size, or a part of one, cannot be used.
+		// A reserve of another size, or an incomplete one, cannot be used.
 		if err := os.Truncate(r.path, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			o.Log.Warn("truncating an unusable reserve", "file", r.path, "error", err)
 		}
@@ -97,11 +93,10 @@ func Open(o Options) *Reserve {
 	return r
 }
 
-// Remedy says what to do about a full disk.
+// Remedy is the advice to the operator about a full disk.
 const Remedy = "ingot image prune removes images that nothing uses; or make the disk bigger"
 
-// Run releases or retakes the reserve as free space changes, until ctx ends. It
-// returns nil.
+// Run releases the reserve or takes it back as free space changes, until ctx ends. It returns nil.
 func (r *Reserve) Run(ctx context.Context) error {
 	if r.o.Size <= 0 {
 		<-ctx.Done()
@@ -156,8 +151,7 @@ func (r *Reserve) check() {
 	}
 }
 
-// Release releases the reserve because a write found no room. It may be called from
-// anywhere and waits only for the file system.
+// Release releases the reserve because a write found no space. Any goroutine may call it; it waits only for the file system.
 func (r *Reserve) Release() {
 	r.mu.Lock()
 	if r.held {
@@ -171,7 +165,7 @@ func (r *Reserve) Release() {
 }
 
 func (r *Reserve) release(why string, free int64) {
-	// Truncated and not removed: a file that another process has open would keep its space.
+	// Truncate and do not remove: if another process had the file open, its space would stay allocated.
 	err := os.Truncate(r.path, 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.o.Log.Error("releasing the reserve of disk space", "file", r.path, "error", err)
@@ -185,18 +179,18 @@ func (r *Reserve) release(why string, free int64) {
 // State describes a reserve.
 type State struct {
 	Path string
-	Size int64 // bytes; 0: none is configured
+	Size int64 // bytes; 0 = no reserve is configured
 	Held bool
 }
 
-// State returns the state now.
+// State returns the current state.
 func (r *Reserve) State() State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return State{Path: r.path, Size: r.o.Size, Held: r.held}
 }
 
-// Missing is how much of the free space belongs to the reserve, bytes.
+// Missing returns how many bytes of free space are needed to take the reserve back; 0 = it is held.
 func (s State) Missing() int64 {
 	if s.Held {
 		return 0
@@ -204,14 +198,13 @@ func (s State) Missing() int64 {
 	return s.Size
 }
 
-// Look returns the state of a reserve that another process keeps.
+// Look returns the state of a reserve that another process manages.
 func Look(dir string, size int64) State {
 	path := filepath.Join(dir, Name)
 	return State{Path: path, Size: size, Held: size > 0 && allocated(path) >= size}
 }
 
-// Free returns the space, in bytes, that users other than root may still use on the
-// file system of dir.
+// Free returns the space, in bytes, that users other than root can still use on the file system of dir.
 func Free(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -220,7 +213,7 @@ func Free(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// allocated is how much space a file takes, 0 when it is not there.
+// allocated returns the allocated size of a file in bytes, at most its length; 0 if there is none.
 func allocated(path string) int64 {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -229,7 +222,7 @@ func allocated(path string) int64 {
 	return min(st.Blocks*512, st.Size)
 }
 
-// allocate makes a file whose size bytes are allocated on the disk.
+// allocate makes a file of size bytes that are allocated on the disk, and syncs it.
 func allocate(path string, size int64) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -255,8 +248,7 @@ func allocate(path string, size int64) (err error) {
 	return f.Sync()
 }
 
-// fill writes random bytes, for file systems that cannot allocate. A file system may
-// leave out zeros.
+// fill writes random bytes, on file systems that cannot allocate space otherwise. Zeros might be stored as a hole.
 func fill(f *os.File, size int64) error {
 	_, err := io.CopyN(f, rand.NewChaCha8([32]byte{}), size)
 	return err

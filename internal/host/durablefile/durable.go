@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-// Exists reports whether there is something at path.
+// Exists reports whether a file, a directory or a link exists at path.
 func Exists(path string) (bool, error) {
 	_, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -25,7 +25,7 @@ func Exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// Size returns the size of a file in bytes, 0 when there is none.
+// Size returns the size of a file in bytes, or 0 if it does not exist.
 func Size(path string) (int64, error) {
 	st, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -37,15 +37,15 @@ func Size(path string) (int64, error) {
 	return st.Size(), nil
 }
 
-// maxPrivate limits what ReadPrivate reads, in bytes.
+// maxPrivate is the size limit of ReadPrivate, in bytes.
 const maxPrivate = 1 << 20
 
-// ReadPrivate reads a file that holds secrets, of at most 1 MiB. A file that group or others may use is refused, except for one
-// that root lets a group of this process read, as Kubernetes does with the files of a Secret (fsGroup), or this user by an access
-// control list, as systemd does with credentials. The mode of a pipe or a terminal does not matter. A pipe that no process writes
-// to is empty.
+// ReadPrivate returns the content of a file with secrets, of at most 1 MiB. It refuses a regular file that group or others may
+// use. There are two exceptions, both for files of root: one that a group of this process may read, as Kubernetes mounts Secrets
+// (fsGroup), and one that an access control list lets this user read, as systemd passes credentials. The modes of pipes and
+// terminals are not checked. A pipe without a writer is empty.
 func ReadPrivate(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // to open a pipe would wait for its writer
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a pipe would wait for a writer
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +65,9 @@ func ReadPrivate(path string) ([]byte, error) {
 	return text, err
 }
 
-// isGivenByRoot reports whether root has given a file to one of these groups, to read alone. Root needs no group to
-// read a file, so for root such a file stays a mistake. With an access control list, the mode's group bits are the list's mask
-// (acl(5)), and the group is root's own.
+// isGivenByRoot reports whether a file of root is read-only for one of these groups, and closed to others. It returns false if this
+// process runs as root, which needs no group to read a file. With an access control list, the group bits of the mode are the list's
+// mask (acl(5)), and the file's group is root's.
 func isGivenByRoot(st fs.FileInfo, euid int, groups []int) bool {
 	owner, ok := st.Sys().(*syscall.Stat_t)
 	return ok && euid != 0 && owner.Uid == 0 && st.Mode().Perm()&0o037 == 0 &&
@@ -77,12 +77,12 @@ func isGivenByRoot(st fs.FileInfo, euid int, groups []int) bool {
 func processGroups() []int {
 	groups, err := os.Getgroups()
 	if err != nil {
-		groups = nil // then the main group alone counts
+		groups = nil // only the process's main group counts then
 	}
 	return append(groups, os.Getegid())
 }
 
-// ReplaceJSON is [Replace] with v as indented JSON.
+// ReplaceJSON calls [Replace] with v as indented JSON.
 func ReplaceJSON(path string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -91,16 +91,15 @@ func ReplaceJSON(path string, v any) error {
 	return Replace(path, append(text, '\n'))
 }
 
-// Replace atomically replaces the content of a file and syncs it to the disk. Only
-// the file's owner may read it.
+// Replace atomically replaces the content of a file and syncs it to the disk. The file has mode 0600.
 func Replace(path string, text []byte) error { return place(path, text, os.Rename) }
 
-// Create writes a new file as Replace does. It never writes over an existing one: that is fs.ErrExist.
+// Create writes a new file as Replace does. It returns fs.ErrExist if the file exists, and does not change it.
 func Create(path string, text []byte) error {
-	return place(path, text, os.Link) // unlike a rename, a link refuses to replace what is there
+	return place(path, text, os.Link) // unlike a rename, a link fails if the target exists
 }
 
-// place writes text to a temporary file in the directory of path, and moves it to path once it is on the disk.
+// place writes text to a temporary file in the directory of path, syncs it, and then moves it to path.
 func place(path string, text []byte, move func(from, to string) error) (err error) {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, temporaryName(path)) // mode 0600
@@ -108,7 +107,7 @@ func place(path string, text []byte, move func(from, to string) error) (err erro
 		return err
 	}
 	defer func() {
-		if e := os.Remove(tmp.Name()); !errors.Is(e, fs.ErrNotExist) { // a rename has moved it
+		if e := os.Remove(tmp.Name()); !errors.Is(e, fs.ErrNotExist) { // os.Rename has moved the file
 			err = errors.Join(err, e)
 		}
 	}()
@@ -129,7 +128,7 @@ func place(path string, text []byte, move func(from, to string) error) (err erro
 
 func temporaryName(path string) string { return "." + filepath.Base(path) + "-*" }
 
-// Leftovers returns the temporary files that crashes during Replace and Create have left of a file.
+// Leftovers returns the paths of temporary files that crashes during Replace or Create of path have left.
 func Leftovers(path string) ([]string, error) {
 	return filepath.Glob(filepath.Join(filepath.Dir(path), temporaryName(path)))
 }
@@ -143,7 +142,7 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Digest returns the SHA-256 of a file, hex. It ends with ctx.
+// Digest returns the SHA-256 of a file in hex. It returns ctx's error if ctx ends first.
 func Digest(ctx context.Context, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -159,7 +158,7 @@ func Digest(ctx context.Context, path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// reader reads until ctx ends.
+// reader fails once ctx has ended.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

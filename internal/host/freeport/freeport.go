@@ -8,12 +8,11 @@ import (
 	"strconv"
 )
 
-// Ports from first to last are below the range from which the kernel chooses the
-// ports of clients (ip_local_port_range, ip(7)): between the search and the use of a
-// port, no connection takes it.
+// Ports from first to last are below the range from which the kernel chooses the ports of clients (ip_local_port_range,
+// ip(7)): no outgoing connection takes such a port between Find and its use.
 const first, last = 10000, 30000
 
-// Find returns the first of n consecutive ports of 127.0.0.1 that are not in use.
+// Find returns the first of n consecutive TCP ports of 127.0.0.1 that are not in use.
 func Find(n int) (int, error) {
 	var err error
 	for range 100 {
@@ -25,7 +24,7 @@ func Find(n int) (int, error) {
 	return 0, err
 }
 
-// free returns an error if one of n ports from port on is in use.
+// free returns nil if the n ports that begin with port are not in use.
 func free(port, n int) (err error) {
 	for i := range n {
 		l, e := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)))

@@ -1,5 +1,5 @@
-// Package hostnet reads the network of this host: interfaces, routes, and the
-// sockets that the server of a configuration listens on.
+// Package hostnet reads the network of this host: its interfaces, its routes, and the sockets that a server with a given
+// configuration listens on.
 package hostnet
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
-// An Interface is a network interface that may lead to machines.
+// An Interface is a network interface of this host; loopback is excluded.
 type Interface struct {
 	Name      string
 	MAC       string
@@ -23,7 +23,7 @@ type Interface struct {
 	Addresses []string // IPv4, with prefix length
 }
 
-// State is "up" or "down".
+// State returns "up" or "down".
 func (i Interface) State() string {
 	if i.Up {
 		return "up"
@@ -31,7 +31,7 @@ func (i Interface) State() string {
 	return "down"
 }
 
-// Interfaces returns the interfaces of this host without loopback.
+// Interfaces returns the interfaces of this host except loopback, or none if they cannot be read.
 func Interfaces() []Interface {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -45,7 +45,7 @@ func Interfaces() []Interface {
 		}
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it has just gone
+			continue // it was removed since
 		}
 		x := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), Up: i.Flags&net.FlagUp != 0}
 		for _, a := range addrs {
@@ -59,11 +59,11 @@ func Interfaces() []Interface {
 	return out
 }
 
-// sysClassNet is where the kernel shows network interfaces.
+// sysClassNet is the directory in which the kernel lists network interfaces.
 const sysClassNet = "/sys/class/net"
 
-// Controller returns the bridge or bond that interface name is a member of; "" =
-// none. Packets arrive at the controller, not at its members.
+// Controller returns the bridge or bond that contains the named interface, or "". Packets arrive at the bridge or
+// bond, not at its members.
 func Controller(name string) string { return controllerIn(sysClassNet, name) }
 
 func controllerIn(sys, name string) string {
@@ -78,7 +78,7 @@ func controllerIn(sys, name string) string {
 	return ""
 }
 
-// Addresses returns the addresses of this host without loopback.
+// Addresses returns the addresses of this host except loopback, or none if they cannot be read.
 func Addresses() (out []netip.Addr) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -94,8 +94,8 @@ func Addresses() (out []netip.Addr) {
 	return out
 }
 
-// ProvisioningAddress is the configured address of the server on the network of
-// the machines, or the first IPv4 address of the first interface.
+// ProvisioningAddress returns the server's address on the machines' network: the configured one, or the first IPv4
+// address of the first interface.
 func ProvisioningAddress(n config.Netboot) (netip.Addr, error) {
 	if n.Address != "" {
 		return netip.ParseAddr(n.Address)
@@ -121,7 +121,7 @@ func ProvisioningAddress(n config.Netboot) (netip.Addr, error) {
 		"netboot.interfaces[0] %q has no IPv4 address: give it one, or set netboot.address", name)
 }
 
-// LocalURL is where the server of this host answers operators.
+// LocalURL returns the URL at which operators on this host reach the server.
 func LocalURL(c config.Config) string {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
@@ -137,7 +137,7 @@ func LocalURL(c config.Config) string {
 	return scheme + net.JoinHostPort(host, port)
 }
 
-// ServerAnswers reports whether a server of the configuration runs.
+// ServerAnswers reports whether a server accepts connections at the configured operator address.
 func ServerAnswers(ctx context.Context, c config.Config) bool {
 	u, err := url.Parse(LocalURL(c))
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// Routes returns the kernel's main table of IPv4 routes, in the form of
-// /proc/net/route; "" when it cannot be read.
+// Routes returns the kernel's main IPv4 routing table in the format of /proc/net/route, or "" if it cannot be read.
 func Routes() string {
 	routes, err := os.ReadFile("/proc/net/route")
 	if err != nil {
@@ -22,11 +21,11 @@ func Routes() string {
 // A Route is a route in the kernel's main table.
 type Route struct {
 	To     netip.Prefix
-	Via    netip.Addr // not valid: the network is connected
+	Via    netip.Addr // invalid for a connected network
 	Device string
 }
 
-// String is the router, or the interface of a connected network.
+// String returns the router, or the interface of a connected network.
 func (r Route) String() string {
 	if r.Via.IsValid() {
 		return r.Via.String()
@@ -34,7 +33,7 @@ func (r Route) String() string {
 	return r.Device
 }
 
-// Gateways returns the routers of the default routes in a table of [Routes].
+// Gateways returns the routers of the default routes in the result of [Routes].
 func Gateways(routes string) (out []netip.Addr) {
 	for line := range strings.Lines(routes) {
 		if r, ok := parseRoute(line); ok && r.To.Bits() == 0 && r.Via.IsValid() {
@@ -44,8 +43,8 @@ func Gateways(routes string) (out []netip.Addr) {
 	return out
 }
 
-// RouteTo finds the route to an address in a table of [Routes]; false when there
-// is none, or when only another table has it.
+// RouteTo returns the most specific route to a in the result of [Routes]. It returns false if there is none; another
+// routing table may still have one.
 func RouteTo(routes string, a netip.Addr) (best Route, known bool) {
 	for line := range strings.Lines(routes) {
 		if r, ok := parseRoute(line); ok && r.To.Contains(a) && (!known || r.To.Bits() > best.To.Bits()) {
@@ -55,8 +54,7 @@ func RouteTo(routes string, a netip.Addr) (best Route, known bool) {
 	return best, known
 }
 
-// parseRoute reads a line of the table; false: its head, or a route that leads
-// nowhere.
+// parseRoute parses a line of the table. It returns false for the header, and for routes that are down or reject packets.
 func parseRoute(line string) (Route, bool) {
 	const up, gateway, reject = 0x1, 0x2, 0x200
 	f := strings.Fields(line)
@@ -81,8 +79,7 @@ func parseRoute(line string) (Route, bool) {
 	return r, true
 }
 
-// hexAddr reads an address of the table: in hexadecimal, in the byte order of the
-// processor.
+// hexAddr parses an address of the table: hexadecimal, in the processor's byte order.
 func hexAddr(s string) (netip.Addr, error) {
 	n, err := strconv.ParseUint(s, 16, 32)
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 )
 
-// A Socket is an address that the server listens on, with its configuration key.
+// A Socket is an address that the server listens on, and the configuration key that sets it.
 type Socket struct{ Network, Addr, Key string }
 
-// Sockets are those of the server of a configuration. The error is one of the
-// provisioning network; the sockets outside of it are returned all the same.
+// Sockets returns the sockets of a server with this configuration. If the provisioning address cannot be determined, it
+// returns the error and the sockets outside of the provisioning network.
 func Sockets(c config.Config) ([]Socket, error) {
 	out := []Socket{{"tcp", c.Listen, "listen"}}
 	tcp := func(key, host string, ports ...int) {
@@ -50,7 +50,7 @@ func Sockets(c config.Config) ([]Socket, error) {
 	return out, nil
 }
 
-// Try binds the socket and closes it again.
+// Try binds the socket and closes it again; its error says why the socket cannot be bound.
 func (s Socket) Try() error {
 	if s.Network == "udp" {
 		c, err := net.ListenPacket(s.Network, s.Addr)

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// rarely is the GOGC while there is room; every is how often the limit follows what is in use.
+// rarely is the GOGC below the memory limit. every is how often the memory limit is adapted to the memory in use.
 const (
 	rarely = 500
 	every  = time.Second
 )
 
-// CollectRarely has garbage collected only when there is more of it than room, in bytes, and than what is in use, until ctx is
-// done. A fixed limit would be wrong: once more than that is in use, the collector runs all the time. GOGC or GOMEMLIMIT in the
-// environment disables CollectRarely.
+// CollectRarely adapts the memory limit, until ctx ends, so that garbage is collected only when its size exceeds both room (in bytes)
+// and the memory in use. A fixed limit would be wrong: once the memory in use exceeds it, the collector runs all the time.
+// If GOGC or GOMEMLIMIT is set in the environment, CollectRarely does nothing.
 func CollectRarely(ctx context.Context, room int64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -36,7 +36,7 @@ func CollectRarely(ctx context.Context, room int64) {
 	}
 }
 
-// used returns the bytes that the last collection has left, and those of the stacks.
+// used returns the bytes that were live after the last collection, plus the bytes of stacks.
 func used() int64 {
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	metrics.Read(s)

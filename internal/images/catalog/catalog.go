@@ -1,4 +1,4 @@
-// Package catalog reads lists of images that publishers offer.
+// Package catalog reads lists of images that can be downloaded from their publishers.
 package catalog
 
 import (
@@ -16,11 +16,11 @@ import (
 //go:embed catalog.yaml
 var builtin []byte
 
-// An Image is a file that a publisher offers, and how to prove it.
+// An Image is an image file that a publisher offers, and what proves that a download is that file.
 type Image struct {
-	Name  string `json:"name"`            // under which it is stored
+	Name  string `json:"name"`            // name of the image in the inventory
 	About string `json:"about,omitempty"` // a sentence for operators
-	URL   string `json:"url"`             // where the publisher offers it
+	URL   string `json:"url"`             // URL of the file at its publisher
 	Use   string `json:"use,omitempty"`   // installer: files for another installer; default: a disk image
 
 	// One of these proves the file: a list of digests, a digest, or a minisign signature.
@@ -28,22 +28,23 @@ type Image struct {
 	Sums      string `json:"sums,omitempty"`      // URL of a list of digests
 	SHA256    string `json:"sha256,omitempty"`    // digest of the file, 64 hex digits
 	SHA512    string `json:"sha512,omitempty"`    // digest of the file, 128 hex digits
-	Signature string `json:"signature,omitempty"` // URL of a minisign signature; of the list, if there is one
-	PublicKey string `json:"publicKey,omitempty"` // of the signature: the line that begins with RW
+	Signature string `json:"signature,omitempty"` // URL of a minisign signature: of the list in sums if there is one, otherwise of the file
+	PublicKey string `json:"publicKey,omitempty"` // public key of the signature: the line that begins with RW
 
 	// What an operator has to know about the installed system.
 
-	User     string `json:"user,omitempty"`     // who logs in
-	Metadata string `json:"metadata,omitempty"` // what configures it: cloud-init, ignition, talos, harvester
+	User     string `json:"user,omitempty"`     // user who can log in
+	Metadata string `json:"metadata,omitempty"` // what configures it at its first boot: cloud-init, ignition, talos or harvester
 	Template string `json:"template,omitempty"` // a stored template that installs it
 }
 
-// A Catalog is a list of images: the form of the file, too.
+// A Catalog is a list of images, in the form of a catalog file.
 type Catalog struct {
 	Images []Image `json:"images"` // the list
 }
 
-// Read returns the catalog in a file, or the catalog of this version if path is "". Errors in the file are inventory.Problems.
+// Read returns the catalog in a file, or the built-in catalog of this version if path is "". Errors in the file
+// are inventory.Problems.
 func Read(path string) (Catalog, error) {
 	if path == "" {
 		return parse("catalog.yaml", builtin)
@@ -55,14 +56,14 @@ func Read(path string) (Catalog, error) {
 	return parse(path, b)
 }
 
-// Schema returns the JSON Schema of a catalog's file.
+// Schema returns the JSON Schema of a catalog file.
 func Schema() strictyaml.Schema {
 	return strictyaml.SchemaOf[Catalog]("A catalog of images for ingot serve", strictyaml.Rules{
 		"images[].use": strictyaml.OneOf(inventory.UseInstaller),
 	})
 }
 
-// parse reads the catalog in b. name is the file's, for messages.
+// parse reads the catalog in b. Errors name the file name.
 func parse(name string, b []byte) (Catalog, error) {
 	var c Catalog
 	if err := strictyaml.Decode(name, b, &c); err != nil {
@@ -88,10 +89,11 @@ func parse(name string, b []byte) (Catalog, error) {
 	return c, nil
 }
 
-// keyForm is the line of a minisign public key.
+// keyForm matches a minisign public key.
 var keyForm = regexp.MustCompile(`^RW[A-Za-z0-9+/]{54}$`)
 
-// Check returns what is wrong with i. A client checks what a server sends it, too: no value may be a path on its computer.
+// Check returns the problems of i. A client also checks an image that a server sends to it, because no value may
+// be a path on the client's computer.
 func (i Image) Check() inventory.Problems {
 	problems := append(inventory.ValidateImageName(i.Name), inventory.ValidateImageUse(i.Use)...)
 	for _, f := range [][2]string{{"url", i.URL}, {"sums", i.Sums}, {"signature", i.Signature}} {

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// EntryPath returns the name of an entry of an archive as an absolute path below the folder
-// that the archive is extracted to. A name that leads out of it is an error.
+// EntryPath returns the name of an archive's entry as an absolute path, relative to the folder into which the
+// archive is extracted. A name that leads out of that folder is an error.
 func EntryPath(name string) (string, error) {
 	if name == "" || strings.ContainsRune(name, 0) {
 		return "", errors.New("it has no valid name")
@@ -23,7 +23,7 @@ func EntryPath(name string) (string, error) {
 	return path.Join("/", name), nil
 }
 
-// checkEntry returns why an agent would refuse an entry.
+// checkEntry returns an error for an entry that an agent would refuse.
 func checkEntry(h *tar.Header) error {
 	if _, err := EntryPath(h.Name); err != nil {
 		return err
@@ -39,8 +39,8 @@ func checkEntry(h *tar.Header) error {
 	return fmt.Errorf("unknown type %q", h.Typeflag)
 }
 
-// lookArchive reads a tar archive to its end and adds to d what it holds. What an agent could
-// not extract is a *Refusal.
+// lookArchive reads a tar archive to its end and sets d.Size and d.Contents. If an agent could not extract it, the
+// error is a *Refusal.
 func (d *Description) lookArchive(content io.Reader, most int64) error {
 	counted := &counter{in: io.LimitReader(content, most+1)}
 	in := tar.NewReader(counted)
@@ -64,7 +64,7 @@ func (d *Description) lookArchive(content io.Reader, most int64) error {
 		root = root || name == "/etc/fstab" || name == "/etc/os-release" || name == "/usr/lib/os-release"
 		entries++
 	}
-	if _, err := io.Copy(io.Discard, counted); err != nil { // padding
+	if _, err := io.Copy(io.Discard, counted); err != nil { // the padding after the last entry
 		return err
 	}
 	if !bytes.Equal(counted.tail, make([]byte, tarBlock)) {
@@ -81,10 +81,10 @@ func (d *Description) lookArchive(content io.Reader, most int64) error {
 	return nil
 }
 
-// tarBlock is the unit of a tar archive, in bytes. Blocks of zeros end it.
+// tarBlock is the block size of a tar archive in bytes. Blocks of zeros end the archive.
 const tarBlock = 512
 
-// A counter counts the bytes that were read, and keeps the last block.
+// A counter counts the bytes that are read and keeps the last tarBlock of them.
 type counter struct {
 	in   io.Reader
 	n    int64

@@ -1,5 +1,5 @@
-// Package diskimage reads disk images: it detects their compression and their contents. The server
-// uses it to store an image, the agent to write one, so both accept the same files.
+// Package diskimage reads disk images: it detects their compression and describes their contents. The server uses
+// it to store an image, and the agent to write one, so both accept the same files.
 package diskimage
 
 import (
@@ -14,18 +14,17 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// Content is the decompressed content of a file. Reading to its end verifies that the file is
-// complete: a damaged or truncated file is a *Refusal.
+// Content is the decompressed content of a file. Reading it to its end verifies that the file is complete: if the
+// file is damaged or truncated, the error is a *Refusal.
 type Content struct {
 	Format string
 	file   *source
 	open   io.ReadCloser
 }
 
-// Open starts to read a file from its beginning. If the first bytes show that the file is not a
-// disk image, the error is a *Refusal. Close the content to release its memory; this does not close
-// the file. Goroutines may read ahead until the content is closed; Close waits for a read that is
-// in progress.
+// Open starts to read a file from its beginning. If the first bytes show that it cannot be decompressed to a disk
+// image, the error is a *Refusal. Close the content to release its memory; this does not close the file. Until
+// then, goroutines may read ahead. Close waits for a read that is in progress.
 func Open(file io.Reader) (*Content, error) {
 	src := &source{r: file}
 	in := bufio.NewReaderSize(src, 256<<10)
@@ -43,9 +42,9 @@ func Open(file io.Reader) (*Content, error) {
 	return c, nil
 }
 
-// OpenQcow2 opens the disk in a qcow2 image of length bytes. It first reads and compares the
-// tables, the mapping and the refcounts: an image that cannot be read completely from this one file
-// is a *Refusal. Close the content to release its memory; this does not close the file.
+// OpenQcow2 opens the disk in a qcow2 image of length bytes. It first reads and compares the tables, the mapping
+// and the refcounts. If the image cannot be read completely from this one file, the error is a *Refusal. Close the
+// content to release its memory; this does not close the file.
 func OpenQcow2(file io.ReaderAt, length int64) (*Content, error) {
 	q, err := newQcow2(file, length, maxSize)
 	if err != nil {
@@ -64,13 +63,13 @@ func (c *Content) decompressor(in *bufio.Reader) (io.ReadCloser, error) {
 		return openXZ(in)
 	case Bzip2:
 		return io.NopCloser(bzip2.NewReader(in)), nil
-	case Qcow2: // needs random access to the file
+	case Qcow2: // OpenQcow2 is needed, because the format requires random access
 		return nil, Identify([]byte(qcow2Start)).Refusal()
 	}
 	return io.NopCloser(in), nil
 }
 
-// Read implements io.Reader. It returns io.EOF only if the whole file was read and is complete.
+// Read implements io.Reader. It returns io.EOF only after the whole file was read and found complete.
 func (c *Content) Read(p []byte) (int, error) {
 	n, err := c.open.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -82,7 +81,8 @@ func (c *Content) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (c *Content) Close() error { return c.open.Close() }
 
-// judge turns err into a *Refusal if the file is damaged, and leaves it as it is if reading failed.
+// judge returns a *Refusal if err means that the file is damaged, and otherwise the error with which reading the
+// file failed.
 func (c *Content) judge(err error) error {
 	var refusal *Refusal
 	end := c.file.err()
@@ -94,13 +94,13 @@ func (c *Content) judge(err error) error {
 	case exceedsMemory(err):
 		return refuse("compress it again with a smaller window, for example: zstd -19",
 			"the %s data needs more than %d MiB of memory to decompress", c.Format, maxWindow>>20)
-	case end != nil: // the decompressor needs more data than the file has
+	case end != nil: // the file has ended, but the decompressor needs more data
 		return refuse(againRemedy, "the %s data is cut short or damaged (%v)", c.Format, err)
 	}
 	return refuse(againRemedy, "the %s data is damaged (%v)", c.Format, err)
 }
 
-// source stores the error with which the file itself ended.
+// source reads a file and stores the error with which reading ended.
 type source struct {
 	r   io.Reader
 	end atomic.Pointer[error]
@@ -114,7 +114,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// err returns the error with which the file ended, or nil if it has not ended.
+// err returns the error with which reading the file ended, io.EOF for example, or nil if it has not ended.
 func (s *source) err() error {
 	if end := s.end.Load(); end != nil {
 		return *end
@@ -122,8 +122,8 @@ func (s *source) err() error {
 	return nil
 }
 
-// ended returns an error if anything but zero padding follows the compressed data, because
-// decompressors stop at its end.
+// ended reads decompressed data and, at its end, returns an error if anything but zero padding follows in the
+// file. Decompressors stop at the end of the compressed data.
 type ended struct {
 	io.ReadCloser
 	rest io.Reader
@@ -146,7 +146,7 @@ func (e ended) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// trailing counts the remaining bytes in r, except for blocks of zeros.
+// trailing returns how many bytes remain in r, without blocks that contain only zeros.
 func trailing(r io.Reader) (n int64, err error) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -163,7 +163,7 @@ func trailing(r io.Reader) (n int64, err error) {
 	}
 }
 
-// reader stops reading when its context ends.
+// reader is a reader that stops when its context ends.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

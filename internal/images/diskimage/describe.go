@@ -10,32 +10,32 @@ import (
 	"strings"
 )
 
-// A Description describes the contents of a file.
+// A Description describes the content of a file.
 type Description struct {
 	Format string
-	// Size (bytes) and SHA256 (hex digits) are those of the content. DescribeInstaller does not
-	// compute them; of an archive there is no SHA256.
+	// Size (bytes) and SHA256 (hex digits) are those of the content. DescribeInstaller does not compute them. An
+	// archive has no SHA256.
 	Size   int64
 	SHA256 string
 	// Contents is a summary for operators: "GPT, 2 partitions (FAT, ext4); boots by UEFI; cloud-init".
 	Contents string
-	// Installer means that the content is for booting an installer, and not for a disk.
+	// Installer means that the content is a file for booting an installer, not a disk image.
 	Installer bool
-	// Archive means that it is a tar archive, whose entries go into a file system.
+	// Archive means that the content is a tar archive, which is extracted into a file system.
 	Archive bool
 	Layout
 	// Boots lists how firmware can start the disk image without a boot entry, sorted: bios, uefi-x86_64, uefi-aarch64.
 	// It is empty if no known loader was found.
 	Boots []string
-	// Warning is the reason why a machine will probably not boot from it; "" if there is none.
+	// Warning is the reason why a machine will probably not boot from the disk image; "" for none.
 	Warning string
 }
 
-// Describe reads a content to its end and describes it. A content that is incomplete, larger than
-// maxSize or not suitable for a disk is a *Refusal. Kernels and other files that cannot be confused
-// with disk images are described as an installer's, tar archives as archives. An ISO can be confused
-// with a disk image, so it is refused without --installer. Describe copies a disk image's content to the writer to, unless
-// to is nil.
+// Describe reads a content to its end and describes it. If the content is incomplete, larger than maxSize or not
+// suitable for a disk, the error is a *Refusal. Kernels and similar files, which cannot be mistaken for disk
+// images, get Installer, and tar archives get Archive. An ISO image can be mistaken for a disk image, so it is
+// refused; the operator must add it with --installer. Describe copies the content of a disk image to the writer
+// to, unless to is nil.
 func Describe(ctx context.Context, c *Content, to io.Writer) (Description, error) {
 	return describe(ctx, c, to, maxSize)
 }
@@ -67,7 +67,7 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 
 	var t table
 	if !d.Installer {
-		t = readTable(head) // a disk with a table may begin with the signature of a file system
+		t = readTable(head) // even a disk with a partition table may begin with the signature of a file system
 		d.Layout = t.layout()
 		t.features.code = hasBootCode(head)
 	}
@@ -106,9 +106,8 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 	return d, nil
 }
 
-// DescribeInstaller describes a file that an installer boots or fetches, from its first HeadSize
-// bytes. It refuses only web pages: an installer's files can be of any kind, and some cannot be
-// decompressed alone.
+// DescribeInstaller describes a file that an installer boots or fetches, from the file's first HeadSize bytes. It
+// refuses only web pages: the files of an installer can be of any kind, and some cannot be decompressed alone.
 func DescribeInstaller(head []byte) (Description, error) {
 	d := Description{Format: Format(head), Installer: true}
 	kind := Identify(head)

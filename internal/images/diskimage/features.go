@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// A feature is something that an image has if a name occurs in it.
+// A feature is something that an image has if it contains name.
 type feature struct {
 	kind featureKind
 	text string // for operators
-	name string // as file systems or a boot sector keep it
-	boot bool   // it is looked for in the boot sector only
-	form string // of a loader: as in Description.Boots
+	name string // as it is stored in directories or in the boot sector
+	boot bool   // search only the boot sector
+	form string // of a loader, as in Description.Boots
 }
 
 type featureKind int
 
 const (
-	loaderUEFI featureKind = iota // what UEFI firmware starts of a disk without a boot entry (UEFI 2.10, 3.5.1.1)
+	loaderUEFI featureKind = iota // loader that UEFI firmware starts from a disk without a boot entry (UEFI 2.10, 3.5.1.1)
 	loaderBIOS
-	configurer // reads metadata at the first boot
+	configurer // program that reads metadata at the first boot
 )
 
-// knownFeatures are looked for by names in directories: ext4, XFS, btrfs and FAT keep those as
-// they are. In a compressed file system they are not found.
+// knownFeatures are found by file names in directories, which ext4, XFS, btrfs and FAT store unchanged. They are
+// not found in a compressed file system.
 var knownFeatures = []feature{
 	{kind: loaderUEFI, text: "UEFI", name: "BOOTX64 EFI", form: "uefi-x86_64"}, // FAT: 8 and 3 characters
 	{kind: loaderUEFI, text: "UEFI (arm64)", name: "BOOTAA64EFI", form: "uefi-aarch64"},
@@ -37,11 +37,11 @@ var knownFeatures = []feature{
 	{kind: configurer, text: "Ignition", name: "flatcar.first_boot"},
 }
 
-// features finds knownFeatures in an image that is read once.
+// features searches an image for knownFeatures while it is read once.
 type features struct {
 	found map[feature]bool
-	tail  []byte // the end of what was scanned: a name may go over two reads
-	read  int64  // bytes that were scanned; the first ones, of the boot sector, come at once
+	tail  []byte // end of the last read, because a name may be split between two reads
+	read  int64  // number of bytes that were searched; the whole boot sector comes with the first read
 	code  bool   // the boot sector has program code
 }
 
@@ -50,8 +50,8 @@ func hasBootCode(head []byte) bool {
 	return slices.ContainsFunc(head[:min(len(head), 440)], func(b byte) bool { return b != 0 })
 }
 
-// boots returns the boot forms of the loaders that were found. Program code that is not known, next to a loader for UEFI,
-// counts as a loader for BIOS.
+// boots returns the boot forms of the loaders that were found. If there is a UEFI loader, program code in the boot
+// sector counts as a BIOS loader, even an unknown one.
 func (f *features) boots() []string {
 	var out []string
 	for _, x := range knownFeatures {
@@ -66,7 +66,7 @@ func (f *features) boots() []string {
 	return slices.Compact(out)
 }
 
-// scan looks at the next bytes of the image.
+// scan searches the next bytes of the image.
 func (f *features) scan(b []byte) {
 	if f.found == nil {
 		f.found = map[feature]bool{}
@@ -78,7 +78,7 @@ func (f *features) scan(b []byte) {
 		switch {
 		case f.found[x]:
 		case x.boot:
-			f.found[x] = f.read == 0 && bytes.Contains(b[:min(len(b), 446)], name) // in front of the partition table
+			f.found[x] = f.read == 0 && bytes.Contains(b[:min(len(b), 446)], name) // before the partition table
 		default:
 			f.found[x] = bytes.Contains(b, name) || bytes.Contains(text, name)
 		}
@@ -88,7 +88,7 @@ func (f *features) scan(b []byte) {
 	f.tail = append(f.tail[:0], f.tail[max(0, len(f.tail)-longest):]...)
 }
 
-// of returns the texts of what was found, each once.
+// of returns the texts of the features of these kinds that were found, each once.
 func (f *features) of(kinds ...featureKind) string {
 	var out []string
 	for _, kind := range kinds {
@@ -101,7 +101,7 @@ func (f *features) of(kinds ...featureKind) string {
 	return strings.Join(out, ", ")
 }
 
-// String returns "boots by UEFI, GRUB; cloud-init".
+// String returns the features as text for the operator, such as "boots by UEFI, GRUB; cloud-init".
 func (f *features) String() string {
 	text := "unknown boot loader"
 	if loaders := f.of(loaderUEFI, loaderBIOS); loaders != "" {

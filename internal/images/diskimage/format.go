@@ -12,19 +12,19 @@ const (
 	Zstd  = "zst"
 	XZ    = "xz"
 	Bzip2 = "bz2"
-	// Qcow2 is read only by the server, with OpenQcow2: agents get zst.
+	// Qcow2 is read only by the server, with OpenQcow2. The server converts it, so agents get zst.
 	Qcow2 = "qcow2"
 )
 
-// maxSize is the size limit of an image's content, in bytes. Without it, a file of a few megabytes
-// could decompress to petabytes that the server would read.
+// maxSize limits the size of an image's content in bytes. Without it, a file of a few megabytes could decompress
+// to petabytes that the server would have to read.
 const maxSize = 2 << 40
 
-// maxWindow limits the memory that a compressed image may need on the agent: enough for zstd
+// maxWindow limits the memory in bytes that the agent may need to decompress an image. It is enough for zstd
 // --long=27 and xz -9.
 const maxWindow = 128 << 20
 
-// A Refusal is the reason why a file cannot be written to a disk.
+// A Refusal is the error for a file that cannot be written to a disk.
 type Refusal struct {
 	What   string // what the file is, or what is wrong with it
 	Remedy string // what the operator can do
@@ -39,17 +39,17 @@ func refuse(remedy, format string, args ...any) error {
 // againRemedy is the remedy for a damaged file.
 const againRemedy = "get the file again, compare its digest with the publisher's, and store it again (ingot image add)"
 
-// qcow2Start is the magic number at the beginning of a file.
+// qcow2Start is the magic number at the beginning of a qcow2 file.
 const qcow2Start = "QFI\xfb"
 
-// Format returns the format of a file from its first bytes, which must be at least 8.
+// Format returns the format of a file. head is the beginning of the file, at least 8 bytes if it has so many.
 func Format(head []byte) string {
 	starts := func(s string) bool { return bytes.HasPrefix(head, []byte(s)) }
 	switch {
 	case starts("\x1f\x8b"):
 		return Gzip
 	case starts("\x28\xb5\x2f\xfd"), len(head) >= 4 && head[0]&0xf0 == 0x50 && string(head[1:4]) == "\x2a\x4d\x18":
-		return Zstd // the second magic is a skippable frame, which may be the first in a zstd file
+		return Zstd // the second pattern is a skippable frame, which may be the first one in a zstd file
 	case starts("\xfd7zXZ\x00"):
 		return XZ
 	case starts("BZh"):

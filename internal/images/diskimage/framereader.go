@@ -10,12 +10,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// headerPeek bytes contain every frame header, and the magic and length of a skippable frame.
+// headerPeek is the number of bytes that contain any zstd frame header, and the magic number and length of a
+// skippable frame.
 const headerPeek = 18
 
-// openZstd returns the content of the zstd file in. With more than one processor, frames that
-// declare a content of at most FrameSize bytes are decompressed in parallel. From the first other
-// frame onward, the file is decompressed as one stream.
+// openZstd returns the content of the zstd file in. With more than one processor, it decompresses frames in
+// parallel that declare a content of at most FrameSize bytes. From the first other frame on, it decompresses the
+// file as one stream.
 func openZstd(in *bufio.Reader) (io.ReadCloser, error) {
 	n := runtime.GOMAXPROCS(0)
 	if n == 1 {
@@ -29,7 +30,7 @@ func openZstd(in *bufio.Reader) (io.ReadCloser, error) {
 	return newPartReader(&frameSplitter{in: in, dec: dec}, FrameSize), nil
 }
 
-// zstdStream decompresses in as a single stream.
+// zstdStream decompresses in as one stream.
 func zstdStream(in io.Reader) (io.ReadCloser, error) {
 	z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxWindow))
@@ -39,12 +40,12 @@ func zstdStream(in io.Reader) (io.ReadCloser, error) {
 	return z.IOReadCloser(), nil
 }
 
-// A frameSplitter finds the frames of a zstd file (RFC 8878). The lengths of a frame's blocks say where it
-// ends.
+// A frameSplitter splits a zstd file into its frames (RFC 8878). The end of a frame follows from the lengths of
+// its blocks.
 type frameSplitter struct {
 	in     *bufio.Reader
 	dec    *zstd.Decoder
-	header zstd.Header // of the next frame
+	header zstd.Header // header of the next frame
 }
 
 func (f *frameSplitter) format() string { return Zstd }
@@ -71,8 +72,8 @@ func (f *frameSplitter) stream() (io.ReadCloser, error) { return zstdStream(f.in
 
 func (f *frameSplitter) close() { f.dec.Close() }
 
-// nextHeader returns the header of the next frame with content without consuming it. It skips
-// skippable frames. io.EOF means that the file ended between two frames.
+// nextHeader skips skippable frames and returns the header of the next frame with content, which it does not
+// consume. io.EOF means that the file ended between two frames.
 func (f *frameSplitter) nextHeader() (h zstd.Header, err error) {
 	for {
 		head, err := f.in.Peek(headerPeek)
@@ -96,12 +97,12 @@ func (f *frameSplitter) nextHeader() (h zstd.Header, err error) {
 	}
 }
 
-// blockRLE is the block type whose data is shorter than its length field (RFC 8878, 3.1.1.2.2).
+// blockRLE is the type of a block that holds one byte, whatever its length field says (RFC 8878, 3.1.1.2.2).
 const blockRLE = 1
 
-// readFrame appends a complete frame with header h to packed.
+// readFrame appends to packed the complete frame whose header is h.
 func readFrame(in *bufio.Reader, h zstd.Header, packed []byte) ([]byte, error) {
-	// An encoder adds only the block headers to the size of the content.
+	// Even for content that cannot be compressed, an encoder adds only block headers.
 	limit := int(h.FrameContentSize) + int(h.FrameContentSize>>6) + 64<<10
 
 	read := func(n int) (_ []byte, err error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// FrameSize is the size of the content in each frame of a FrameWriter except the last, in bytes.
+// FrameSize is the size in bytes of the content of each frame that a FrameWriter writes, except for the last one.
 const FrameSize = 16 << 20
 
 // maxEncoders limits how many frames are compressed in parallel. Each needs up to 64 MiB of memory.
@@ -23,19 +23,18 @@ const (
 	seekableMagic  = 0x8f92eab1
 )
 
-// A FrameWriter compresses its input in the zstd seekable format (contrib/seekable_format in zstd,
-// version 0.1.0): independent frames, which can be decompressed in parallel and starting at any
-// frame, followed by a table of their sizes in a frame that decompressors skip. The same content
-// always gives the same bytes.
+// A FrameWriter compresses its input in the zstd seekable format (contrib/seekable_format in zstd, version 0.1.0):
+// independent frames, which can be decompressed in parallel and from any frame on, and then a table of their sizes
+// in a frame that decompressors skip. The same content always results in the same bytes.
 type FrameWriter struct {
 	out     io.Writer
 	encoder *zstd.Encoder
 	decoder *zstd.Decoder
 
 	parallel int
-	next     *packing   // the frame that is being filled
-	started  []*packing // in the order of the file
-	sizes    []byte     // the table
+	next     *packing   // frame that is being filled
+	started  []*packing // frames that are being compressed, in the order of the file
+	sizes    []byte     // table of the frames' sizes, as it is written at the end
 }
 
 // packing is a frame that is being compressed, with its reusable buffers.
@@ -44,7 +43,7 @@ type packing struct {
 	done                   chan error // receives the result of pack
 }
 
-// NewFrameWriter compresses to out. Only the goroutines that call Write and Close write to out.
+// NewFrameWriter returns a FrameWriter that writes to out. It uses out only in calls of Write and Close.
 func NewFrameWriter(out io.Writer) (*FrameWriter, error) {
 	f := &FrameWriter{out: out, parallel: min(runtime.GOMAXPROCS(0), maxEncoders), next: newPacking()}
 	var encoderErr, decoderErr error
@@ -74,7 +73,7 @@ func (f *FrameWriter) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// start starts compressing the full frame and prepares the next one.
+// start starts to compress the frame in next and sets next to an empty one.
 func (f *FrameWriter) start() (err error) {
 	full := f.next
 	go func() { full.done <- f.pack(full) }()
@@ -136,7 +135,7 @@ func (f *FrameWriter) Close() error {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(f.sizes)+9))
 	b = append(b, f.sizes...)
 	b = binary.LittleEndian.AppendUint32(b, frames)
-	b = append(b, 0) // flags: no checksums in the table, since each frame has its own
+	b = append(b, 0) // flags: no checksums in the table, because each frame has its own
 	b = binary.LittleEndian.AppendUint32(b, seekableMagic)
 	_, err := f.out.Write(b)
 	return errors.Join(err, f.encoder.Close())

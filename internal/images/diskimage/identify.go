@@ -5,19 +5,19 @@ import (
 	"regexp"
 )
 
-// HeadSize is how many bytes of a content Identify needs.
+// HeadSize is the number of bytes at the beginning of a content that Identify needs.
 const HeadSize = 128 << 10
 
-// A Kind is the kind of a content, detected from its first bytes.
+// A Kind describes a content, as detected from its first bytes.
 type Kind struct {
 	Name string // "ext4", "ISO 9660 image"; "" if unknown
-	// FileSystem means that it is a file system, or another format for a whole partition.
+	// FileSystem means that the content is a file system, or something else that fills a whole partition.
 	FileSystem bool
-	// Installer means that it is for booting an installer, and not for a disk.
+	// Installer means that the content is a file for booting an installer, not a disk image.
 	Installer bool
-	// Archive means that its entries go into a file system.
+	// Archive means that the content is a tar archive, which is extracted into a file system.
 	Archive bool
-	// Remedy is what to do instead of writing it to a disk; "" if it may be written.
+	// Remedy tells the operator what to do instead of writing the content to a disk; "" if it may be written.
 	Remedy string
 
 	webPage bool
@@ -42,15 +42,15 @@ const (
 	decodeRemedy = "decompress it once, so that one compression is left"
 )
 
-// signature is a kind with the bytes that identify it.
+// signature identifies a kind by the text that is at this offset.
 type signature struct {
 	at   int
 	text string
 	Kind
 }
 
-// signatures are checked in this order. Other kinds of content may also begin with a boot sector,
-// so signatures at larger offsets come first.
+// signatures returns the signatures in the order in which Identify compares them. Contents of other kinds may also
+// begin with a boot sector, so signatures at larger offsets come first.
 func signatures() []signature {
 	fs := func(name string) Kind { return Kind{Name: name, FileSystem: true} }
 	convert := func(name string) Kind { return Kind{Name: name, Remedy: convertRemedy} }
@@ -102,8 +102,7 @@ var (
 	xmlDocument = regexp.MustCompile(`(?i)^\x{FEFF}?\s*<(\?xml|!doctype)\b`)
 )
 
-// Identify returns the kind of a content from its first HeadSize bytes, or from all of it if it is
-// shorter.
+// Identify returns the kind of a content. head is its first HeadSize bytes, or all of a shorter content.
 func Identify(head []byte) Kind {
 	const remedy = "the address or a log-in page was saved in its place: fetch the image itself"
 	switch text := head[:min(len(head), 512)]; {

@@ -14,21 +14,21 @@ import (
 // maxDecoders limits how many parts are decompressed in parallel.
 const maxDecoders = 4
 
-// errStream means that the rest of a file has to be decompressed as one stream.
+// errStream means that the rest of a file must be decompressed as one stream.
 var errStream = errors.New("it has no parts")
 
-// A splitter divides a compressed file into parts that can be decompressed independently of each other.
+// A splitter splits a compressed file into parts that can be decompressed independently of each other.
 type splitter interface {
 	format() string
-	// next returns the size of the next part's content without reading the part. io.EOF means that
-	// the file ended completely; errStream, that nothing of the rest was read.
+	// next returns the size of the next part's content without reading the part. io.EOF means that the file is
+	// complete. After errStream nothing of the rest has been read.
 	next() (size int, err error)
-	// read appends the part to packed.
+	// read reads the part and appends it to packed.
 	read(packed []byte) ([]byte, error)
-	// decode decompresses b.packed into b.content, which is empty and has room for size bytes. It runs
-	// in several goroutines.
+	// decode decompresses b.packed into b.content, which is empty and has room for size bytes. It is called in
+	// several goroutines at once.
 	decode(b *partBuffers, size int) error
-	// stream returns the content of the rest after errStream.
+	// stream returns the content of the rest of the file after errStream.
 	stream() (io.ReadCloser, error)
 	close()
 }
@@ -36,21 +36,21 @@ type splitter interface {
 // A partReader decompresses the parts of a file in parallel and returns their content in order. One
 // goroutine finds the parts; one goroutine per part decompresses it.
 type partReader struct {
-	parts   splitter          // used by split until done is closed, afterwards by stream
-	decoded sync.WaitGroup    // the goroutines of parts
+	parts   splitter          // used by split until done is closed, then by stream
+	decoded sync.WaitGroup    // goroutines that decompress parts
 	queue   chan chan part    // one result per part, in the order of the file
-	free    chan *partBuffers // limits the parts in memory
+	free    chan *partBuffers // buffers; their number limits the parts in memory
 	stop    chan struct{}     // closed by Close
 	done    chan struct{}     // closed when split has returned
 
 	// current, rest and stream are used only by Read and Close.
 	current part
-	rest    []byte // the part of current that Read has not returned yet
+	rest    []byte // the content of current that Read has not returned yet
 	stream  io.ReadCloser
 	err     error
 }
 
-// newPartReader starts to decompress the parts of a file, each with a content of at most limit bytes.
+// newPartReader starts to decompress the parts of a file. The content of each part has at most limit bytes.
 func newPartReader(parts splitter, limit int) *partReader {
 	n := min(runtime.GOMAXPROCS(0), maxDecoders, maxWindow/limit-1)
 	r := &partReader{
@@ -64,17 +64,17 @@ func newPartReader(parts splitter, limit int) *partReader {
 	return r
 }
 
-// partBuffers are the buffers of a part; they are reused.
+// partBuffers holds the buffers of a part. They are reused for later parts.
 type partBuffers struct{ packed, content []byte }
 
-// A part is a decompressed part, its error, or the start of what has to be read as a stream.
+// A part is the content of a part, or its error. With isStream, the rest of the file must be read as a stream.
 type part struct {
 	buffers  *partBuffers
 	isStream bool
 	err      error
 }
 
-// split reads the file and starts the decompression of each part.
+// split reads the file and starts to decompress each part. It runs in a goroutine of its own.
 func (f *partReader) split() {
 	defer close(f.done)
 	defer close(f.queue)
@@ -110,7 +110,7 @@ func (f *partReader) split() {
 	}
 }
 
-// pass queues a result unless the reader is closed.
+// pass queues a result, unless the reader is closed.
 func (f *partReader) pass(r part) {
 	result := make(chan part, 1)
 	result <- r
@@ -127,8 +127,8 @@ func (f *partReader) enqueue(result chan part) bool {
 	}
 }
 
-// decompress starts the decompression of b.packed, whose content has size bytes, and queues its
-// result. It returns false if the reader is closed.
+// decompress starts to decompress b.packed, whose content has size bytes, and queues the result. It returns false
+// if the reader is closed.
 func (f *partReader) decompress(b *partBuffers, size int) bool {
 	result := make(chan part, 1)
 	if !f.enqueue(result) {
@@ -149,19 +149,19 @@ func (f *partReader) decompress(b *partBuffers, size int) bool {
 		}
 		b.content = b.content[:0]
 		if r.err = f.parts.decode(b, size); r.err != nil && !exceedsMemory(r.err) {
-			// The part was read whole, so it is not cut short, even if the file has ended since.
+			// The part was read completely, so the error is not due to a file that is cut short.
 			r.err = refuse(againRemedy, "the %s data is damaged (%v)", f.parts.format(), r.err)
 		}
 	})
 	return true
 }
 
-// exceedsMemory reports whether a decompressor refused the data because it would need too much memory.
+// exceedsMemory reports whether err means that decompression would need too much memory.
 func exceedsMemory(err error) bool {
 	return errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, xz.ErrMemlimit)
 }
 
-// unexpected returns err, with io.ErrUnexpectedEOF in place of io.EOF.
+// unexpected returns io.ErrUnexpectedEOF instead of io.EOF, and any other err unchanged.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -201,7 +201,7 @@ func (f *partReader) next() error {
 	f.current = <-result
 	switch {
 	case f.current.isStream:
-		<-f.done // split no longer reads
+		<-f.done // from now on split does not read the file
 		var err error
 		f.stream, err = f.parts.stream()
 		return err

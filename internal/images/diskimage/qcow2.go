@@ -12,15 +12,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The format is specified in docs/interop/qcow2 of QEMU, versions 2 and 3. All its numbers are
-// big-endian.
+// The qcow2 format is specified in docs/interop/qcow2 of QEMU, versions 2 and 3. All numbers in it are big-endian.
 
 const (
 	convertAgainRemedy = "convert it where it was made: qemu-img convert -O qcow2 FILE NEW.qcow2, and store NEW.qcow2"
 	repairRemedy       = "repair it where it was made: qemu-img check -r all FILE, and store it again"
 )
 
-// Bits of the incompatible features.
+// Bits of the header field for incompatible features.
 const (
 	featureDirty = 1 << iota
 	featureCorrupt
@@ -38,17 +37,16 @@ const (
 )
 
 const (
-	// maxL1 is the size limit of the L1 table in bytes, the same as in QEMU.
+	// maxL1 limits the size of the L1 table in bytes, as in QEMU.
 	maxL1 = 32 << 20
-	// maxClusterWindow limits the memory for a compressed cluster: the window is not larger than
-	// the cluster.
+	// maxClusterWindow limits the memory for a compressed cluster, in bytes. The window is at most as large as the
+	// cluster.
 	maxClusterWindow = 8 << 20
-	// maxClusters limits the number of clusters in a file: each needs two bytes of memory while
-	// they are counted.
+	// maxClusters limits the number of clusters in a file, because counting them takes two bytes of memory for each.
 	maxClusters = 64 << 20
 )
 
-// qcow2Header has the first 112 bytes of a file.
+// qcow2Header is the header, the first 112 bytes of a file.
 type qcow2Header struct {
 	Magic            [4]byte
 	Version          uint32
@@ -64,7 +62,7 @@ type qcow2Header struct {
 	Snapshots        uint32
 	SnapshotsOffset  uint64
 
-	// The following fields exist from version 3.
+	// The following fields exist only since version 3.
 	Incompatible, Compatible, Autoclear uint64
 	RefcountOrder                       uint32 // a refcount has 1<<RefcountOrder bits
 	Length                              uint32
@@ -76,16 +74,16 @@ type qcow2Header struct {
 type qcow2 struct {
 	qcow2Header
 	file    io.ReaderAt
-	length  uint64 // of the file
-	cluster uint64 // size in bytes
+	length  uint64 // of the file, in bytes
+	cluster uint64 // size of a cluster in bytes
 	l1      []uint64
 
 	at       uint64 // position of Read on the disk
 	l2       []byte // the L2 table of l1[l2Of]
 	l2Of     int
-	packed   []byte // data of a compressed cluster
+	packed   []byte // data of a compressed cluster, as in the file
 	unpacked []byte // content of the compressed cluster at offset unpackedAt of the disk
-	// unpackedAt is meaningless while unpacked is nil.
+	// unpackedAt has no meaning while unpacked is nil.
 	unpackedAt uint64
 	inflate    io.ReadCloser
 	zstd       *zstd.Decoder
@@ -110,7 +108,7 @@ func newQcow2(file io.ReaderAt, length int64, most uint64) (*qcow2, error) {
 	return q, q.compareRefcounts(used)
 }
 
-// damaged returns a *Refusal for an invalid table or entry of the image.
+// damaged returns a *Refusal for an invalid header, table or entry.
 func damaged(format string, args ...any) error {
 	return refuse(againRemedy, "the qcow2 image is cut short or damaged: "+format, args...)
 }
@@ -131,7 +129,7 @@ func (q *qcow2) readHeader() error {
 		h.Incompatible, h.Compatible, h.Autoclear, h.RefcountOrder, h.Length, h.Compression = 0, 0, 0, 4, 72, 0
 	}
 	if h.Length == 104 {
-		h.Compression = 0 // the byte is not part of this shorter header
+		h.Compression = 0 // the byte belongs to the next structure
 	}
 
 	if err := h.check(); err != nil {
@@ -141,7 +139,7 @@ func (q *qcow2) readHeader() error {
 	return q.checkExtensions()
 }
 
-// check refuses images that this reader does not support, or that need other files.
+// check returns a *Refusal for an image that this reader does not support, or that needs another file.
 func (h *qcow2Header) check() error {
 	known := uint64(featureDirty | featureCorrupt | featureExternalData | featureCompression | featureExtendedL2)
 	zstandard := h.Incompatible&featureCompression != 0
@@ -180,7 +178,7 @@ func (h *qcow2Header) check() error {
 	return nil
 }
 
-// checkExtensions checks that the header extensions end within the first cluster.
+// checkExtensions returns a *Refusal unless the header extensions end within the first cluster.
 func (q *qcow2) checkExtensions() error {
 	head := make([]byte, min(q.cluster, q.length))
 	if err := q.readAt(head, 0); err != nil {
@@ -199,7 +197,7 @@ func (q *qcow2) checkExtensions() error {
 	return nil
 }
 
-// readAt reads len(b) bytes of the file.
+// readAt reads len(b) bytes of the file at offset. If the file is shorter, the error is a *Refusal.
 func (q *qcow2) readAt(b []byte, offset uint64) error {
 	n, err := q.file.ReadAt(b, int64(offset))
 	if n == len(b) {
@@ -211,8 +209,8 @@ func (q *qcow2) readAt(b []byte, offset uint64) error {
 	return err
 }
 
-// checkPlace checks that length bytes at offset are in the file, start at a cluster boundary and do
-// not overlap the header's cluster.
+// checkPlace returns a *Refusal unless the length bytes at offset are in the file, start at a cluster boundary and
+// do not overlap the header's cluster.
 func (q *qcow2) checkPlace(offset, length uint64, format string, args ...any) error {
 	var wrong string
 	switch {
@@ -228,9 +226,9 @@ func (q *qcow2) checkPlace(offset, length uint64, format string, args ...any) er
 	return damaged("%s is at %#x, %s", fmt.Sprintf(format, args...), offset, wrong)
 }
 
-// readL1 reads the part of the L1 table that the disk's size requires.
+// readL1 reads and checks the part of the L1 table that a disk of this size needs.
 func (q *qcow2) readL1() error {
-	perEntry := q.cluster * (q.cluster / 8) // bytes of the disk per entry
+	perEntry := q.cluster * (q.cluster / 8) // bytes of the disk that one L1 entry covers
 	needed := (q.Size + perEntry - 1) / perEntry
 	switch {
 	case uint64(q.L1Size) < needed:
@@ -265,14 +263,14 @@ func (q *qcow2) readL1() error {
 	return nil
 }
 
-// An extent is the location of a cluster's data in the file. Its length is 0 if the file has no
-// data for it.
+// An extent is the location of a cluster's data in the file. The length is 0 if the cluster is all zeros and has
+// no data.
 type extent struct {
 	zeros, packed  bool
 	offset, length uint64
 }
 
-// find returns the location of the cluster at offset guest of the disk.
+// find returns the location of the cluster that begins at the offset guest of the disk.
 func (q *qcow2) find(guest uint64) (x extent, err error) {
 	n := guest / q.cluster
 	perTable := q.cluster / 8
@@ -301,7 +299,7 @@ func (q *qcow2) find(guest uint64) (x extent, err error) {
 	if x.offset == 0 {
 		return extent{zeros: true}, nil
 	}
-	x.length = min(q.cluster, q.Size-guest) // the file may end together with the disk
+	x.length = min(q.cluster, q.Size-guest) // the last cluster of the file may end with the disk
 	return x, q.checkPlace(x.offset, x.length, "the cluster of byte %#x of the disk", guest)
 }
 
@@ -349,7 +347,7 @@ func (q *qcow2) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// unpack decompresses the cluster at offset guest of the disk.
+// unpack decompresses into q.unpacked the cluster that begins at the offset guest of the disk.
 func (q *qcow2) unpack(guest uint64, x extent) error {
 	if q.unpacked != nil && q.unpackedAt == guest {
 		return nil
@@ -364,7 +362,7 @@ func (q *qcow2) unpack(guest uint64, x extent) error {
 	}
 	in, err := q.decompressor(packed)
 	if err == nil {
-		_, err = io.ReadFull(in, q.unpacked) // the remaining data belongs to other clusters
+		_, err = io.ReadFull(in, q.unpacked) // the data after it belongs to other clusters
 	}
 	if err != nil {
 		q.unpacked = nil
@@ -374,7 +372,7 @@ func (q *qcow2) unpack(guest uint64, x extent) error {
 	return nil
 }
 
-// decompressor returns a reader of the content of a compressed cluster.
+// decompressor returns a reader of the decompressed content of a cluster.
 func (q *qcow2) decompressor(packed []byte) (in io.Reader, err error) {
 	if q.Compression == 0 {
 		if q.inflate == nil {

@@ -2,7 +2,7 @@ package diskimage
 
 import "encoding/binary"
 
-// countClusters returns how many times each cluster of the file is used.
+// countClusters returns how often each cluster of the file is referenced, except by the refcount structures.
 func (q *qcow2) countClusters() (used []uint16, err error) {
 	clusters := (q.length + q.cluster - 1) / q.cluster
 	if clusters > maxClusters {
@@ -28,18 +28,18 @@ func (q *qcow2) countClusters() (used []uint16, err error) {
 	return used, nil
 }
 
-// count counts one use of the clusters that contain length bytes at offset.
+// count adds 1 to the number of each cluster that contains some of the length bytes at offset.
 func (q *qcow2) count(used []uint16, offset, length uint64) {
 	if length == 0 {
 		return
 	}
 	for n := offset / q.cluster; n <= (offset+length-1)/q.cluster && n < uint64(len(used)); n++ {
-		used[n] = max(used[n], used[n]+1) // without overflow
+		used[n] = max(used[n], used[n]+1) // stops at the maximum instead of overflowing
 	}
 }
 
-// compareRefcounts refuses a file with a cluster that is used more often than its refcount: a write
-// through one use would have changed the others. A refcount that is too high only wastes space.
+// compareRefcounts returns a *Refusal if a cluster is used more often than its refcount says: a write through one
+// reference may have changed the data of the others. A refcount that is too high only wastes space.
 func (q *qcow2) compareRefcounts(used []uint16) error {
 	perBlock := q.cluster * 8 >> q.RefcountOrder
 	needed := (uint64(len(used)) + perBlock - 1) / perBlock
@@ -48,7 +48,7 @@ func (q *qcow2) compareRefcounts(used []uint16) error {
 		return err
 	}
 
-	table := make([]byte, 8*needed) // zero after the end of the file's table
+	table := make([]byte, 8*needed) // entries that the file's table does not have stay zero
 	if err := q.readAt(table[:8*entries], q.RefcountOffset); err != nil {
 		return err
 	}

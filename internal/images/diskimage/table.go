@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// Layout is what the partition table of a disk image requires of the disk.
+// Layout is what a disk must have so that the partition table of a disk image is valid on it.
 type Layout struct {
-	// SectorSize is the size in bytes of the logical sectors that the table counts in, 512 or 4096. A GPT is found
-	// by it (UEFI 2.10, 5.3.2), an MBR made in a file counts in 512. It is 0 if there is no table, or one of each size.
+	// SectorSize is the size in bytes of the logical sectors in which the table counts: 512 or 4096. Firmware finds a
+	// GPT by it (UEFI 2.10, 5.3.2); an MBR that was made in a file counts in 512. It is 0 if there is no table, or a
+	// GPT for each of the two sizes.
 	SectorSize int
 	// End is the offset in bytes of the end of the last partition; 0 if there is no table.
 	End int64
@@ -21,7 +22,7 @@ type Layout struct {
 // table is a partition table.
 type table struct {
 	name     string // GPT or MBR; "" if there is none
-	sector   int    // of Layout
+	sector   int    // same as Layout.SectorSize
 	parts    []partition
 	features features
 }
@@ -29,10 +30,10 @@ type table struct {
 // partition is a byte range of the image.
 type partition struct {
 	start, end int64
-	head       []byte // its first bytes, as far as the content has them
+	head       []byte // its first bytes, at most HeadSize
 }
 
-// maxParts is the number of partitions whose first bytes are kept.
+// maxParts limits how many partitions of a GPT are read.
 const maxParts = 32
 
 func (t table) String() string {
@@ -53,8 +54,8 @@ func (t table) String() string {
 	return text
 }
 
-// look reads a content to its end, stores the first bytes of each partition and the features, and returns the size. A
-// content of more than most bytes is a *Refusal.
+// look reads a content to its end, stores the first bytes of each partition and the features that it finds, and
+// returns the size. If the content has more than most bytes, the error is a *Refusal.
 func (t *table) look(content io.Reader, most int64) (size int64, err error) {
 	keep := func(b []byte) {
 		t.features.scan(b)
@@ -103,7 +104,7 @@ func readTable(head []byte) table {
 	return readMBR(head)
 }
 
-// layout returns what a disk must have for the table to be read from it.
+// layout returns what a disk must have so that the table is valid on it.
 func (t table) layout() Layout {
 	l := Layout{SectorSize: t.sector}
 	for _, p := range t.parts {
@@ -154,8 +155,8 @@ func readGPT(head []byte, sector int) (t table, ok bool) {
 	return t, true
 }
 
-// readMBR reads the four entries of a boot sector. The boot sector of a file system looks the same
-// except for the entries.
+// readMBR reads the four partition entries of a boot sector. The boot sector of a file system has program code in
+// their place; the result is then an empty table.
 func readMBR(head []byte) (t table) {
 	if len(head) < 512 || head[510] != 0x55 || head[511] != 0xaa {
 		return t
@@ -166,13 +167,13 @@ func readMBR(head []byte) (t table) {
 		start, count := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
 		switch {
 		case e[0] != 0 && e[0] != 0x80:
-			return table{} // program code of a file system's boot sector
+			return table{} // program code in the boot sector of a file system
 		case e[4] == 0 || count == 0:
 			continue
 		}
 
 		p := partition{start: start * 512, end: (start + count) * 512}
-		if e[4] == 0xee { // the protective entry covers the whole disk, of any size; its GPT cannot be read
+		if e[4] == 0xee { // the protective entry for a GPT that cannot be read; it covers the whole disk, whatever its size
 			p.end = 0
 		} else {
 			t.sector = 512

@@ -16,23 +16,23 @@ import (
 	"github.com/mikelolasagasti/xz"
 )
 
-// maxBlock limits the content of an xz block that is decompressed in parallel with others, in bytes. xz -T
-// makes blocks of 24 MiB.
+// maxBlock limits the content of an xz block that is decompressed in parallel with others, in bytes. xz -T writes
+// blocks with 24 MiB.
 const maxBlock = 32 << 20
 
-// Of the .xz file format, version 1.1.0.
+// Values of the .xz file format, version 1.1.0.
 const (
 	xzMagic      = "\xfd7zXZ\x00"
-	xzHeaderSize = 12 // of a stream's header, §2.1.1, and of its footer, §2.1.2
-	xzIndexStart = 0  // where a block would have the size of its header, §4.1
+	xzHeaderSize = 12 // size of a stream's header, §2.1.1, and of its footer, §2.1.2
+	xzIndexStart = 0  // first byte of an index; a block has the size of its header there, never 0, §4.1
 )
 
-// xzCheckSizes has the size of a block's check by its type, §2.1.1.2.
+// xzCheckSizes holds the size in bytes of a block's check, by the type of the check, §2.1.1.2.
 var xzCheckSizes = [16]int64{0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64}
 
-// openXZ returns the content of the xz file in. With more than one processor, the blocks of a stream
-// whose first block declares its sizes, as xz -T writes them, are decompressed in parallel. From the
-// first other stream onward, the file is decompressed as one stream.
+// openXZ returns the content of the xz file in. With more than one processor, it decompresses the blocks of a
+// stream in parallel if the first block declares its sizes, as those of xz -T do. From the first stream without
+// declared sizes on, it decompresses the file as one stream.
 func openXZ(in *bufio.Reader) (io.ReadCloser, error) {
 	x := &xzSplitter{in: in, records: sha256.New()}
 	if runtime.GOMAXPROCS(0) == 1 {
@@ -41,22 +41,22 @@ func openXZ(in *bufio.Reader) (io.ReadCloser, error) {
 	return newPartReader(x, maxBlock), nil
 }
 
-// An xzSplitter finds the blocks of an xz file, which is a sequence of streams.
+// An xzSplitter splits an xz file, which is a sequence of streams, into its blocks.
 type xzSplitter struct {
 	in     *bufio.Reader
-	header []byte  // of the stream that is being read; nil between streams
-	block  xzBlock // the next one
-	// What the index of the stream must declare: the number of its blocks, and a hash of their sizes.
+	header []byte  // header of the stream that is being read; nil between streams
+	block  xzBlock // next block
+	// What the index of the stream must contain: the number of blocks, and their sizes, whose hash is records.
 	count   uint64
 	records hash.Hash
 
-	decoders sync.Pool // of *xz.Reader
+	decoders sync.Pool // holds *xz.Reader values for reuse
 }
 
-// An xzBlock has the sizes of a block, in bytes.
+// An xzBlock holds the sizes of a block in bytes.
 type xzBlock struct {
 	header  int64
-	packed  int64 // with the header and the check, without padding
+	packed  int64 // compressed data with the header and the check, without padding
 	content int64
 }
 
@@ -87,8 +87,8 @@ func (x *xzSplitter) next() (int, error) {
 	}
 }
 
-// beginStream reads the header of the next stream, and the padding before it (§2.2). It returns errStream,
-// and leaves the header unread, if the stream has no blocks for next.
+// beginStream reads the padding before the next stream (§2.2) and the stream's header. It returns errStream, and
+// leaves the header unread, if the first block of the stream does not declare its sizes or is too large.
 func (x *xzSplitter) beginStream() error {
 	var head []byte
 	for {
@@ -132,8 +132,9 @@ func (x *xzSplitter) beginStream() error {
 	return err
 }
 
-// blockAt returns the sizes of the block whose header (§3.1) begins off bytes from here, in the
-// stream with this header. sized is false if it does not declare them, or has more than maxBlock.
+// blockAt returns the sizes of the block whose header (§3.1) begins off bytes after the read position; stream is
+// the header of its stream. sized is false if the block does not declare its sizes, or if its content is larger
+// than maxBlock.
 func (x *xzSplitter) blockAt(off int, stream []byte) (b xzBlock, sized bool, err error) {
 	head, err := x.in.Peek(off + 1)
 	if err != nil {
@@ -147,7 +148,7 @@ func (x *xzSplitter) blockAt(off int, stream []byte) (b xzBlock, sized bool, err
 	if crc32.ChecksumIEEE(head[:n-4]) != binary.LittleEndian.Uint32(head[n-4:]) {
 		return b, false, errors.New("the header of a block is wrong")
 	}
-	if head[1]&0xc0 != 0xc0 { // compressed size, uncompressed size
+	if head[1]&0xc0 != 0xc0 { // the flags for the compressed and the uncompressed size
 		return b, false, nil
 	}
 
@@ -157,18 +158,19 @@ func (x *xzSplitter) blockAt(off int, stream []byte) (b xzBlock, sized bool, err
 	if err := errors.Join(err1, err2); err != nil {
 		return b, false, errors.New("the header of a block is wrong")
 	}
-	// An encoder adds a few bytes to content that it cannot compress.
+	// An encoder adds only a few bytes to content that it cannot compress.
 	if content > maxBlock || packed > content+content>>6+64<<10 {
 		return b, false, nil
 	}
 	return xzBlock{header: int64(n), packed: int64(n) + int64(packed) + xzCheckSizes[stream[7]], content: int64(content)}, true, nil
 }
 
-// read appends a stream with the next block alone, so that the block can be decompressed alone.
+// read reads the next block and appends it to packed as a stream of its own, so that it can be decompressed alone.
 func (x *xzSplitter) read(packed []byte) ([]byte, error) {
 	packed = append(packed, x.header...)
 	at := len(packed)
-	// The padding is before the check, which is a multiple of 4: the whole is one, too.
+	// The padding is before the check, whose size is a multiple of 4. So the block with padding and check is a
+	// multiple of 4 as well.
 	padded := int(x.block.packed+3) &^ 3
 	if cap(packed) < at+padded+64 {
 		packed = append(make([]byte, 0, at+padded+64), packed...)
@@ -190,14 +192,14 @@ func (x *xzSplitter) read(packed []byte) ([]byte, error) {
 	return append(append(packed, index...), xzFooter(x.header, len(index))...), nil
 }
 
-// xzFooter returns the footer of a stream with an index of size bytes, §2.1.2.
+// xzFooter returns the footer (§2.1.2) of a stream with this header and an index of size bytes.
 func xzFooter(header []byte, size int) []byte {
 	fields := binary.LittleEndian.AppendUint32(nil, uint32(size/4-1))
 	fields = append(fields, header[6:8]...)
 	return append(append(binary.LittleEndian.AppendUint32(nil, crc32.ChecksumIEEE(fields)), fields...), "YZ"...)
 }
 
-// endStream reads the index and the footer of a stream, and compares them with its blocks.
+// endStream reads the index and the footer of a stream and returns an error if they do not match its blocks.
 func (x *xzSplitter) endStream() error {
 	index := &indexReader{in: x.in}
 	if _, err := index.ReadByte(); err != nil {
@@ -239,11 +241,11 @@ func (x *xzSplitter) endStream() error {
 	return nil
 }
 
-// An indexReader reads the index of a stream, §4, up to its CRC32.
+// An indexReader reads the index of a stream (§4) up to the CRC32 of the index.
 type indexReader struct {
 	in   *bufio.Reader
-	size int    // read so far, in bytes
-	sum  uint32 // of what was read
+	size int    // bytes read so far
+	sum  uint32 // CRC32 of the bytes read so far
 }
 
 // ReadByte implements io.ByteReader.

@@ -1,6 +1,6 @@
-// Package imagefile opens the files of images: those that the server keeps in its image directory under
-// their digests, and those that it serves in place from a share, a directory that is mounted on this
-// host and belongs to another program.
+// Package imagefile opens the files of images. The server keeps most of them in its image directory, under their
+// digests. Others it serves in place from a share: a directory that is mounted on this host and belongs to another
+// program.
 package imagefile
 
 import (
@@ -21,17 +21,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Files opens the files of images. New makes it.
+// Files opens the files of images. New returns one.
 type Files struct {
 	dir    string
 	shares []string
 
 	mu    sync.Mutex
-	known map[string]*digested // by path of a file in place
+	known map[string]*digested // by the path of the file in place
 }
 
-// New returns the files of an image directory and of shares, which are absolute paths. Either may be
-// empty.
+// New returns a Files for an image directory and shares, which are absolute paths. Either may be empty.
 func New(dir string, shares []string) *Files {
 	return &Files{dir: dir, shares: shares, known: map[string]*digested{}}
 }
@@ -40,10 +39,11 @@ func New(dir string, shares []string) *Files {
 type digested struct {
 	mu    sync.Mutex // held while the file is read
 	state state
-	sum   string // "" = not known
+	sum   string // digest of the content; "" while it is not known
 }
 
-// state changes whenever a file is written. ctime catches a writer that sets the time back.
+// state is the part of a file's status that changes whenever the file is written. ctime also reveals a writer that
+// sets mtime back.
 type state struct {
 	size         int64
 	mtime, ctime time.Time
@@ -61,19 +61,19 @@ func stateOf(f *os.File) (state, error) {
 	return s, nil
 }
 
-// A Shared is an open file of a share.
+// A Shared is an open file in a share.
 type Shared struct {
 	*os.File
 	state state
 }
 
-// Place returns how the inventory records the file.
+// Place returns the record of the file, whose path is given, for the inventory.
 func (s Shared) Place(path string) *inventory.InPlace {
 	return &inventory.InPlace{Path: path, ModTime: s.state.mtime}
 }
 
-// SHA256 returns the digest of the file as it was opened, or inventory.ErrConflict if it is being
-// written. It does not move the file's offset.
+// SHA256 returns the digest of the file, or inventory.ErrConflict if the file has been written since it was
+// opened. It does not move the file's offset.
 func (s Shared) SHA256() (string, error) {
 	h := sha256.New()
 	if _, err := io.Copy(h, io.NewSectionReader(s.File, 0, s.state.size)); err != nil {
@@ -91,9 +91,9 @@ func (s Shared) Unchanged() error {
 	return err
 }
 
-// OpenShared opens a file by its absolute path, which must lie in one of the shares. No link leads out
-// of the share, and only a regular file is opened: otherwise the error is inventory.ErrInvalid. For a
-// missing file it is inventory.ErrNotFound.
+// OpenShared opens a file by its absolute path, which must be below one of the shares. The error is
+// inventory.ErrInvalid if it is not, if a link leads out of the share, or if the file is not a regular file; it is
+// inventory.ErrNotFound if the file is missing.
 func (f *Files) OpenShared(path string) (Shared, error) {
 	share, name, err := f.locate(path)
 	if err != nil {
@@ -104,7 +104,7 @@ func (f *Files) OpenShared(path string) (Shared, error) {
 		return Shared{}, missing(path, err)
 	}
 	defer root.Close()
-	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would block
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // without O_NONBLOCK, opening a FIFO would block
 	if err != nil {
 		return Shared{}, missing(path, err)
 	}
@@ -122,7 +122,7 @@ func (f *Files) OpenShared(path string) (Shared, error) {
 	return out, nil
 }
 
-// locate returns the share of a path, and the name of the file below it.
+// locate returns the share that contains path, and the name of the file relative to the share.
 func (f *Files) locate(path string) (share, name string, err error) {
 	if len(f.shares) == 0 {
 		return "", "", fmt.Errorf("%s: the configuration has no images.shares: list the directory there: %w", path, inventory.ErrInvalid)
@@ -145,13 +145,13 @@ func missing(path string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
 	}
-	// A link that leaves the share has no error of its own.
+	// os.Root has no distinct error for a link that leaves the share.
 	return fmt.Errorf("opening %s in its share: %w: %w", path, err, inventory.ErrInvalid)
 }
 
-// Open opens the file of an image. If the file is gone, the error is inventory.ErrNotFound; if a file
-// in place is gone or has other content than when it was added, inventory.ErrConflict. A file in place
-// whose size or times have changed is read to its end first.
+// Open opens the file of an image. If the file is gone, the error is inventory.ErrNotFound. If a file in place is
+// gone or has other content than when it was added, the error is inventory.ErrConflict. If the size or the times
+// of a file in place have changed, Open first reads the whole file.
 func (f *Files) Open(i inventory.Image) (*os.File, error) {
 	if i.InPlace != nil {
 		return f.openInPlace(i)
@@ -171,8 +171,8 @@ func (f *Files) Open(i inventory.Image) (*os.File, error) {
 	return file, err
 }
 
-// OpenDigest opens the file with that digest: from the image directory or, if it is not there, an
-// image of all that is served in place.
+// OpenDigest opens the file with the digest sum: from the image directory or, if it is not there, from a share, if
+// one of the images that all returns has that digest and is served in place.
 func (f *Files) OpenDigest(
 	ctx context.Context, name, sum string, all func(context.Context) ([]inventory.Image, error),
 ) (*os.File, error) {
@@ -212,7 +212,8 @@ func (f *Files) openInPlace(i inventory.Image) (*os.File, error) {
 	return file.File, nil
 }
 
-// digest returns the SHA-256 of a file in place. It reads the file only if that is not known.
+// digest returns the SHA-256 of a file in place. It reads the file only if it has changed since its digest was
+// determined.
 func (f *Files) digest(file Shared, i inventory.Image) (string, error) {
 	f.mu.Lock()
 	d := f.known[i.InPlace.Path]
@@ -225,12 +226,13 @@ func (f *Files) digest(file Shared, i inventory.Image) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sum == "" && file.state.size == i.Size && file.state.mtime.Equal(i.InPlace.ModTime) {
-		d.state, d.sum = file.state, i.SHA256 // as when it was added
+		d.state, d.sum = file.state, i.SHA256 // unchanged since it was added
 	}
 	if d.sum != "" && d.state == file.state {
 		return d.sum, nil
 	}
-	// The next client waits for this, and would otherwise begin again: the end of ctx does not end it.
+	// Read on even if the client has disconnected: the next client waits for this result and would otherwise have to
+	// start again.
 	sum, err := file.SHA256()
 	if err != nil {
 		return "", fmt.Errorf("image %q: %w", i.Name, err)

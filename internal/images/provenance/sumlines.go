@@ -11,38 +11,40 @@ import (
 	"unicode/utf16"
 )
 
-// A sum is a digest that a list holds.
+// A sum is a digest in a list, with the name of its file.
 type sum struct {
-	name   string // of the file, without folders; "" if the line has none
+	name   string // name of the file, without folders; "" if the line has none
 	digest string // lower-case hex digits
 	line   int    // from 1
 }
 
 const (
 	hexDigest = `([0-9A-Fa-f]{32,128})`
-	// algorithm names what this package reads, and MD5 and SHA-1 for a better error. Digests of other algorithms can
-	// have as many digits, so their lines are not read.
+	// algorithm matches the names of the algorithms that this package reads, and MD5 and SHA-1 for a better error
+	// message. Digests of other algorithms can have as many digits, so lines with other names are ignored.
 	algorithm = `(?:SHA(?:2-)?(?:256|512)|SHA1|MD5)`
 )
 
 var (
-	// gnuLine is "DIGEST  NAME" or "DIGEST *NAME", as sha256sum writes it. A backslash before it means that the name is
-	// escaped (GNU Coreutils, "cksum general options"). Other programs write one space or a tab, and shasum ? or ^.
+	// gnuLine is "DIGEST  NAME" or "DIGEST *NAME", as sha256sum writes it. A backslash at the beginning of the line
+	// means that the name is escaped (GNU Coreutils, "cksum general options"). Other programs write one space or a
+	// tab, and shasum writes ? or ^ before the name.
 	gnuLine = regexp.MustCompile(`^(\\?)(?:sha(?:256|512):)?` + hexDigest + `[ \t]+[*?^]?(.+)$`)
-	// bsdLine is "SHA256 (NAME) = DIGEST", as sha256sum --tag writes it, or "SHA2-256(NAME)= DIGEST" of openssl dgst.
+	// bsdLine is "SHA256 (NAME) = DIGEST", as sha256sum --tag writes it, or "SHA2-256(NAME)= DIGEST", as openssl dgst
+	// writes it.
 	bsdLine = regexp.MustCompile(`^(\\?)` + algorithm + ` ?\((.+)\) ?= ` + hexDigest + `$`)
 	// base64Line is bsdLine with a digest in base64, as cksum --base64 writes it.
 	base64Line = regexp.MustCompile(`^(\\?)SHA(?:256|512) \((.+)\) = ([0-9A-Za-z+/]{43}=|[0-9A-Za-z+/]{86}==)$`)
-	// tableLine is a row of PowerShell's Get-FileHash.
+	// tableLine is a row of the table that PowerShell's Get-FileHash prints.
 	tableLine = regexp.MustCompile(`^` + algorithm + `[ \t]+` + hexDigest + `[ \t]+(.+)$`)
-	// hashField and pathField are of Get-FileHash | Format-List.
+	// hashField and pathField are the two lines that Get-FileHash | Format-List prints for a file.
 	hashField = regexp.MustCompile(`^Hash +: ` + hexDigest + `$`)
 	pathField = regexp.MustCompile(`^Path +: (.+)$`)
-	// certutilLine is above the digest that certutil -hashfile writes.
+	// certutilLine is the line with the name that certutil -hashfile prints before the digest.
 	certutilLine = regexp.MustCompile(`^` + algorithm + ` hash of (?:file )?(.+):$`)
-	// aloneLine is a digest without a name.
+	// aloneLine is a line with a digest and no name.
 	aloneLine = regexp.MustCompile(`^(?:(?i:sha-?(?:256|512))[:=] ?)?` + hexDigest + `$`)
-	// certutilHex are the pairs of digits of older versions of certutil.
+	// certutilHex is a digest in pairs of hex digits, as older versions of certutil print it.
 	certutilHex = regexp.MustCompile(`^(?:[0-9a-f]{2} ){31,63}[0-9a-f]{2}$`)
 
 	unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r")
@@ -55,7 +57,7 @@ func readSums(list []byte) ([]sum, error) {
 		return nil, err
 	}
 	var out []sum
-	var name, hash string // of the lines before, for forms of two lines
+	var name, hash string // from the line before, for certutil and Format-List, which write the name and the digest on separate lines
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
@@ -83,7 +85,8 @@ func readSums(list []byte) ([]sum, error) {
 	return out, nil
 }
 
-// parseSum reads a line of a list. The name - means that the program read the file from its standard input.
+// parseSum reads one line of a list; ok is false for a line without a digest. The name "-" means that the digest
+// is of the program's standard input, so name is "" then.
 func parseSum(line string) (x sum, ok bool) {
 	var escaped string
 	if m := gnuLine.FindStringSubmatch(line); m != nil {
@@ -115,10 +118,11 @@ func parseSum(line string) (x sum, ok bool) {
 	return x, true
 }
 
-// baseName returns the last part of a path, of Unix or of Windows.
+// baseName returns the last part of a Unix or Windows path.
 func baseName(path string) string { return path[strings.LastIndexAny(path, `/\`)+1:] }
 
-// decodeText returns a text in UTF-8 or, by its byte order mark, UTF-16 (as PowerShell writes it), without the mark.
+// decodeText returns b as UTF-8 without a byte order mark. If the mark is one of UTF-16, as PowerShell writes it,
+// the text is converted.
 func decodeText(b []byte) (string, error) {
 	var order binary.ByteOrder
 	switch {

@@ -1,4 +1,4 @@
-// Package provenance compares a file with what its publisher says about it.
+// Package provenance verifies files with the digests and signatures of their publishers.
 package provenance
 
 import (
@@ -12,19 +12,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// MaxSums is how many bytes a list of digests may have.
+// MaxSums limits the size of a list of digests in bytes.
 const MaxSums = 1 << 20
 
-// sha512Form is a SHA-512 in lower-case hex digits.
+// sha512Form matches a SHA-512 in lower-case hex digits.
 var sha512Form = regexp.MustCompile(`^[0-9a-f]{128}$`)
 
 // IsSHA512 reports whether s is a SHA-512 in 128 lower-case hex digits.
 func IsSHA512(s string) bool { return sha512Form.MatchString(s) }
 
-// FindSum returns the SHA-256 of a file in a list of digests, or its SHA-512 if the list has no other, in lower-case hex
-// digits. The file is found by its name, without the folders that the list may have before it; in a list that holds nothing
-// but a digest, that is the file's. Lines of other forms than those of readSums are left out: the list may be part of a
-// signed message. Errors name the list by source, and are inventory.ErrInvalid.
+// FindSum returns the SHA-256 of a file in a list of digests, in lower-case hex digits, or its SHA-512 if the list
+// has no SHA-256. It compares only the file's name, without the folders that the list may contain. If no digest in
+// the list has a name, the digest is taken for the file's. Lines in forms that readSums does not know are ignored,
+// because the list may be part of a signed message. Errors are inventory.ErrInvalid and name the list by source.
 func FindSum(source string, list []byte, file string) (string, error) {
 	const remedy = "give the list of the release that the file is of, or the digest itself: --sha256"
 	all, err := readSums(list)
@@ -34,10 +34,10 @@ func FindSum(source string, list []byte, file string) (string, error) {
 	named := slices.ContainsFunc(all, func(x sum) bool { return x.name != "" })
 	var names []string
 	last := 0
-	sums := map[int]string{} // by their length
+	sums := map[int]string{} // digests by their length
 	for _, x := range all {
 		if x.name == "" && named {
-			continue // its file is not known
+			continue // a digest without a name, next to others with names
 		}
 		if names = append(names, x.name); x.name != file && x.name != "" {
 			continue
@@ -67,7 +67,7 @@ func invalid(source string, line int, remedy, format string, args ...any) error 
 	return inventory.Problems{{File: source, Line: line, What: fmt.Sprintf(format, args...), Remedy: remedy}}
 }
 
-// some names a few files.
+// some returns at most five of the names, and how many more there are, as text.
 func some(names []string) string {
 	const most = 5
 	names = slices.Compact(slices.Sorted(slices.Values(names)))

@@ -1,15 +1,16 @@
 package sbat
 
-// A stage is a program of a chain of Secure Boot.
+// A stage is a program of a Secure Boot chain.
 type stage struct {
-	// component is the one that the program must have, so that an old program without a section .sbat is not taken
-	// for one without a minimum.
+	// component is the component that the program must have. Otherwise an old program without a section .sbat would
+	// pass as one without a minimum.
 	component string
-	next      string // the file that the program starts; "" = none of these
-	signed    bool   // Secure Boot always needs its signature
+	next      string // file that the program starts; "" for the last one
+	signed    bool   // it is always started with Secure Boot, so it must be signed
 }
 
-// stages are the programs of all chains, by their files. snponly.efi is also started without Secure Boot.
+// stages holds the programs of all Secure Boot chains, by their files. snponly.efi is also started without Secure
+// Boot.
 var stages = map[string]stage{
 	"shimx64.efi":      {"shim", "grubx64.efi", true},
 	"grubx64.efi":      {"grub", "", true},
@@ -17,7 +18,8 @@ var stages = map[string]stage{
 	"snponly.efi":      {"ipxe", "", false},
 }
 
-// Chain returns the files that firmware needs to start the loader name: itself, and the stages after it.
+// Chain returns the files that firmware needs to start the loader name: that file and those of the following
+// stages.
 func Chain(name string) []string {
 	out := []string{name}
 	for next := stages[name].next; next != ""; next = stages[next].next {
@@ -26,5 +28,5 @@ func Chain(name string) []string {
 	return out
 }
 
-// MustBeSigned reports whether the file name is only started with Secure Boot.
+// MustBeSigned reports whether the file name is started only with Secure Boot, so that it must be signed.
 func MustBeSigned(name string) bool { return stages[name].signed }

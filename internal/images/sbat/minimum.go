@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Minimum are the least generations of components, by their names. 0 asks for none.
+// Minimum holds the lowest accepted generation of each component, by its name. 0 accepts any.
 type Minimum map[string]int
 
-// Names returns the components that have a minimum, in order.
+// Names returns the names of the components, sorted.
 func (m Minimum) Names() []string { return slices.Sorted(maps.Keys(m)) }
 
-// Check returns what is wrong with a minimum by the component's name.
+// Check returns a text for each invalid entry, by the name of the component.
 func (m Minimum) Check() map[string]string {
 	out := map[string]string{}
 	for name, n := range m {
@@ -27,21 +27,21 @@ func (m Minimum) Check() map[string]string {
 	return out
 }
 
-// fixes are the vulnerabilities that a generation fixes.
+// fixes names the vulnerabilities that a generation of a component fixes.
 type fixes struct {
 	component  string
 	generation int
 	text       string
 }
 
-// known are the generations that shim's own list of revocations asks for (SbatLevel 2025021800).
+// known holds the generations that shim's own list of revocations requires (SbatLevel 2025021800).
 var known = []fixes{
 	{"shim", 4, "CVE-2023-40547 and others of January 2024"},
 	{"grub", 5, "CVE-2024-45774, CVE-2025-0624 and others of February 2025"},
 	{"grub.peimage", 2, "CVE-2024-2312"},
 }
 
-// Known returns the generations below which vulnerabilities are known.
+// Known returns, for each component, the generation below which vulnerabilities are known.
 func Known() Minimum {
 	out := Minimum{}
 	for _, k := range known {
@@ -50,7 +50,7 @@ func Known() Minimum {
 	return out
 }
 
-// Vulnerabilities returns those that are known of generation n of a component, or "".
+// Vulnerabilities returns the vulnerabilities that are known in generation n of a component, or "".
 func Vulnerabilities(component string, n int) string {
 	for _, k := range known {
 		if k.component == component && n < k.generation {
@@ -63,11 +63,11 @@ func Vulnerabilities(component string, n int) string {
 // A Shortfall is a component of a program that is below its minimum.
 type Shortfall struct {
 	Component string
-	Have      int // 0: the program does not say
+	Have      int // 0 if the program names none
 	Need      int
 }
 
-// String names the component and both generations.
+// String returns a text with the component and both generations.
 func (s Shortfall) String() string {
 	if s.Have == 0 {
 		return fmt.Sprintf("no generation of %s, but the minimum is %d", s.Component, s.Need)
@@ -75,9 +75,9 @@ func (s Shortfall) String() string {
 	return fmt.Sprintf("%s %d is below the minimum %d", s.Component, s.Have, s.Need)
 }
 
-// Below returns the components of the program in the file name that are below m, in the order of their names.
-// Like in shim, a component that the program does not have is not compared, except for the one that a file of
-// Chain must have.
+// Below returns the components of p that are below m, sorted by name; name is the program's file. Like shim, it
+// does not compare a component that the program does not have, except for the component that the program in this
+// file must have, see Chain.
 func (m Minimum) Below(name string, p Program) (out []Shortfall) {
 	for _, component := range m.Names() {
 		have, ok := p.generation(component)

@@ -1,4 +1,4 @@
-// Package sbat reads what UEFI programs say of their versions (Secure Boot Advanced Targeting), and compares it
+// Package sbat reads the generation numbers of UEFI programs (Secure Boot Advanced Targeting) and compares them
 // with minimum generations. The format is described in SBAT.md in the sources of shim,
 // https://github.com/rhboot/shim/blob/main/SBAT.md.
 package sbat
@@ -22,17 +22,17 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// A Component is a line of a program's section .sbat.
+// A Component is a line of the section .sbat of a program.
 type Component struct {
 	Name       string
 	Generation int    // grows when a vulnerability is fixed; 1 to 65535
-	Version    string // of the package that holds it, for operators
+	Version    string // version of the package that contains the component, for operators
 }
 
-// A Program is what a UEFI program says of itself.
+// A Program holds what the headers and the section .sbat of a UEFI program contain.
 type Program struct {
-	Components []Component // without the component of the format; empty: it has no section .sbat
-	Signed     bool        // it has a table of signatures; they are not verified
+	Components []Component // without the line of the format itself; empty without a section .sbat
+	Signed     bool        // it has a table of signatures, which are not verified
 }
 
 // String returns a line for operators, such as "shim 4, shim.debian 1 (15.8), signed".
@@ -60,19 +60,19 @@ func (p Program) generation(name string) (int, bool) {
 	return p.Components[i].Generation, true
 }
 
-// ErrNotUEFI means that a file is no UEFI program: it does not begin like one.
+// ErrNotUEFI means that the first bytes of a file are not those of a UEFI program.
 var ErrNotUEFI = errors.New("not a UEFI program")
 
 const (
 	section    = ".sbat"
-	maxSection = 64 << 10 // bytes; those of shim and GRUB have a few hundred
+	maxSection = 64 << 10 // bytes; the sections of shim and GRUB have a few hundred
 	maxHeaders = 64 << 10 // bytes from the PE signature to the end of the table of sections
-	fields     = 6        // of a line: name, generation, vendor, package, version, URL
+	fields     = 6        // number in a line: name, generation, vendor, package, version, URL
 )
 
-// Read reads the generations of a UEFI program. Its error wraps ErrNotUEFI if r does not begin like one; it is
-// another one if the program or its section .sbat is malformed. Only headers and that section are read: the
-// server asks at each request for a loader, and debug/pe would read thousands of symbols of shim.
+// Read reads the generations of a UEFI program. The error wraps ErrNotUEFI if r is not a UEFI program; it is
+// another error if the program or its section .sbat is malformed. Read reads only the headers and that section,
+// because the server calls it for each request of a loader, and debug/pe would read thousands of symbols of shim.
 func Read(r io.ReaderAt) (Program, error) {
 	dos := make([]byte, 64)
 	if n, err := r.ReadAt(dos, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -90,7 +90,7 @@ func Read(r io.ReaderAt) (Program, error) {
 		return p, nil
 	}
 
-	size := s.SizeOfRawData // padded
+	size := s.SizeOfRawData // padded to the file alignment
 	if s.VirtualSize > 0 {
 		size = min(size, s.VirtualSize)
 	}
@@ -105,8 +105,8 @@ func Read(r io.ReaderAt) (Program, error) {
 	return p, err
 }
 
-// readHeaders reads the headers of a program from its PE signature on: whether it is signed, and its section
-// .sbat, if there is one.
+// readHeaders reads the headers of a program, from its PE signature. found is the header of the section .sbat, or
+// nil. In p only Signed is set.
 func readHeaders(r io.Reader) (p Program, found *pe.SectionHeader32, err error) {
 	var signature [4]byte
 	var h pe.FileHeader
@@ -142,7 +142,7 @@ func read(r io.Reader, values ...any) error {
 	return nil
 }
 
-// signed reports whether an optional header names a table of signatures.
+// signed reports whether an optional PE header refers to a table of signatures.
 func signed(optional []byte) bool {
 	var table pe.DataDirectory
 	var count uint32
@@ -155,7 +155,7 @@ func signed(optional []byte) bool {
 	return count > pe.IMAGE_DIRECTORY_ENTRY_SECURITY && table.Size > 0
 }
 
-// decode reads a header that b may have in part: the rest is zero.
+// decode decodes header from b. If b is too short, the missing bytes are zero.
 func decode(b []byte, header any) bool {
 	whole := make([]byte, binary.Size(header))
 	copy(whole, b)
@@ -163,8 +163,8 @@ func decode(b []byte, header any) bool {
 	return err == nil
 }
 
-// parse reads the lines of a section .sbat, which ends at its first zero byte. Fields are parted by commas, and
-// nothing quotes a comma. The first line describes the format itself.
+// parse reads the lines of a section .sbat, which ends at its first zero byte. Commas separate the fields and
+// cannot be quoted. The first line describes the format itself.
 func parse(b []byte) ([]Component, error) {
 	b, _, _ = bytes.Cut(b, []byte{0})
 	text := strings.TrimPrefix(string(b), "\ufeff")
@@ -208,14 +208,14 @@ func validName(name string) bool {
 	return name != "" && len(name) <= 128 && name == plaintext.ASCII(name, len(name)) && !strings.ContainsAny(name, " ,")
 }
 
-// A File is a UEFI program of a directory.
+// A File is a UEFI program in a directory.
 type File struct {
 	Name    string
 	Program Program
-	Err     error // it is malformed, or cannot be read
+	Err     error // the program is malformed or cannot be read
 }
 
-// ReadDir reads the regular files of dir that end in .efi, in the order of their names.
+// ReadDir reads the regular files in dir whose names end in .efi, sorted by name.
 func ReadDir(dir string) ([]File, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package guard keeps a panic that network input caused from ending the process.
+// Package guard prevents a panic that network input causes from ending the process.
 package guard
 
 import (
@@ -10,35 +10,34 @@ import (
 	"sync/atomic"
 )
 
-// A Guard ends, counts and logs panics. Every goroutine that reads what came
-// over the network defers Recover, or serves through Handler.
+// A Guard recovers from panics, counts and logs them. Every goroutine that handles network input must defer Recover,
+// or serve through Handler.
 type Guard struct {
 	log    *slog.Logger
 	panics atomic.Int64
 }
 
-// New returns a Guard that writes to log, which must be bounded (internal/netserve/quietlog):
-// a client that can cause one panic can cause many.
+// New returns a Guard that logs to log. The rate of log must be limited (internal/netserve/quietlog), because a client
+// that can cause one panic can cause many.
 func New(log *slog.Logger) *Guard { return &Guard{log: log} }
 
-// Recover ends a panic of the goroutine that defers it. what names the input.
+// Recover recovers from a panic of the goroutine that defers it. what names the input in the log.
 func (g *Guard) Recover(what string) {
 	if v := recover(); v != nil {
 		g.Caught(what, v)
 	}
 }
 
-// Caught counts and logs a panic that its caller has recovered from.
+// Caught counts and logs a panic from which the caller has recovered.
 func (g *Guard) Caught(what string, v any) {
 	g.panics.Add(1)
 	g.log.Error("handling network input panicked", "input", what, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 }
 
-// Panics returns how many panics were ended.
+// Panics returns the number of panics so far.
 func (g *Guard) Panics() int64 { return g.panics.Load() }
 
-// Handler serves with h. The connection of a request that panics is closed
-// without an answer.
+// Handler returns a handler that serves with h. If h panics, it closes the connection without an answer.
 func (g *Guard) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

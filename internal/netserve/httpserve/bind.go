@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// WithHost returns addr; if addr has only a port, host is added.
+// WithHost returns addr, with host added if addr contains only a port.
 func WithHost(addr string, host netip.Addr) string {
 	h, port, err := net.SplitHostPort(addr)
 	if err != nil || h != "" || !host.IsValid() {
@@ -16,8 +16,8 @@ func WithHost(addr string, host netip.Addr) string {
 	return net.JoinHostPort(host.String(), port)
 }
 
-// BindRemedy returns the remedy for an error of binding a TCP or UDP socket. setting names
-// the configuration field that has its address.
+// BindRemedy returns a remedy for an error in binding a TCP or UDP socket. setting names the configuration field with
+// the socket's address.
 func BindRemedy(err error, setting string) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// Run serves l with srv until ctx ends, and closes it. Requests under way then keep their
-// context and have grace to finish; after that they are aborted, which is not an error. A
-// returned error is a serving error and names what.
+// Run serves l with srv until ctx ends, and then closes l. Running requests keep their context and have the time grace
+// to finish; then they are aborted, which is not an error. If serving fails, Run returns an error that contains what.
 func Run(ctx context.Context, what string, srv *http.Server, l net.Listener, grace time.Duration) error {
 	if srv.BaseContext == nil {
 		srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
@@ -28,7 +27,7 @@ func Run(ctx context.Context, what string, srv *http.Server, l net.Listener, gra
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	if srv.Shutdown(last) != nil {
-		_ = srv.Close() // connections that did not finish in time
+		_ = srv.Close() // closes connections that did not finish in time
 	}
 	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving %s on %s: %w", what, l.Addr(), err)

@@ -15,27 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stalled is how long a client may take for each MiB of a write before it counts as not reading.
+// stalled is how long a client may take per MiB of a write before it counts as not reading.
 const stalled = 5 * time.Second
 
 const (
 	lookupFor  = time.Second // how long a result of isPriority is cached
 	maxLookups = 4096        // maximum number of cached results
-	lookupsAt  = 16          // parallel look-ups
+	lookupsAt  = 16          // maximum number of parallel look-ups
 )
 
-// Limit makes srv hold at most total connections. When all are in use, a new connection
-// replaces one of the source that holds the most: first an idle one, then one whose client
-// does not read. A client whose connection was closed may try again.
+// Limit makes srv hold at most total connections. When all are in use, a new connection replaces a connection of the
+// source that holds the most: first an idle one, then one whose client does not read. The client of a closed
+// connection may connect again.
 //
-// isPriority reports whether a source has precedence over others, as Prefer gives it to a
-// connection. It is called in a separate goroutine, only when all connections are in use,
-// and at most once a second per source. nil means no source. A source with more than an
-// eighth of all connections preferred loses its precedence, so that no source blocks the
-// others.
-//
-// Before each further request of a connection, its goroutine gives way to those of other connections, even if the
-// client has sent the request already.
+// isPriority reports whether the connections of a source have precedence; Prefer gives precedence to a single
+// connection. isPriority is called in a separate goroutine, only when all connections are in use, and at most once a
+// second per source. nil means that no source has precedence. A source loses its precedence while more than an eighth
+// of all connections are its preferred ones, so that it cannot block other sources.
 //
 // srv must serve a listener of Track. Limit sets srv.ConnState and srv.ConnContext.
 func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool) {
@@ -53,18 +49,18 @@ type requestConn struct {
 	conn    net.Conn
 }
 
-// Prefer gives the connection of a request's context precedence over unproven ones. Call it
-// only for proof that few can have: a token or a reserved address. A boot's token can be read on its
-// network, so proof alone closes no other source's only connection.
+// Prefer gives the connection of a request precedence over unproven connections; ctx is the request's context. Call it
+// only after proof that few clients can give: a token or a reserved address. Other hosts on the network can read the
+// token of a boot, so a proof alone never closes the only connection of another source.
 func Prefer(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(requestConn); ok {
 		c.limiter.prefer(c.conn)
 	}
 }
 
-// Cork makes the connection of a request's context send only full segments until uncork is called: TCP_CORK
-// in tcp(7). A file that is sent in pieces then takes fewer packets. It is for HTTP/1.1, where a connection
-// has one request at a time.
+// Cork makes the connection of a request send only full segments (TCP_CORK in tcp(7)) until uncork is called; ctx is
+// the request's context. A file that is sent in pieces then takes fewer packets. Use it for HTTP/1.1 only, where a
+// connection has one request at a time.
 func Cork(ctx context.Context) (uncork func()) {
 	c, _ := ctx.Value(connKey{}).(requestConn)
 	t := tracked(c.conn)
@@ -78,32 +74,32 @@ func Cork(ctx context.Context) (uncork func()) {
 
 type limiter struct {
 	total      int
-	share      int // of one source: at most this many of its connections have precedence
+	share      int // maximum number of a source's connections with precedence
 	isPriority func(netip.Addr) bool
 
 	mu      sync.Mutex
 	conns   map[net.Conn]*member
-	from    map[group]int // connections
+	from    map[group]int // number of connections
 	lookups map[netip.Addr]lookup
-	pending int // look-ups under way
+	pending int // running look-ups
 }
 
-// A member is an open connection.
+// A member is an open connection and its state.
 type member struct {
 	group
 	conn    net.Conn
-	pending bool // its source is being looked up
+	pending bool // the look-up of its source is running
 	state   http.ConnState
-	since   time.Time // start of the state
+	since   time.Time // when it entered this state
 }
 
-// A group is the key by which connections are counted.
+// A group is a set of connections that are counted together.
 type group struct {
 	source    netip.Addr
 	preferred bool
 }
 
-// A lookup is a result of isPriority, known or pending.
+// A lookup is a cached result of isPriority, or a running look-up.
 type lookup struct {
 	pending  bool
 	priority bool
@@ -130,7 +126,7 @@ func (l *limiter) changed(c net.Conn, state http.ConnState) {
 	}
 }
 
-// record stores the state of a connection that was not removed.
+// record stores the state of a connection, unless it was removed.
 func (l *limiter) record(c net.Conn, state http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,9 +161,9 @@ func (l *limiter) add(c net.Conn) {
 	}
 }
 
-// priorityOf returns what is known about a source that connects, and whether to look it up.
-// The accept loop does not wait for a look-up: until it ends, the source's connections have
-// precedence over unproven ones.
+// priorityOf returns the cached look-up of a source that connects. ask reports whether the caller must start a new
+// look-up. The accept loop does not wait for it: until it ends, the source's connections have precedence over unproven
+// ones.
 func (l *limiter) priorityOf(source netip.Addr, now time.Time) (known lookup, ask bool) {
 	has := l.from[group{source, false}] + l.from[group{source, true}]
 	if l.isPriority == nil || len(l.conns) < l.total || has >= l.share {
@@ -190,7 +186,7 @@ func (l *limiter) priorityOf(source netip.Addr, now time.Time) (known lookup, as
 	return known, true
 }
 
-// lookUp calls isPriority for a source and prefers its connections if it returns true.
+// lookUp calls isPriority for a source. If it returns true, lookUp prefers all connections of the source.
 func (l *limiter) lookUp(source netip.Addr) {
 	found := l.isPriority(source)
 
@@ -209,7 +205,7 @@ func (l *limiter) lookUp(source netip.Addr) {
 	}
 }
 
-// remove forgets m, which may be nil.
+// remove removes m from the limiter. It does nothing if m is nil or was already removed.
 func (l *limiter) remove(m *member) {
 	if m == nil || l.conns[m.conn] != m {
 		return
@@ -241,8 +237,7 @@ func (l *limiter) preferMember(m *member) {
 	l.count(m, 1)
 }
 
-// connectionToClose returns the connection to close when newest exceeds the limit. The
-// result may be newest itself.
+// connectionToClose returns the connection to close when newest exceeds the limit. It may return newest.
 func (l *limiter) connectionToClose(newest *member) *member {
 	now := time.Now()
 	out := newest
@@ -254,7 +249,7 @@ func (l *limiter) connectionToClose(newest *member) *member {
 	return out
 }
 
-// closesBefore reports whether a is closed before b.
+// closesBefore reports whether a is to be closed rather than b.
 func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 	if r, s := l.rank(a), l.rank(b); r != s {
 		return r < s
@@ -271,10 +266,10 @@ func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 	return a.since.Before(b.since)
 }
 
-// rank returns 2 for a preferred connection whose source is within its share, and for the only
-// connection of a source that is being looked up; 1 for its further ones, and 0 otherwise. Of equal
-// rank, those of the busiest source are closed first: sources that share one proof cannot keep out a
-// source that has not been looked up yet.
+// rank returns 2 for a preferred connection whose source is within its share, and for the only connection of a source
+// that is being looked up; 1 for further connections of that source; and 0 otherwise. Among equal ranks, the
+// connections of the busiest source are closed first: sources that share one proof cannot keep out a source that is
+// not looked up yet.
 func (l *limiter) rank(m *member) int {
 	switch {
 	case m.preferred && l.from[m.group] <= l.share, m.pending && l.from[group{m.source, false}]+l.from[group{m.source, true}] == 1:
@@ -285,22 +280,22 @@ func (l *limiter) rank(m *member) int {
 	return 0
 }
 
-// priority orders the connections of a source: the lowest value is closed first.
+// priority orders the connections of a source by their state: the lowest value is closed first.
 func (m *member) priority(now time.Time) int {
 	t := tracked(m.conn)
 	switch reads := t == nil || t.waits(now) <= stalled; {
 	case m.state == http.StateActive && reads:
 		return 3
 	case m.state == http.StateNew && now.Sub(m.since) < stalled:
-		return 2 // its client had no time to send a request
+		return 2 // its client has not had time to send a request
 	case m.state == http.StateActive:
 		return 1
 	}
 	return 0
 }
 
-// drop closes a connection at once and discards unsent data; otherwise the kernel would keep
-// it for a client that never reads.
+// drop closes a connection at once and discards unsent data, which the kernel would otherwise keep for a client that
+// never reads.
 func drop(c net.Conn) {
 	if t := tracked(c); t != nil {
 		_ = t.SetLinger(0) // fails only if the connection has just ended
@@ -310,8 +305,7 @@ func drop(c net.Conn) {
 	_ = c.Close()
 }
 
-// Track returns a listener whose connections record how long a write blocks. It belongs
-// below TLS.
+// Track returns a listener whose connections measure how long a write blocks. It must be the listener below TLS.
 func Track(l net.Listener) net.Listener { return listener{l} }
 
 type listener struct{ net.Listener }
@@ -324,15 +318,15 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// A trackedConn records since when a write blocks. Like a net.TCPConn it sends a file
-// without copying it through user space.
+// A trackedConn records when a blocking write began. Like a net.TCPConn, it sends files without copying them through
+// user space.
 type trackedConn struct {
 	*net.TCPConn
-	writing atomic.Int64 // since when, in Unix nanoseconds; 0 if no write blocks
-	mib     atomic.Int64 // of that write, rounded down
+	writing atomic.Int64 // start of the running write in Unix nanoseconds; 0 = no write is running
+	mib     atomic.Int64 // size of that write in MiB, rounded down
 }
 
-// tracked returns the trackedConn of a connection, or nil.
+// tracked returns the trackedConn of a connection, also below TLS, or nil if it has none.
 func tracked(c net.Conn) *trackedConn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -341,7 +335,7 @@ func tracked(c net.Conn) *trackedConn {
 	return t
 }
 
-// cork sets TCP_CORK. It fails only if the connection has ended.
+// cork sets TCP_CORK to on. It fails only if the connection has ended, and then does nothing.
 func (t *trackedConn) cork(on int) {
 	raw, err := t.SyscallConn()
 	if err == nil {
@@ -349,7 +343,7 @@ func (t *trackedConn) cork(on int) {
 	}
 }
 
-// waits returns how long the client has taken for each MiB of the write that is going on.
+// waits returns how long the client has taken so far per MiB of the running write, or 0 if no write is running.
 func (t *trackedConn) waits(now time.Time) time.Duration {
 	since := t.writing.Load()
 	if since == 0 {
@@ -358,7 +352,7 @@ func (t *trackedConn) waits(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, since)) / time.Duration(max(1, t.mib.Load()))
 }
 
-// begin notes that n bytes are being written, until done is called.
+// begin records that n bytes are being written until done is called.
 func (t *trackedConn) begin(n int64) (done func()) {
 	t.mib.Store(n >> 20)
 	t.writing.Store(time.Now().UnixNano())

@@ -12,11 +12,11 @@ type Requests struct {
 	bytes   atomic.Int64
 }
 
-// RequestCounts are the counters of Requests.
+// RequestCounts are the counts of Requests.
 type RequestCounts struct {
-	// Classes are the answered requests by the class of their status, from 1xx to 5xx.
+	// Classes counts the answered requests by status class: index 0 is 1xx, and index 4 is 5xx.
 	Classes [5]int64
-	// Bytes is the size of all answers, without headers.
+	// Bytes is the total size of all answers, without headers.
 	Bytes int64
 }
 
@@ -29,7 +29,7 @@ func (r *Requests) Counts() (c RequestCounts) {
 	return c
 }
 
-// Handler serves with h and counts. A request counts when its answer is complete.
+// Handler returns a handler that serves with h and counts requests. It counts a request once its answer is complete.
 func (r *Requests) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		c := &countedAnswer{ResponseWriter: w, bytes: &r.bytes, status: http.StatusOK}
@@ -42,7 +42,8 @@ func (r *Requests) Handler(h http.Handler) http.Handler {
 	})
 }
 
-// countedAnswer counts what is written to an answer. It keeps sendfile, flushing and deadlines.
+// countedAnswer counts what is written to an answer. It supports sendfile, flushing and deadlines like the writer
+// below it.
 type countedAnswer struct {
 	http.ResponseWriter
 	bytes  *atomic.Int64
@@ -71,7 +72,7 @@ func (c *countedAnswer) ReadFrom(r io.Reader) (int64, error) {
 
 // Flush implements http.Flusher.
 func (c *countedAnswer) Flush() {
-	// An error means that the writer cannot flush (in tests).
+	// Flush fails only if the writer cannot flush, as in tests.
 	_ = http.NewResponseController(c.ResponseWriter).Flush()
 }
 

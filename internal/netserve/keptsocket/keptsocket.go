@@ -1,11 +1,12 @@
-// Package keptsocket binds listening sockets that systemd keeps while the server is away after a crash: connections then wait
-// for the next process instead of being refused. Firmware does not ask again when it is refused.
+// Package keptsocket binds listening sockets that systemd keeps open after the server crashes: connections then wait
+// for the next process instead of being refused. This matters because firmware does not retry after a refused
+// connection.
 //
-// The sockets are in the file descriptor store of the service (FileDescriptorStoreMax= in systemd.service(5), FDSTORE=1 in
-// sd_notify(3)), and the next process gets them by sd_listen_fds(3). Without a service manager, and after a regular stop,
-// nothing is kept.
+// The sockets are in the file descriptor store of the service (FileDescriptorStoreMax= in systemd.service(5),
+// FDSTORE=1 in sd_notify(3)), and the next process inherits them (sd_listen_fds(3)). Without a service manager, and
+// after a regular stop, no socket is kept.
 //
-// It also reports to systemd that the service is ready.
+// The package also reports to systemd that the service is ready.
 package keptsocket
 
 import (
@@ -23,13 +24,14 @@ import (
 )
 
 const (
-	// unusedFor is how long inherited sockets wait for a Listen. Then they are closed: usually their address is not configured any more.
+	// unusedFor is how long inherited sockets wait for a Listen. They are then closed, because usually their address is
+	// no longer configured.
 	unusedFor = time.Minute
-	// freedIn is how long systemd may take to close a socket that it must drop.
+	// freedIn limits how long to wait until systemd has closed a socket that it was told to drop.
 	freedIn = 5 * time.Second
 )
 
-// store has the sockets that were inherited from the previous process and that no Listen has taken, by name.
+// store holds the sockets that this process inherited and that no Listen has taken yet, by name.
 type store struct {
 	mu     sync.Mutex
 	unused map[string]*os.File
@@ -54,26 +56,27 @@ func (s *store) take(name string) *os.File {
 	return f
 }
 
-// drop closes the unused sockets whose names end with suffix.
+// drop closes the unused sockets whose names end with suffix, and makes systemd drop them.
 func (s *store) drop(suffix string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, f := range s.unused {
 		if strings.HasSuffix(name, suffix) {
-			_ = f.Close() // systemd's copy holds the port
+			_ = f.Close() // this alone does not free the port: systemd holds a copy
 			forget(name)
 			delete(s.unused, name)
 		}
 	}
 }
 
-// Listen returns the inherited socket of addr, which is host:port, or binds a new one. systemd keeps it until Close. network is
-// tcp or tcp4.
+// Listen returns the inherited socket for addr (host:port), or binds a new one. systemd keeps the socket until Close
+// is called. network is tcp or tcp4.
 func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	s, name := inherited(), nameOf(addr)
 	l, err := listen(ctx, network, addr, s.take(name))
 	if errors.Is(err, unix.EADDRINUSE) && managed() {
-		// The previous process had the port at another address, or this one has just closed it: systemd closes its copy later.
+		// Either the previous process used the port with another address, or this process has just closed it: systemd closes
+		// its copy later.
 		s.drop(name[strings.LastIndex(name, "_"):])
 		l, err = listenWhenFree(ctx, network, addr)
 	}
@@ -85,7 +88,8 @@ func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	return listener{tcp, name}, nil
 }
 
-// listenWhenFree binds an address that is in use, for at most freedIn. The kernel reports no port that becomes free.
+// listenWhenFree binds an address that is in use, trying for at most freedIn. It polls, because the kernel does not
+// report freed ports.
 func listenWhenFree(ctx context.Context, network, addr string) (net.Listener, error) {
 	waiting, cancel := context.WithTimeout(ctx, freedIn)
 	defer cancel()
@@ -104,7 +108,7 @@ func listenWhenFree(ctx context.Context, network, addr string) (net.Listener, er
 	}
 }
 
-// nameOf returns the name under which systemd keeps the socket of an address. A name has no colon.
+// nameOf returns the name under which systemd keeps the socket for addr. Such a name must not contain a colon.
 func nameOf(addr string) string { return strings.ReplaceAll(addr, ":", "_") }
 
 func listen(ctx context.Context, network, addr string, kept *os.File) (net.Listener, error) {
@@ -123,13 +127,14 @@ type listener struct {
 	name string
 }
 
-// Close also has systemd drop the socket: after a regular stop, nothing is kept.
+// Close also makes systemd drop the socket, so that no socket is kept after a regular stop.
 func (l listener) Close() error {
 	forget(l.name)
 	return l.TCPListener.Close()
 }
 
-// keep has systemd keep a socket under a name. If that fails, the service works, but connections are refused after a crash.
+// keep makes systemd keep a socket under a name. If that fails, the service still works, but connections are refused
+// after a crash.
 func keep(name string, l *net.TCPListener) {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -138,12 +143,12 @@ func keep(name string, l *net.TCPListener) {
 	_ = raw.Control(func(fd uintptr) { _ = notify("FDSTORE=1\nFDNAME="+name, unix.UnixRights(int(fd))) })
 }
 
-// forget has systemd drop the socket of a name. If that fails, systemd keeps it.
+// forget makes systemd drop the socket with this name. If that fails, systemd keeps it.
 func forget(name string) { _ = notify("FDSTOREREMOVE=1\nFDNAME="+name, nil) }
 
-// Ready reports to the service manager, if there is one, that the service accepts connections: "systemctl start" returns then
-// (Type=notify in systemd.service(5)). Later calls change nothing. After an error, the service must end: "systemctl start", dpkg
-// and the boot of the host would wait forever.
+// Ready reports to the service manager, if there is one, that the service accepts connections, so that "systemctl
+// start" returns (Type=notify in systemd.service(5)). Later calls have no effect. If it returns an error, the process
+// must exit: otherwise "systemctl start", dpkg and the boot of the host would wait forever.
 func Ready() error {
 	if err := notify("READY=1", nil); err != nil {
 		return fmt.Errorf("telling the service manager at NOTIFY_SOCKET=%q that the service is ready: %w", os.Getenv("NOTIFY_SOCKET"), err)
@@ -151,10 +156,11 @@ func Ready() error {
 	return nil
 }
 
-// managed reports whether the process has a service manager.
+// managed reports whether a service manager started this process.
 func managed() bool { return os.Getenv("NOTIFY_SOCKET") != "" }
 
-// notify sends a message to the service manager, if there is one.
+// notify sends a message to the service manager, with rights as its control message. Without a service manager, it
+// does nothing.
 func notify(message string, rights []byte) error {
 	if !managed() {
 		return nil

@@ -1,5 +1,4 @@
-// Package listener binds the HTTP sockets of the server, with its certificates and
-// its limits.
+// Package listener binds the HTTP sockets of the server, with their TLS configuration and limits.
 package listener
 
 import (
@@ -21,27 +20,27 @@ import (
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 )
 
-// maxConns limits the connections of one listener. Those of authenticated operators
-// and agents are kept.
+// maxConns limits the connections of one listener. At the limit, connections of authenticated operators and agents
+// have precedence.
 const maxConns = 4096
 
-// A Socket says where a listener is and what it serves.
+// A Socket describes a listener to bind.
 type Socket struct {
-	Name    string // for people
+	Name    string // for errors and logs
 	Addr    string
-	Key     string // of the configuration, where Addr can be changed
+	Key     string // configuration field in which Addr is set
 	Handler http.Handler
 	TLS     *tls.Config // nil: plain HTTP
 }
 
-// A Listener is an HTTP server on its bound socket.
+// A Listener is an HTTP server with its bound socket.
 type Listener struct {
 	Name string
 	net.Listener
 	http *http.Server
 }
 
-// Bind binds a socket, so that an occupied port is known before anything starts.
+// Bind binds a socket without serving it, so that a port in use is reported before anything starts.
 func Bind(ctx context.Context, s Socket, g *guard.Guard, log *slog.Logger) (Listener, error) {
 	l, err := keptsocket.Listen(ctx, "tcp", s.Addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -65,19 +64,19 @@ func Bind(ctx context.Context, s Socket, g *guard.Guard, log *slog.Logger) (List
 	}}, nil
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends, and then gives running requests 5 s to finish.
 func (l Listener) Run(ctx context.Context) error {
 	httpserve.Limit(l.http, maxConns, nil)
 	return httpserve.Run(ctx, l.Name, l.http, l.Listener, 5*time.Second)
 }
 
-// ServerTLS returns a TLS configuration that requires no client certificate.
+// ServerTLS returns a TLS configuration with the certificate cert that requests no client certificate.
 func ServerTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 }
 
-// OperatorTLS is the TLS configuration of the listener for operators; nil on
-// loopback without a certificate. With metrics_ca, a client may show a certificate.
+// OperatorTLS returns the TLS configuration of the listener for operators, or nil on a loopback address without a
+// configured certificate. With metrics_ca, a client may present a certificate.
 func OperatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 	t, err := operatorTLS(cfg, log)
 	if err != nil || t == nil || cfg.MetricsCA == "" {
@@ -116,7 +115,7 @@ func operatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 	return ServerTLS(cert), nil
 }
 
-// OperatorHosts are the names under which operators reach this server.
+// OperatorHosts returns the host names and addresses by which operators reach this server.
 func OperatorHosts(cfg config.Config) []string {
 	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, cfg.Hosts...)
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil {

@@ -1,6 +1,5 @@
-// Package quietlog keeps what strangers can cause from filling the log: of each
-// message a bounded number of lines is written per span of time, and then how
-// many were left out.
+// Package quietlog prevents network clients from filling the log: it writes only a limited number of records per
+// message and minute, and then logs how many it left out.
 package quietlog
 
 import (
@@ -11,17 +10,16 @@ import (
 )
 
 const (
-	lines = 60          // of one message
-	every = time.Minute // per this span
-	// maxMessages bounds what is remembered: messages are static but for those
-	// of libraries.
+	lines = 60          // records of one message
+	every = time.Minute // per this period
+	// maxMessages limits the number of counted messages. Only libraries create messages at run time; further messages of
+	// a level share one count.
 	maxMessages = 256
 )
 
-// Handler returns a slog.Handler that passes on to inner at most 60 records of
-// the same level and message per minute; the first record after that says in
-// "left_out" how many were not written. Records below slog.LevelInfo are whole:
-// with that level every packet is wanted. now nil is time.Now.
+// Handler returns a slog.Handler that passes to inner at most 60 records of the same level and message per minute. The
+// first record of a later minute has the attribute "left_out": how many records were not written. Records below
+// slog.LevelInfo are not limited, because a debug log should show every packet. now = nil means time.Now.
 func Handler(inner slog.Handler, now func() time.Time) slog.Handler {
 	if now == nil {
 		now = time.Now
@@ -31,7 +29,7 @@ func Handler(inner slog.Handler, now func() time.Time) slog.Handler {
 
 type handler struct {
 	slog.Handler
-	counts *counts // shared by all that WithAttrs and WithGroup make
+	counts *counts // shared by the handlers that WithAttrs and WithGroup return
 }
 
 type key struct {
@@ -50,8 +48,8 @@ type counts struct {
 	of  map[key]*count
 }
 
-// admit reports whether a record may be written, and how many were left out since
-// the last one that was.
+// admit reports whether a record may be written. left is how many records were left out in the previous period, if
+// this is the first record of a new one.
 func (c *counts) admit(k key) (ok bool, left int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +63,7 @@ func (c *counts) admit(k key) (ok bool, left int64) {
 		n = &count{since: now}
 		c.of[k] = n
 	}
-	// A clock that was set back begins a new span, too.
+	// If the clock was set back, also begin a new period.
 	if d := now.Sub(n.since); d >= every || d < 0 {
 		left = n.left
 		*n = count{since: now}

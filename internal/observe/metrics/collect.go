@@ -17,24 +17,24 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// readLimit bounds what one scrape reads from the inventory.
+// readLimit limits how long one scrape may read from the inventory.
 const readLimit = 5 * time.Second
 
-// collector reads what the server knows at each scrape.
+// collector reads the metrics of a Config at each scrape.
 type collector struct {
 	Config
 	rows   rows
 	log    *slog.Logger
 	phases *phases
 
-	mu sync.Mutex // held during a scrape: phases are counted once
+	mu sync.Mutex // held during a scrape, so that each phase is counted once
 }
 
 func newCollector(c Config, log *slog.Logger) *collector {
 	return &collector{Config: c, rows: newRows(), log: log, phases: newPhases(c.LastEvent)}
 }
 
-// A part of the metrics can fail without the others.
+// A part reads some of the metrics. If it fails, the other parts are still exported.
 type part struct {
 	name string
 	read func(ctx context.Context, o scrape) error
@@ -56,7 +56,7 @@ func (c *collector) parts() []part {
 	}
 }
 
-// scrape takes the values of one scrape.
+// scrape receives the values of one scrape.
 type scrape struct {
 	ch   chan<- prometheus.Metric
 	rows rows
@@ -109,7 +109,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// readProcess shows what the process knows without reading anything.
+// readProcess exports the values that this process holds in memory.
 func (c *collector) readProcess(_ context.Context, o scrape) error {
 	o.put("ingot_build_info", 1, c.Version)
 	if c.Panics != nil {
@@ -290,7 +290,7 @@ func (c *collector) readDatabases(_ context.Context, o scrape) error {
 		for file, suffix := range map[string]string{"main": "", "wal": "-wal"} {
 			info, err := os.Stat(c.Databases[name] + suffix)
 			switch {
-			case errors.Is(err, fs.ErrNotExist): // Temporal has not begun yet
+			case errors.Is(err, fs.ErrNotExist): // Temporal has not created it yet
 			case err != nil:
 				errs = append(errs, err)
 			default:

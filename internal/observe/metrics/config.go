@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Store is what is read from the inventory.
+// Store is the part of the inventory that metrics read.
 type Store interface {
 	MachineCount(ctx context.Context) (int, error)
 	Standings(ctx context.Context) (map[string]int, error)
@@ -24,7 +24,7 @@ type Store interface {
 	Pools() (read, write sql.DBStats)
 }
 
-// Disk is the room on a disk, in bytes.
+// Disk holds the free space of a disk and its required minimum, in bytes.
 type Disk struct {
 	Name          string
 	Free, MinFree int64
@@ -34,14 +34,15 @@ type Disk struct {
 type Temporal struct {
 	Up       bool
 	Embedded bool
-	Restarts int // of the embedded server
+	Restarts int // restarts of the embedded server
 }
 
-// Config says where the metrics are read. Store and LastEvent are required. What is nil is not shown.
+// Config holds the sources of the metrics. Store and LastEvent are required. If another source is nil, its metrics
+// are left out.
 type Config struct {
 	Version string
 	Store   Store
-	// LastEvent is the newest event when the server started: phases that end later are counted.
+	// LastEvent is the number of the newest event when the server started. Phases that end after it are counted.
 	LastEvent int64
 
 	Repairs  func() engine.Counts
@@ -49,22 +50,22 @@ type Config struct {
 	Retrying func() int
 	Panics   func() int64
 	Temporal func() Temporal
-	// Boot are the counters of the boot server, and OtherDHCP the number of other DHCP servers.
+	// Boot returns the counters of the boot server. OtherDHCP returns how many other DHCP servers were seen.
 	Boot      func() bootsvc.Stats
 	OtherDHCP func() int
-	// Requests are the counters of the other listeners, by name.
+	// Requests returns the counters of the other listeners, by the name of the listener.
 	Requests map[string]func() httpserve.RequestCounts
-	// Databases are the files of databases, by name.
+	// Databases holds the file of each database, by the database's name.
 	Databases map[string]string
 	// Intact returns the result of the last check of the inventory; done is false while it runs.
 	Intact func() (intact, done bool)
 	Disks  func() ([]Disk, error)
-	// ReserveHeld: the reserve of disk space exists and is not in use.
+	// ReserveHeld reports whether the reserved disk space is still reserved, that is, not in use.
 	ReserveHeld func() bool
-	// Synchronized reports whether the clock of this host is.
+	// Synchronized reports whether the clock of this host is synchronized.
 	Synchronized func() (bool, error)
-	// Certificates returns when those that this server shows expire, by name.
+	// Certificates returns when each certificate of this server expires, by the name of the listener.
 	Certificates func() map[string]time.Time
-	// Traces are the spans that were sent and dropped.
+	// Traces returns how many spans were sent and dropped.
 	Traces func() tracing.Counts
 }

@@ -1,5 +1,5 @@
-// Package metrics shows the state of a server to Prometheus. It reads when it is asked: from the inventory, through
-// the connections that only read, and from counters that the parts of the server keep anyway.
+// Package metrics exports the state of a server to Prometheus. It reads the values at each scrape: from the
+// inventory, through its read-only connections, and from counters that other parts of the server keep.
 package metrics
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/ingotmetal/ingot/bmc"
 )
 
-// Metrics are the metrics of a server. Make them with New.
+// Metrics holds the metrics of a server. New returns one.
 type Metrics struct {
 	registry *prometheus.Registry
 	log      *slog.Logger
-	// Operations on BMCs are counted as they end: nothing else counts them.
+	// Operations on BMCs are counted here when they end, because nothing else counts them.
 	bmcOperations *prometheus.CounterVec
 	bmcDurations  *prometheus.HistogramVec
 }
 
-// New returns metrics of the process and of operations on BMCs; Read adds all others.
+// New returns the metrics of the process and of BMC operations. Read adds all others.
 func New(log *slog.Logger) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(), log: log, bmcOperations: counter("ingot_bmc_operations_total"),
@@ -36,13 +36,13 @@ func New(log *slog.Logger) *Metrics {
 	return m
 }
 
-// ObserveBMC counts an operation on a BMC.
+// ObserveBMC counts a BMC operation that has ended.
 func (m *Metrics) ObserveBMC(o bmc.Operation) {
 	m.bmcOperations.WithLabelValues(o.Driver, o.Name, o.Outcome).Inc()
 	m.bmcDurations.WithLabelValues(o.Driver).Observe(o.Took.Seconds())
 }
 
-// Read adds what is read at each scrape. It is called once, before Handler is used.
+// Read adds the metrics that are read at each scrape. Call it once, before Handler is used.
 func (m *Metrics) Read(c Config) { m.registry.MustRegister(newCollector(c, m.log)) }
 
 // Limits of scrapes.
@@ -51,7 +51,8 @@ const (
 	scrapeLimit = 10 * time.Second
 )
 
-// Handler answers scrapes. What cannot be read is left out and counted in ingot_scrape_collector_success.
+// Handler returns the handler of scrapes. If a part of the metrics cannot be read, it is left out and its
+// ingot_scrape_collector_success is 0.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes, Timeout: scrapeLimit,

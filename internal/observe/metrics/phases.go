@@ -6,15 +6,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxClasses limits the classes of hardware that have a label of their own. Further ones are shown as otherClass.
+// maxClasses limits how many classes of hardware are values of the label class. Further classes are counted as
+// otherClass.
 const (
 	maxClasses = 30
 	otherClass = "other"
 )
 
-// phases counts the ends of phases from the events of the inventory. Each event is read once.
+// phases counts and times the phases and runs that have ended, from the events in the inventory. It reads each
+// event once.
 type phases struct {
-	after   int64 // the last event that was looked at
+	after   int64 // number of the last event that was read
 	classes map[string]bool
 
 	phase, run *prometheus.HistogramVec
@@ -42,7 +44,7 @@ func (p *phases) collect(ch chan<- prometheus.Metric) {
 	p.ended.Collect(ch)
 }
 
-// read counts the phases that have ended since the last call.
+// read counts the phases and runs that have ended since the last call.
 func (p *phases) read(ctx context.Context, s Store) error {
 	ends, last, err := s.PhaseEnds(ctx, p.after)
 	if err != nil {
@@ -64,7 +66,7 @@ func (p *phases) read(ctx context.Context, s Store) error {
 	return nil
 }
 
-// class returns the value of the label for a class of hardware.
+// class returns the value of the label class for a class of hardware.
 func (p *phases) class(name string) string {
 	if !p.classes[name] {
 		if len(p.classes) == maxClasses {

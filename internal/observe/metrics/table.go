@@ -9,11 +9,11 @@ import (
 // Kinds of metrics.
 const (
 	Gauge     = "gauge"
-	Counter   = "counter" // since the server started
+	Counter   = "counter" // counted since the server started
 	Histogram = "histogram"
 )
 
-// A Metric is a row of the table in docs/monitoring.md.
+// A Metric describes a metric of Ingot. docs/monitoring.md lists them.
 type Metric struct {
 	Name   string
 	Kind   string
@@ -21,11 +21,12 @@ type Metric struct {
 	Help   string
 }
 
-// Table returns the metrics of Ingot, by subject. The server also shows those of its process (process_*) and of the Go
-// runtime (go_*).
+// Table returns the metrics of Ingot, by subject. The server also exports those of its process (process_*) and of
+// the Go runtime (go_*).
 //
-// No label holds text that a machine supplies. A machine's name is a label only of what an operator must look at: an
-// open question, and a window that no run owns. Both are few, and an alert that does not name the machine is of little use.
+// No label holds text that a machine supplies. A machine's name is a label only of an open question and of a
+// window that no run owns: an operator must look at both, they are few, and an alert without the machine's name is
+// of little use.
 func Table() []Metric { return slices.Concat(runMetrics(), networkMetrics(), serverMetrics()) }
 
 func runMetrics() []Metric {
@@ -146,7 +147,7 @@ func serverMetrics() []Metric {
 	}
 }
 
-// rows are the descriptions of the table, by name.
+// rows holds the Prometheus descriptions of the metrics, by name.
 type rows map[string]row
 
 type row struct {
@@ -166,7 +167,7 @@ func newRows() rows {
 	return out
 }
 
-// histogram makes a histogram of the table.
+// histogram returns a new histogram for the metric of this name in Table.
 func histogram(name string, buckets []float64) *prometheus.HistogramVec {
 	for _, m := range Table() {
 		if m.Name == name {
@@ -176,7 +177,7 @@ func histogram(name string, buckets []float64) *prometheus.HistogramVec {
 	panic("the table has no " + name)
 }
 
-// counter makes a counter of the table.
+// counter returns a new counter for the metric of this name in Table.
 func counter(name string) *prometheus.CounterVec {
 	for _, m := range Table() {
 		if m.Name == name {

@@ -1,15 +1,15 @@
-// Package notify informs operators when they are needed: it sends the notices of the
-// inventory's outbox to a webhook, signed, until the receiver accepts them.
+// Package notify informs operators when they are needed: it sends the notices in the inventory's outbox to a
+// webhook, signed, and repeats each until the receiver accepts it.
 //
-// A notice is a POST of JSON (inventory.Notice, and the server's name) with
+// A notice is a POST with a JSON body (inventory.Notice and the server's name) and these headers:
 //
 //	Ingot-Notice:    the id of the notice, the same at every attempt
-//	Ingot-Timestamp: seconds since 1970, of this attempt
-//	Ingot-Signature: v1= and, in hexadecimal, the HMAC-SHA256 under the shared
-//	                 secret of the timestamp, a full stop, and the body
+//	Ingot-Timestamp: the time of this attempt in seconds since 1970
+//	Ingot-Signature: v1= and the hexadecimal HMAC-SHA256, by the shared secret, of
+//	                 this text: the timestamp, a full stop and the body
 //
-// Any answer 2xx accepts it. Delivery is at least once: a receiver that wants each
-// notice once remembers their ids.
+// Any 2xx status accepts the notice. Delivery is at least once: a receiver that wants each notice only once must
+// store their ids.
 package notify
 
 import (
@@ -45,34 +45,34 @@ const (
 )
 
 const (
-	// shortestSecret is the minimum for HMAC-SHA256, in characters.
+	// shortestSecret is the minimum length of the shared secret in characters, for HMAC-SHA256.
 	shortestSecret = 32
 	// attemptTime is how long one attempt may take.
 	attemptTime = 15 * time.Second
-	// firstPause and longestPause limit the pause between attempts; it doubles.
+	// firstPause and longestPause limit the pause between attempts, which doubles each time.
 	firstPause   = 5 * time.Second
 	longestPause = 15 * time.Minute
-	// keepTrying limits the attempts for a notice: a week of the longest pauses.
+	// keepTrying limits the number of attempts for a notice, which take about a week.
 	keepTrying = 700
 )
 
 // Outbox stores notices until they are delivered.
 type Outbox interface {
-	// NextNotice returns the notice that is due, or inventory.ErrNotFound.
+	// NextNotice returns a notice that is due, or inventory.ErrNotFound.
 	NextNotice(ctx context.Context) (inventory.OpenNotice, error)
 	NoticeSent(ctx context.Context, id string) error
-	// NoticeFailed records a failed attempt and the time of the next one; zero means none.
+	// NoticeFailed stores a failed attempt and when the next one is due; zero means never.
 	NoticeFailed(ctx context.Context, id, why string, due time.Time) error
 }
 
-// Config of a Sender.
+// Config configures a Sender.
 type Config struct {
-	URL string // http or https; may hold a token, so it is never shown
-	// SecretFile holds the shared secret, at least 32 characters. It is read at every
-	// attempt, so that it can be replaced.
+	URL string // http or https; never shown, because it may hold a token
+	// SecretFile holds the shared secret of at least 32 characters. It is read for each attempt, so that it can be
+	// replaced.
 	SecretFile string
-	// CAFile holds the PEM certificates of the authorities for the receiver's certificate;
-	// "" means the system's.
+	// CAFile holds the PEM certificates of the authorities for the receiver's certificate. If it is "", the system's
+	// authorities apply.
 	CAFile  string
 	Server  string // name of this server, for the receiver
 	Version string
@@ -89,8 +89,8 @@ type Sender struct {
 	client *http.Client
 }
 
-// New returns a sender. A CAFile without a certificate is an error. A secret that cannot be
-// read is an error of each attempt.
+// New returns a sender. It returns an error if CAFile holds no certificate. A secret that cannot be read fails
+// each attempt instead.
 func New(cfg Config) (*Sender, error) {
 	t := httpclient.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, attemptTime)
 	t.Proxy, t.IdleConnTimeout = http.ProxyFromEnvironment, time.Minute
@@ -107,7 +107,7 @@ func New(cfg Config) (*Sender, error) {
 	return &Sender{cfg: cfg, client: httpclient.New(t)}, nil
 }
 
-// Receiver returns the receiver of the notices without secret parts.
+// Receiver returns the scheme and host of the webhook's URL; the rest may be secret.
 func (s *Sender) Receiver() string {
 	u, err := url.Parse(s.cfg.URL)
 	if err != nil {
@@ -116,8 +116,8 @@ func (s *Sender) Receiver() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// Check returns what would prevent every notice from being sent, as far as that is known
-// without sending one.
+// Check returns an error if no notice could be sent, as far as that is known without sending one: the URL or the
+// secret is invalid.
 func (s *Sender) Check() error {
 	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
 		return fmt.Errorf("invalid notify.url; must be a URL: %w", inventory.ErrInvalid)
@@ -126,7 +126,7 @@ func (s *Sender) Check() error {
 	return err
 }
 
-// Run sends due notices until ctx ends.
+// Run sends notices that are due until ctx ends.
 func (s *Sender) Run(ctx context.Context) error {
 	timer := time.NewTicker(s.cfg.Look)
 	defer timer.Stop()
@@ -141,7 +141,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-// next sends one notice, and reports whether more may be due.
+// next sends one notice and reports whether another one may be due.
 func (s *Sender) next(ctx context.Context) bool {
 	n, err := s.cfg.Outbox.NextNotice(ctx)
 	if ctx.Err() != nil || errors.Is(err, inventory.ErrNotFound) {
@@ -152,8 +152,8 @@ func (s *Sender) next(ctx context.Context) bool {
 		return false
 	}
 	if err = s.send(ctx, n.Notice); err == nil {
-		// If this write fails, the notice is sent again. A server that stops now must still
-		// write it.
+		// If this write fails, the notice is sent again. It is also needed if the server stops now, so it ignores the
+		// end of ctx.
 		if err := s.cfg.Outbox.NoticeSent(context.WithoutCancel(ctx), n.ID); err != nil {
 			s.cfg.Log.Warn("a notice was sent and will be sent again", "notice", n.ID, "error", err)
 			return false
@@ -162,7 +162,7 @@ func (s *Sender) next(ctx context.Context) bool {
 		return true
 	}
 	if ctx.Err() != nil {
-		return false // this server stops, which says nothing about the receiver
+		return false // the server is stopping; the receiver may work
 	}
 	var due time.Time
 	if n.Attempts+1 < keepTrying {
@@ -178,7 +178,7 @@ func (s *Sender) next(ctx context.Context) bool {
 	return true
 }
 
-// pause returns the time to wait after the given number of attempts.
+// pause returns the time to wait before the next attempt, after the given number of earlier failures.
 func pause(before int) time.Duration {
 	d := firstPause
 	for ; before > 0 && d < longestPause; before-- {
@@ -187,7 +187,7 @@ func pause(before int) time.Duration {
 	return min(d, longestPause)
 }
 
-// Test sends a test notice at once, bypassing the outbox.
+// Test sends a test notice at once, without the outbox.
 func (s *Sender) Test(ctx context.Context) (id string, err error) {
 	var raw [16]byte
 	if _, err := rand.Read(raw[:]); err != nil {
@@ -240,7 +240,7 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 		return err
 	}
 	defer resp.Body.Close()
-	// Reading some of the unused text keeps the connection open.
+	// Read some of the body, which is not used, so that the connection can be used again.
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return fmt.Errorf("the receiver answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
@@ -262,8 +262,7 @@ func (s *Sender) secret() ([]byte, error) {
 	return b, nil
 }
 
-// Sign returns the signature of a body that is sent at the given time, as in
-// HeaderTimestamp.
+// Sign returns the value of HeaderSignature for a body that is sent with this value of HeaderTimestamp.
 func Sign(secret []byte, timestamp string, body []byte) string {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(timestamp + "."))
@@ -271,8 +270,8 @@ func Sign(secret []byte, timestamp string, body []byte) string {
 	return "v1=" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Verify is for receivers. It returns an error unless the signature matches the body and
-// HeaderTimestamp differs from now by at most age.
+// Verify is for receivers. It returns an error unless the signature matches the body and HeaderTimestamp differs
+// from now by at most age.
 func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
 	at := h.Get(HeaderTimestamp)
 	seconds, err := strconv.ParseInt(at, 10, 64)

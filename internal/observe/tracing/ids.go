@@ -12,12 +12,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// digest returns the digest of a list of texts.
+// digest returns the SHA-256 of a list of texts.
 func digest(parts ...string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 }
 
-// traceOf returns the trace of a run that no request with a trace has started.
+// traceOf returns the trace id of a run that was not started by a request with a trace.
 func traceOf(run string) trace.TraceID {
 	sum := digest("trace", run)
 	return trace.TraceID(sum[:16])
@@ -29,8 +29,8 @@ func spanOf(run string) trace.SpanID {
 	return trace.SpanID(sum[:8])
 }
 
-// spanOfEvent returns the id of the span that is made of an event. It depends on what makes an event unique, and not
-// on its number: a database that was restored from a backup gives that again.
+// spanOfEvent returns the id of the span that is created from an event. It depends on what makes the event unique,
+// and not on its number, which a database that was restored from a backup assigns again.
 func spanOfEvent(e inventory.Event) trace.SpanID {
 	sum := digest("event", e.Run, strconv.FormatInt(e.Epoch, 10), strconv.Itoa(e.Boot), e.Kind, e.Key)
 	return trace.SpanID(sum[:8])
@@ -38,29 +38,29 @@ func spanOfEvent(e inventory.Event) trace.SpanID {
 
 // newIDs returns random ids.
 func newIDs() (t trace.TraceID, s trace.SpanID) {
-	_, _ = rand.Read(t[:]) // never returns an error: it ends the program instead
+	_, _ = rand.Read(t[:]) // never returns an error: it crashes the program instead
 	_, _ = rand.Read(s[:])
 	return t, s
 }
 
-// runContext returns the context of the span of a run, which is sampled.
+// runContext returns the context of the span of a run. The span is sampled.
 func runContext(id trace.TraceID, run string) trace.SpanContext { return remote(id, spanOf(run)) }
 
-// remote returns the context of a sampled span that another process, or this one at another time, has made.
+// remote returns the context of a sampled span that was created by another process, or earlier by this one.
 func remote(t trace.TraceID, s trace.SpanID) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: t, SpanID: s, TraceFlags: trace.FlagsSampled, Remote: true})
 }
 
-// wantedKey is the key of a wanted in a context.
+// wantedKey is the context key of a wanted.
 type wantedKey struct{}
 
-// wanted are the ids that the next span gets.
+// wanted holds the ids for the next span that is created with the context.
 type wanted struct {
 	trace trace.TraceID
 	span  trace.SpanID
 }
 
-// ids gives spans the ids that the context wants, and others random ones.
+// ids gives spans the ids in the context's wanted, or random ones if there is none.
 type ids struct{}
 
 // NewIDs implements sdktrace.IDGenerator.

@@ -6,7 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Keys of attributes. Those that the log has, too, have the same names behind "ingot.".
+// Keys of attributes: "ingot." and the name of the same value in the log.
 const (
 	keyMachine = attribute.Key("ingot." + inventory.LogMachine)
 	keyRun     = attribute.Key("ingot." + inventory.LogRun)
@@ -15,13 +15,13 @@ const (
 	keyPhase   = attribute.Key("ingot." + inventory.LogPhase)
 )
 
-// Keys of Temporal's SDK.
+// Keys that Temporal's SDK uses.
 const (
 	keyWorkflow    = attribute.Key("temporalWorkflowID")
 	keyTemporalRun = attribute.Key("temporalRunID")
 )
 
-// ownerKeys returns the attributes of spans of a run.
+// ownerKeys returns the attributes of a span that belongs to a run. Values that are zero are left out.
 func ownerKeys(o inventory.Owner, boot int) []attribute.KeyValue {
 	out := []attribute.KeyValue{keyRun.String(o.Run)}
 	if o.Machine != "" {

@@ -13,15 +13,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A request is what a machine asks for, as far as its event says it: routes have names of parameters, because some of
-// the values are secret.
+// A request is the request of a machine that an event records. Its route contains names of parameters instead of
+// values, because some values are secret.
 type request struct {
 	method, route string
-	tftp          string // the name of the span if the file was fetched by TFTP
+	tftp          string // name of the span if the file was fetched by TFTP
 	failed        bool
 }
 
-// requestOf returns the request that an event of that kind records.
+// requestOf returns the request that events of this kind record, or false if they record none.
 func requestOf(kind string) (request, bool) {
 	const run = "/c/{machine}/{capability}"
 	q, ok := map[string]request{
@@ -41,18 +41,19 @@ func requestOf(kind string) (request, bool) {
 	return q, ok
 }
 
-// A stored is a span that is made of what is stored.
+// A stored describes a span that is created from what the inventory stores.
 type stored struct {
 	id           trace.SpanID
-	parent       trace.SpanContext // invalid: it is the root
+	parent       trace.SpanContext // invalid for the root of the trace
 	name         string
 	kind         trace.SpanKind
 	began, ended time.Time
 	keys         []attribute.KeyValue
-	failed       string // why; "" = not
+	failed       string // reason of the failure; "" for none
 }
 
-// spanOfKind returns the span of an event other than a change of phase; false if such events have no span.
+// spanOfKind returns the span of an event other than a change of phase, or false if events of this kind have no
+// span.
 func spanOfKind(w inventory.Workflow, e inventory.TracedEvent) (stored, bool) {
 	s := stored{kind: trace.SpanKindServer, began: e.At, ended: e.At, keys: []attribute.KeyValue{attribute.String("ingot.event", e.Kind)}}
 	var sent inventory.Transfer
@@ -89,8 +90,8 @@ func spanOfKind(w inventory.Workflow, e inventory.TracedEvent) (stored, bool) {
 	return s, true
 }
 
-// spanOfAction returns the span of an attempt at an action. Its times are by the clock of this server: the clock of a
-// machine may show any time.
+// spanOfAction returns the span of an attempt of an action. Its times are by this server's clock, because the
+// machine's clock may be wrong.
 func spanOfAction(w inventory.Workflow, e inventory.TracedEvent, s stored) (stored, bool) {
 	var r action.Result
 	if err := json.Unmarshal(e.Detail, &r); err != nil {
@@ -107,7 +108,7 @@ func spanOfAction(w inventory.Workflow, e inventory.TracedEvent, s stored) (stor
 		s.began = e.Since
 	}
 	if r.State != action.Success {
-		s.failed = string(r.State) // without the message, which the machine has written
+		s.failed = string(r.State) // without the message, which is text from the machine
 	}
 	return s, true
 }

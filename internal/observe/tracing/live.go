@@ -20,13 +20,14 @@ import (
 
 const (
 	maxWaiting    = 4096 // spans that wait for the collector
-	maxChildren   = 256  // of one open span
+	maxChildren   = 256  // ended children that wait for one open span
 	maxAtOnce     = 512  // spans in one request
 	maxDeliveries = 256
 )
 
-// queue keeps spans that were made while they happened. A span whose parent is open in this process waits for the
-// parent and is sent after it: if the server is killed before the parent ends, neither is sent.
+// queue is a span processor that keeps the spans of what is not stored, until they are sent. A span whose parent
+// is still open in this process waits and is sent after its parent: if the server is killed before the parent
+// ends, neither is sent.
 type queue struct {
 	dropped *atomic.Int64
 
@@ -63,7 +64,7 @@ func (q *queue) OnEnd(s sdktrace.ReadOnlySpan) {
 	}
 	all := append([]sdktrace.ReadOnlySpan{s}, q.open[id]...)
 	delete(q.open, id)
-	// The whole group or none of it: no child without its parent.
+	// Queue the whole group or nothing, so that no child is sent without its parent.
 	if len(q.waiting)+len(all) > maxWaiting {
 		q.dropped.Add(int64(len(all)))
 		return
@@ -83,21 +84,21 @@ func (q *queue) len() int {
 	return len(q.waiting)
 }
 
-// first returns the spans for the next request, which stay in the queue.
+// first returns the spans for the next request. They stay in the queue until remove.
 func (q *queue) first() []sdktrace.ReadOnlySpan {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting[:min(len(q.waiting), maxAtOnce)]
 }
 
-// remove takes the first n spans out.
+// remove removes the first n spans.
 func (q *queue) remove(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting = append([]sdktrace.ReadOnlySpan(nil), q.waiting[n:]...)
 }
 
-// sendLive sends the spans of the queue.
+// sendLive sends the spans in the queue.
 func (t *Tracing) sendLive(ctx context.Context) error {
 	for {
 		spans := t.queue.first()
@@ -111,7 +112,7 @@ func (t *Tracing) sendLive(ctx context.Context) error {
 	}
 }
 
-// BMC makes the span of an operation on a BMC that has ended, if ctx belongs to a traced activity.
+// BMC creates the span of a BMC operation that has ended, if ctx belongs to a traced activity.
 func (t *Tracing) BMC(ctx context.Context, o bmc.Operation) {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return
@@ -126,14 +127,15 @@ func (t *Tracing) BMC(ctx context.Context, o bmc.Operation) {
 		s.SetAttributes(semconv.ServerAddress(o.Address))
 	}
 	if o.Outcome != bmc.OutcomeOK {
-		// Without the text of the error: a BMC has written it.
+		// Leave out the text of the error, which comes from the BMC.
 		s.SetStatus(codes.Error, o.Outcome)
 		s.SetAttributes(semconv.ErrorTypeKey.String(o.Outcome))
 	}
 	s.End(trace.WithTimestamp(end))
 }
 
-// Delivered makes the span of a delivery. It never waits.
+// Delivered queues a delivery of an image for takeDeliveries. It never waits: if too many are queued, the delivery
+// is counted as dropped.
 func (t *Tracing) Delivered(d bootsvc.Delivery) {
 	select {
 	case t.deliveries <- d:
@@ -142,7 +144,7 @@ func (t *Tracing) Delivered(d bootsvc.Delivery) {
 	}
 }
 
-// takeDeliveries makes the spans of deliveries. Those of runs without a trace are left out.
+// takeDeliveries creates the spans of the queued deliveries. It skips those of runs without a trace.
 func (t *Tracing) takeDeliveries(ctx context.Context) error {
 	for range len(t.deliveries) {
 		d := <-t.deliveries

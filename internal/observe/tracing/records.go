@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// made collects the spans that are made of what is stored.
+// made is a span processor that collects the spans that are created from what is stored.
 type made struct{ spans []sdktrace.ReadOnlySpan }
 
 // OnStart implements sdktrace.SpanProcessor.
@@ -29,14 +29,14 @@ func (*made) ForceFlush(context.Context) error { return nil }
 // Shutdown implements sdktrace.SpanProcessor.
 func (*made) Shutdown(context.Context) error { return nil }
 
-// root is the beginning of a run's trace.
+// root holds the spans at the beginning of a run's trace.
 type root struct {
-	run    trace.SpanContext // of the run
-	parent trace.SpanContext // of the request that started the run; invalid: there is none
-	caller trace.SpanContext // of the client that made the request; invalid: it sent none
+	run    trace.SpanContext // span of the run
+	parent trace.SpanContext // span of the request that started the run; invalid if there was none
+	caller trace.SpanContext // span of the client that sent the request; invalid if it sent none
 }
 
-// rootOf returns the beginning of the trace of w; false if it has none.
+// rootOf returns the beginning of the trace of w, or false if w has no trace.
 func rootOf(w inventory.Workflow) (r root, ok bool) {
 	if w.Trace == nil {
 		return r, false
@@ -58,8 +58,8 @@ func rootOf(w inventory.Workflow) (r root, ok bool) {
 	return r, true
 }
 
-// sendStored sends the spans of the events since the last call. They are sent again until the collector has taken
-// or refused them.
+// sendStored sends the spans of the events since the last call. It sends them again until the collector has
+// accepted or refused them.
 func (t *Tracing) sendStored(ctx context.Context) error {
 	for {
 		events, last, err := t.cfg.Store.TracedEvents(ctx, t.sent)
@@ -96,7 +96,7 @@ func (t *Tracing) make(of trace.TraceID, s stored) {
 		ctx = trace.ContextWithSpanContext(ctx, s.parent)
 	}
 	if s.began.After(s.ended) {
-		s.began = s.ended // the clock was set
+		s.began = s.ended // the clock was set back
 	}
 	_, span := t.stored.Start(ctx, s.name, trace.WithTimestamp(s.began), trace.WithSpanKind(s.kind), trace.WithAttributes(s.keys...))
 	if s.failed != "" {
@@ -105,7 +105,7 @@ func (t *Tracing) make(of trace.TraceID, s stored) {
 	span.End(trace.WithTimestamp(s.ended))
 }
 
-// makeSpans makes the spans that become complete with an event.
+// makeSpans creates the spans that are complete with the event e.
 func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEvent) {
 	phase := phaseOf(e.Phase)
 	if e.Kind == inventory.EventPhase {
@@ -117,7 +117,7 @@ func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEven
 		return
 	}
 	s.id, s.parent = spanOfEvent(e.Event), r.run
-	if phase != "" && !isLastPhase(phase) { // the last phase is only a moment and has no span
+	if phase != "" && !isLastPhase(phase) { // the last phase has no span, because the run ends with it
 		s.parent = remote(r.run.TraceID(), spanOfEvent(e.Phase))
 		s.keys = append(s.keys, keyPhase.String(phase))
 	}
@@ -125,8 +125,8 @@ func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEven
 	t.make(r.run.TraceID(), s)
 }
 
-// makePhase makes the span of the phase that ends with e. The first phase ends the request that started the run, and
-// the last one is the end of the run.
+// makePhase creates the span of the phase that ends with e. With the first phase it creates the span of the
+// request that started the run, and with the last phase the span of the run.
 func (t *Tracing) makePhase(r root, w inventory.Workflow, e inventory.TracedEvent, phase string) {
 	id := r.run.TraceID()
 	switch {
@@ -158,17 +158,17 @@ func (t *Tracing) makePhase(r root, w inventory.Workflow, e inventory.TracedEven
 		}
 	}
 	if w.State != inventory.StateSuccess {
-		s.failed = w.State // without the message, which may quote a machine
+		s.failed = w.State // without the message, which may quote text from a machine
 	}
 	t.make(id, s)
 }
 
-// ownerOf returns whose event e is.
+// ownerOf returns the run to which e belongs, as an Owner.
 func ownerOf(e inventory.Event) inventory.Owner {
 	return inventory.Owner{Machine: e.Machine, Run: e.Run, Epoch: e.Epoch}
 }
 
-// phaseOf returns the phase that begins with e; "" if none does.
+// phaseOf returns the phase that begins with e, or "" if e is not a change of phase.
 func phaseOf(e inventory.Event) string {
 	var c inventory.PhaseChange
 	if e.Kind != inventory.EventPhase || json.Unmarshal(e.Detail, &c) != nil {
@@ -177,7 +177,7 @@ func phaseOf(e inventory.Event) string {
 	return c.Phase
 }
 
-// isLastPhase reports whether a run has ended in a phase.
+// isLastPhase reports whether a run in this phase has ended.
 func isLastPhase(phase string) bool {
 	return inventory.PhaseEnd{PhaseChange: inventory.PhaseChange{Phase: phase}}.Ended()
 }

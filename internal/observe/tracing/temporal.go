@@ -17,18 +17,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Members of the baggage that goes from the request to the activities of the run. No baggage of a client is taken.
+// Members of the OpenTelemetry baggage that is passed from the API request to the activities of the run. Baggage
+// that a client sends is ignored.
 const (
-	bagParent   = "ingot.parent"   // the span that the run is a part of
-	bagRequest  = "ingot.request"  // the span of the request
-	bagMethod   = "ingot.method"   // of the request
-	bagRoute    = "ingot.route"    // of the request
-	bagReceived = "ingot.received" // of the request, in nanoseconds since 1970
-	bagCaller   = "ingot.caller"   // the client's span
+	bagParent   = "ingot.parent"   // span that is the parent of the run
+	bagRequest  = "ingot.request"  // span of the request
+	bagMethod   = "ingot.method"   // HTTP method of the request
+	bagRoute    = "ingot.route"    // route of the request
+	bagReceived = "ingot.received" // when the request was received, in nanoseconds since 1970
+	bagCaller   = "ingot.caller"   // span of the client
 )
 
-// Request returns the context of a request to the API by which runs may be started. It takes the trace of the
-// client's header traceparent. The request has a span only if it starts a run; see root.
+// Request returns the context of an API request that may start runs. It continues the trace in the client's header
+// traceparent, if there is one. The request gets a span only if it starts a run; see root.
 func (t *Tracing) Request(ctx context.Context, h http.Header, method, route string) context.Context {
 	id, span := newIDs()
 	own := trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span, TraceFlags: trace.FlagsSampled})
@@ -57,7 +58,8 @@ func withBaggage(ctx context.Context, members map[string]string) context.Context
 	return baggage.ContextWithBaggage(ctx, b)
 }
 
-// TraceOf returns to which trace the run of an activity belongs, for the record of the run; nil: to none.
+// TraceOf returns the trace to which the run of an activity belongs, for the record of the run, or nil if it
+// belongs to none.
 func TraceOf(ctx context.Context) *inventory.Trace {
 	c := trace.SpanContextFromContext(ctx)
 	if !c.IsSampled() {
@@ -79,8 +81,8 @@ func TraceOf(ctx context.Context) *inventory.Trace {
 	return out
 }
 
-// Interceptor returns what the client and the workers of Temporal use. The context of the trace travels in headers:
-// from the request to the workflow, and from there to its activities.
+// Interceptor returns the interceptor for the Temporal client and workers. It passes the trace context on in
+// headers: from the request to the workflow, and from there to its activities.
 func (t *Tracing) Interceptor() (interceptor.Interceptor, error) {
 	tracer, err := t.temporalTracer()
 	if err != nil {
@@ -96,12 +98,12 @@ func (t *Tracing) temporalTracer() (temporalTracer, error) {
 	return temporalTracer{inner}, err
 }
 
-// temporalTracer makes spans of activities. The span of a workflow is made of the record (records.go), so here a
-// workflow has only the context of that span. It depends on the run alone, and is the same whenever the workflow is
-// replayed.
+// temporalTracer creates the spans of activities. The span of a workflow is created from its record (records.go),
+// so here a workflow only gets the context of that span. It depends only on the run, so it is the same in each
+// replay of the workflow.
 type temporalTracer struct{ interceptor.Tracer }
 
-// untraced is the span of what belongs to no trace.
+// untraced is the span of whatever belongs to no trace.
 type untraced struct{}
 
 // Finish implements interceptor.TracerSpan.
@@ -115,7 +117,7 @@ func (t temporalTracer) contextOf(s interceptor.TracerSpanRef) context.Context {
 	return context.Background()
 }
 
-// spanIn returns the span of ctx with its baggage.
+// spanIn returns the span of ctx with its baggage, or untraced.
 func (t temporalTracer) spanIn(ctx context.Context) interceptor.TracerSpan {
 	if s := t.SpanFromContext(ctx); s != nil {
 		return s
@@ -144,7 +146,7 @@ func (t temporalTracer) ContextWithSpan(ctx context.Context, s interceptor.Trace
 	return t.Tracer.ContextWithSpan(ctx, s)
 }
 
-// GetLogger implements interceptor.Tracer. The lines of the log have the run's id already.
+// GetLogger implements interceptor.Tracer. It adds nothing, because log lines already contain the run id.
 func (temporalTracer) GetLogger(l log.Logger, _ interceptor.TracerSpanRef) log.Logger { return l }
 
 // StartSpan implements interceptor.Tracer.
@@ -154,15 +156,15 @@ func (t temporalTracer) StartSpan(o *interceptor.TracerStartSpanOptions) (interc
 	case "RunWorkflow":
 		return t.startWorkflow(parent, o), nil
 	case "RunActivity":
-		// What the activity Record stores has spans of its own.
+		// The activity Record gets no span: what it stores has spans of its own.
 		if trace.SpanContextFromContext(parent).IsSampled() && o.Name != "Record" {
 			return t.startActivity(o)
 		}
 	}
-	return t.spanIn(parent), nil // hands the context on
+	return t.spanIn(parent), nil // only pass the context on
 }
 
-// startWorkflow returns the context of the span of a run. Operations have no trace: each run that they start has its
+// startWorkflow returns the context of a run's span. Operations have no trace: each run that they start has its
 // own.
 func (t temporalTracer) startWorkflow(parent context.Context, o *interceptor.TracerStartSpanOptions) interceptor.TracerSpan {
 	switch o.Name {
@@ -193,7 +195,7 @@ func (t temporalTracer) startActivity(o *interceptor.TracerStartSpanOptions) (in
 	return s, nil
 }
 
-// machineOf returns the machine in a workflow id, machine/NAME or bmc/NAME/JOB.
+// machineOf returns NAME from a workflow id machine/NAME or bmc/NAME/JOB.
 func machineOf(id string) string {
 	_, rest, _ := strings.Cut(id, "/")
 	name, _, _ := strings.Cut(rest, "/")

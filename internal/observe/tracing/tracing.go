@@ -1,10 +1,11 @@
 // Package tracing sends one trace of each run to an OpenTelemetry collector.
 //
-// A trace has two kinds of spans. Most are made of what the inventory has stored: of the record of the run, and of
-// its events (records.go). They are sent when they are stored, and again until the collector has taken them; after
-// a restart the same span has the same id. Activities, operations on BMCs and deliveries of images are not stored,
-// so their spans are made while they happen (live.go) and wait in memory. Their parents are spans that are sent
-// with certainty, so a server that is killed loses some of these spans, and never leaves one without its parent.
+// A trace has two kinds of spans. Most are created from what the inventory stores: the record of the run and its
+// events (records.go). They are sent after these are stored, and again until the collector has accepted them;
+// after a restart the same span has the same id. Activities, BMC operations and deliveries of images are not
+// stored, so their spans are created while they happen (live.go) and wait in memory. Their parents are spans of
+// the first kind, which are always sent. So a server that is killed loses some spans, but no span is ever without
+// its parent.
 package tracing
 
 import (
@@ -25,24 +26,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Store is what traces are made of.
+// Store is the part of the inventory from which traces are created.
 type Store interface {
 	Workflow(ctx context.Context, run string) (inventory.Workflow, error)
 	TracedEvents(ctx context.Context, after int64) (events []inventory.TracedEvent, last int64, err error)
-	// TracesSent returns the event up to which spans were sent.
+	// TracesSent returns the number of the event up to which spans were sent.
 	TracesSent(ctx context.Context) (int64, error)
 	SetTracesSent(ctx context.Context, seq int64) error
 	Subscribe() (ch <-chan struct{}, cancel func())
 }
 
-// Config of a Tracing. Endpoint, Store and Log are required.
+// Config configures a Tracing. Endpoint, Store and Log are required.
 type Config struct {
 	// Endpoint is the URL to which spans are sent, OTLP over HTTP.
 	Endpoint string
-	// HeadersFile holds lines "Name: value" that each request carries; "": none. It is read for each request, so that
-	// a token can be replaced.
+	// HeadersFile is the path of a file with lines "Name: value", the headers of each request; "" for none. It is
+	// read for each request, so that a token can be replaced.
 	HeadersFile string
-	// CAFile holds the PEM certificates of the authorities for the collector's certificate; "" means the system's.
+	// CAFile holds the PEM certificates of the authorities for the collector's certificate. If it is "", the system's
+	// authorities apply.
 	CAFile  string
 	Server  string // name of this server
 	Version string
@@ -51,32 +53,32 @@ type Config struct {
 }
 
 const (
-	passEvery    = time.Second // between two looks for new spans
+	passEvery    = time.Second // interval between checks for new spans
 	longestPause = 30 * time.Second
-	lastPass     = 3 * time.Second // at the end
+	lastPass     = 3 * time.Second // for the remaining spans when the server stops
 )
 
-// A Tracing makes spans and sends them. Make it with New.
+// A Tracing creates spans and sends them. New returns one.
 type Tracing struct {
 	cfg      Config
 	exporter *otlptrace.Exporter
 
-	live       trace.Tracer // of spans that are made while they happen
+	live       trace.Tracer // creates the spans of what is not stored
 	queue      *queue
-	deliveries chan bootsvc.Delivery // of images, whose trace is looked up later
+	deliveries chan bootsvc.Delivery // deliveries of images, whose traces are looked up later
 
-	stored trace.Tracer // of spans that are made of what is stored
-	made   *made        // by stored
-	sent   int64        // the event up to which spans were sent
+	stored trace.Tracer // creates the spans of what is stored
+	made   *made        // spans that stored has created and that are not sent yet
+	sent   int64        // number of the event up to which spans were sent
 
 	exported, refused, full atomic.Int64
 }
 
-// Counts are the spans that were sent and that were dropped since the start.
+// Counts holds how many spans were sent and dropped since the start.
 type Counts struct {
 	Exported int64
-	Refused  int64 // by the collector
-	Full     int64 // because too many waited
+	Refused  int64 // dropped because the collector refused them
+	Full     int64 // dropped because too many waited
 }
 
 // Counts returns the counters.
@@ -84,7 +86,7 @@ func (t *Tracing) Counts() Counts {
 	return Counts{t.exported.Load(), t.refused.Load(), t.full.Load()}
 }
 
-// New returns a Tracing. Nothing is sent before Run.
+// New returns a Tracing. It sends nothing before Run.
 func New(ctx context.Context, c Config) (*Tracing, error) {
 	client, err := newUploader(c.Endpoint, c.HeadersFile, c.CAFile)
 	if err != nil {
@@ -111,23 +113,23 @@ func New(ctx context.Context, c Config) (*Tracing, error) {
 	return t, nil
 }
 
-// limits bound what one span holds.
+// limits limits the size of one span.
 var limits = sdktrace.SpanLimits{
 	AttributeValueLengthLimit: 1024, AttributeCountLimit: 64, EventCountLimit: 16, LinkCountLimit: 4,
 	AttributePerEventCountLimit: 16, AttributePerLinkCountLimit: 4,
 }
 
-// Run sends spans until ctx ends, and then the remaining ones.
+// Run sends spans until ctx ends, then the remaining ones.
 func (t *Tracing) Run(ctx context.Context) error {
 	changed, cancel := t.cfg.Store.Subscribe()
 	defer cancel()
-	stored := true // there may be new events
+	stored := true // the inventory may have new events
 	pause := passEvery
 	for {
 		if stored || t.waiting() {
 			err := t.pass(ctx)
 			switch {
-			case ctx.Err() != nil: // see below
+			case ctx.Err() != nil: // the last pass is below
 			case err == nil && pause > passEvery:
 				t.cfg.Log.Info("traces are sent again")
 				pause = passEvery
@@ -162,9 +164,9 @@ func (t *Tracing) Run(ctx context.Context) error {
 // waiting reports whether spans or deliveries wait in memory.
 func (t *Tracing) waiting() bool { return t.queue.len() > 0 || len(t.deliveries) > 0 }
 
-// pass sends all spans that there are.
+// pass sends all spans that are ready.
 func (t *Tracing) pass(ctx context.Context) error {
-	// The stored spans first: they are the parents of the others.
+	// Send the stored spans first: they are the parents of the others.
 	if err := t.sendStored(ctx); err != nil {
 		return err
 	}
@@ -174,7 +176,7 @@ func (t *Tracing) pass(ctx context.Context) error {
 	return t.sendLive(ctx)
 }
 
-// export sends spans. Spans that the collector refuses permanently are counted, and are no error.
+// export sends spans. Spans that the collector refuses permanently are only counted; they cause no error.
 func (t *Tracing) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if len(spans) == 0 {
 		return nil

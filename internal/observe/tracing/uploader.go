@@ -27,21 +27,21 @@ import (
 
 const (
 	requestTime = 10 * time.Second
-	maxHeaders  = 16 << 10 // bytes of the file
+	maxHeaders  = 16 << 10 // bytes of HeadersFile
 	maxAnswer   = 1 << 20  // bytes
 )
 
-// A refusedError is the answer of a collector that will never take a request, or some of its spans.
+// A refusedError means that the collector will never accept a request, or some of the spans in it.
 type refusedError struct {
 	status string
-	spans  int64 // how many; 0: all
+	spans  int64 // number of refused spans; 0 means all
 }
 
 func (r refusedError) Error() string { return "the collector answered " + r.status }
 
 // uploader sends spans by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp). Unlike the client of the
-// OpenTelemetry library it reads only the proxy from the environment, reads the headers again for each request, and
-// says which errors are permanent.
+// OpenTelemetry library it takes nothing but the proxy from the environment, reads the headers again for each
+// request, and distinguishes permanent errors.
 type uploader struct {
 	url, headers string
 	http         *http.Client
@@ -65,7 +65,7 @@ func newUploader(endpoint, headersFile, caFile string) (*uploader, error) {
 		return nil, fmt.Errorf("reading tracing.endpoint: %w", inventory.ErrInvalid)
 	}
 	if strings.Trim(u.Path, "/") == "" {
-		u.Path = "/v1/traces" // the path of a collector that is given by its host
+		u.Path = "/v1/traces" // the default path of OTLP, for a URL without a path
 		out.url = u.String()
 	}
 	_, err = out.readHeaders()
@@ -78,7 +78,7 @@ func (*uploader) Start(context.Context) error { return nil }
 // Stop implements otlptrace.Client.
 func (*uploader) Stop(context.Context) error { return nil }
 
-// UploadTraces sends spans. A refusedError means that the collector will never take them.
+// UploadTraces sends spans. A refusedError means that the collector will never accept them.
 func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
 	plain, err := proto.Marshal(&collector.ExportTraceServiceRequest{ResourceSpans: spans})
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSp
 	res, err := c.http.Do(req)
 	var whole *url.Error
 	if errors.As(err, &whole) {
-		return whole.Err // without the URL, which may hold a token in its path
+		return whole.Err // the error without the URL, whose path may hold a token
 	}
 	if err != nil {
 		return err
@@ -121,15 +121,15 @@ func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSp
 		res.StatusCode == http.StatusUnsupportedMediaType, res.StatusCode == http.StatusUnprocessableEntity:
 		return refusedError{status: res.Status}
 	}
-	// Everything else can be made good: the address, the token, the collector's load.
+	// Any other failure may be fixed: the address, the token, the load of the collector.
 	return fmt.Errorf("the collector answered %s", res.Status)
 }
 
-// checkPartial returns a refusedError if the collector has left spans out.
+// checkPartial returns a refusedError if the collector's answer reports that it rejected some spans.
 func checkPartial(answer []byte) error {
 	var r collector.ExportTraceServiceResponse
 	if err := proto.Unmarshal(answer, &r); err != nil {
-		return nil // it took them, and says nothing that can be read
+		return nil // the collector accepted the spans; only its answer is unreadable
 	}
 	if n := r.GetPartialSuccess().GetRejectedSpans(); n > 0 {
 		return refusedError{fmt.Sprintf("that it leaves %d spans out", n), n}
@@ -137,7 +137,7 @@ func checkPartial(answer []byte) error {
 	return nil
 }
 
-// readHeaders reads the file of headers.
+// readHeaders returns the headers in HeadersFile.
 func (c *uploader) readHeaders() (http.Header, error) {
 	if c.headers == "" {
 		return http.Header{}, nil
@@ -148,7 +148,7 @@ func (c *uploader) readHeaders() (http.Header, error) {
 	}
 	lines := strings.TrimSpace(string(text[:min(len(text), maxHeaders)])) + "\r\n\r\n"
 	h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(lines))).ReadMIMEHeader()
-	if err != nil { // the error would repeat a line, which may be a token
+	if err != nil { // the error may quote a line with a token
 		return nil, fmt.Errorf("tracing.headers_file %s: write a line Name: value for each header: %w", c.headers, inventory.ErrInvalid)
 	}
 	return http.Header(h), nil

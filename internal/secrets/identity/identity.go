@@ -1,5 +1,4 @@
-// Package identity makes and reads the files by which a server is known: its
-// certificates, their fingerprints and its tokens.
+// Package identity makes and reads the files that identify a server: its certificates, their fingerprints, and its tokens.
 package identity
 
 import (
@@ -28,7 +27,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Authorities reads a file of certificates of authorities, in PEM. A file without one is inventory.ErrInvalid.
+// Authorities returns the CA certificates in a PEM file, or inventory.ErrInvalid if it contains none.
 func Authorities(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -43,15 +42,14 @@ func Authorities(file string) (*x509.CertPool, error) {
 
 // Names of certificate files. They are next to the key file of the site.
 const (
-	AgentFile    = "agent.pem"    // shown to agents
-	OperatorFile = "operator.pem" // shown to operators, beyond loopback
-	PeerFile     = "site.pem"     // shown to other servers
+	AgentFile    = "agent.pem"    // presented to agents
+	OperatorFile = "operator.pem" // presented to operators beyond loopback
+	PeerFile     = "site.pem"     // presented to other servers
 )
 
-// LoadCertificate returns the certificate in file (key and certificate, PEM,
-// mode 0600). It makes a self-signed one if there is none. Peers pin the public
-// key, so names and dates do not matter. The embedded Temporal server and its
-// clients show such a certificate to each other.
+// LoadCertificate returns the certificate in file, which holds key and certificate in PEM with mode 0600. If the file does not
+// exist, it creates a self-signed one. Peers pin the public key, so the certificate's names and dates do not matter. The
+// embedded Temporal server and its clients also use such a certificate.
 func LoadCertificate(file string) (tls.Certificate, error) {
 	b, err := durablefile.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +69,7 @@ func LoadCertificate(file string) (tls.Certificate, error) {
 	return cert, nil
 }
 
-// newCertificate returns a new key and its self-signed certificate, PEM.
+// newCertificate returns a new key and its self-signed certificate in PEM.
 func newCertificate() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -88,7 +86,7 @@ func newCertificate() ([]byte, error) {
 		Subject:      pkix.Name{CommonName: "ingot"},
 		DNSNames:     []string{"ingot", "localhost"},
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-		// The clock of a machine without a battery is at 1970 until its agent gets the time.
+		// A machine whose clock has no battery starts in 1970, until its agent gets the time.
 		NotBefore:             time.Unix(0, 0),
 		NotAfter:              time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
@@ -112,7 +110,7 @@ func newCertificate() ([]byte, error) {
 	), nil
 }
 
-// Pin returns the fingerprint of the certificate's key.
+// Pin returns the fingerprint of the certificate's key; see [keypin.Of].
 func Pin(cert tls.Certificate) (string, error) {
 	leaf, err := x509.ParseCertificate(cert.Certificate[0])
 	if err != nil {
@@ -121,21 +119,20 @@ func Pin(cert tls.Certificate) (string, error) {
 	return keypin.Of(leaf), nil
 }
 
-// Digest returns the SHA-256 of b in hex. A server stores this of a token that
-// another server keeps.
+// Digest returns the SHA-256 of b in hex. A server that only checks a token stores its digest.
 func Digest[T ~string | ~[]byte](b T) string {
 	sum := sha256.Sum256([]byte(b))
 	return hex.EncodeToString(sum[:])
 }
 
-// NewToken returns a random token with a newline, as token files hold it.
+// NewToken returns a random token and a newline, the content of a token file.
 func NewToken() []byte {
 	var raw [32]byte
-	_, _ = rand.Read(raw[:]) // never returns an error: it ends the program instead
+	_, _ = rand.Read(raw[:]) // never returns an error: it crashes the program instead
 	return []byte(hex.EncodeToString(raw[:]) + "\n")
 }
 
-// LoadKeyPair reads a certificate, and its key from a file that no one else may read.
+// LoadKeyPair reads a certificate and its key. The key file must be private; see [durablefile.ReadPrivate].
 func LoadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
 	cert, err := os.ReadFile(certFile)
 	if err != nil {
@@ -148,10 +145,10 @@ func LoadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// minToken is the least length of a token, characters.
+// minToken is the minimum length of a token in bytes.
 const minToken = 32
 
-// LoadToken returns the token in file. It makes one if there is none.
+// LoadToken returns the token in file. If the file does not exist, it creates a token first.
 func LoadToken(file string) (string, error) {
 	if err := CreateFile(file, NewToken()); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
@@ -159,8 +156,7 @@ func LoadToken(file string) (string, error) {
 	return ReadToken(file)
 }
 
-// ReadToken returns the token in file. One that is too short is
-// inventory.ErrInvalid.
+// ReadToken returns the token in file, or inventory.ErrInvalid if the token is too short.
 func ReadToken(file string) (string, error) {
 	b, err := durablefile.ReadPrivate(file)
 	if err != nil {
@@ -173,8 +169,8 @@ func ReadToken(file string) (string, error) {
 	return token, nil
 }
 
-// CreateFile writes a new file that only its owner may read, in a directory that is made if it is missing. It never writes over an
-// existing file: that is fs.ErrExist.
+// CreateFile writes a new file with mode 0600, and creates its directory if needed. If the file exists, CreateFile
+// returns fs.ErrExist and does not change it.
 func CreateFile(file string, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
 		return err

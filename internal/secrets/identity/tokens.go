@@ -6,12 +6,11 @@ import (
 	"encoding/hex"
 )
 
-// MetricsToken returns the token that opens /metrics and nothing else. It is derived from the admin token, and changes
-// with it; the admin token cannot be found from it.
+// MetricsToken returns the token that is valid only for /metrics. It is derived from the admin token and changes with it. The
+// admin token cannot be computed from it.
 func MetricsToken(admin string) string { return derive(admin, "ingot: the token of /metrics") }
 
-// CodecToken returns the token that opens /codec, where payloads are decrypted, and nothing else. It is derived like
-// MetricsToken.
+// CodecToken returns the token that is valid only for /codec, which decrypts payloads. It is derived as MetricsToken is.
 func CodecToken(admin string) string { return derive(admin, "ingot: the token of /codec") }
 
 func derive(admin, use string) string {

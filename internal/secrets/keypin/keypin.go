@@ -1,5 +1,5 @@
-// Package keypin names the key of a certificate by its digest. Peers that pin a key need no authority, and the names and dates
-// of the certificate do not matter.
+// Package keypin identifies the key of a certificate by a digest, the pin. A peer that pins a key needs no certificate
+// authority, and the names and dates of the certificate do not matter.
 package keypin
 
 import (
@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// Of returns the pin of a certificate's key: sha256: and the hexadecimal digest of its SubjectPublicKeyInfo.
+// Of returns the pin of a certificate's key: "sha256:" and the hexadecimal digest of its SubjectPublicKeyInfo.
 func Of(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Matches reports whether pin names the certificate's key, in constant time. The case of the digits does not matter.
+// Matches reports whether pin is the pin of the certificate's key, in constant time. Upper-case digits match, too.
 func Matches(c *x509.Certificate, pin string) bool {
 	return subtle.ConstantTimeCompare([]byte(Of(c)), []byte(strings.ToLower(pin))) == 1
 }
 
-// ClientTLS returns the configuration of a client that accepts only a server with this key, whatever the names and dates of its
-// certificate. The handshake with another server fails with the error that refuse returns for the pin of its key.
+// ClientTLS returns the TLS configuration of a client that accepts only a server with the pinned key, whatever names and dates its
+// certificate has. With any other server, the handshake fails with the error that refuse returns for that server's pin.
 func ClientTLS(pin string, refuse func(other string) error) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,

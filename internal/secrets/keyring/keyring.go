@@ -1,8 +1,7 @@
-// Package keyring keeps the site's secret keys in one file outside the data
-// directory: a 256-bit random key for each purpose.
+// Package keyring keeps the site's secret keys in one file outside the data directory: one random 256-bit key for
+// each purpose.
 //
-// A key is never made again when it is missing: whatever it had sealed would
-// be lost silently.
+// A missing key is never created again: everything that is sealed with the old key would be lost without an error.
 package keyring
 
 import (
@@ -28,52 +27,51 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Purposes of keys. A node gets the keys of what it does and no others.
+// Purposes of keys. A node gets only the keys of the purposes that it serves.
 const (
 	BMC      = "bmc"      // BMC passwords
 	UserData = "userdata" // user data and vendor data
 	Plan     = "plan"     // plans and assignments
-	Claim    = "claim"    // HMAC of claims, capabilities and nonces
+	Claim    = "claim"    // HMAC key of claims, capabilities and nonces
 )
 
 const (
-	version = 1  // of the file, and first byte of what Seal returns
+	version = 1  // version of the file's format; also the first byte of Seal's result
 	keySize = 32 // bytes
 )
 
-// planSigner is where the seed of PlanSigner is kept after its Plan key was
-// dropped: running agents trust this signer, so it must not change.
+// planSigner is the purpose under which the seed of PlanSigner is stored once a rotation has replaced the Plan key that it was
+// derived from: running agents trust this signer, so it must not change.
 const planSigner = "plan-signer"
 
-// A Ring holds the keys by purpose. A nil Ring holds none.
+// A Ring holds keys by purpose. A nil Ring holds none.
 type Ring struct {
 	mu   sync.RWMutex
 	keys map[string][]byte
-	old  map[string][][]byte // keys that were replaced and are not retired yet
+	old  map[string][][]byte // keys that a rotation has replaced, until Retire
 }
 
-// file is the key file's content.
+// file is the content of the key file.
 type file struct {
 	Version int               `json:"version"`
 	Keys    map[string][]byte `json:"keys"` // base64
-	// Old are keys that a rotation has replaced and not retired yet.
+	// Old are the keys that a rotation has replaced, until Retire.
 	Old map[string][][]byte `json:"old,omitempty"`
 }
 
-// New returns a ring of fresh random keys that is stored nowhere.
+// New returns a ring of new random keys, without a file.
 func New() *Ring {
 	r := &Ring{keys: map[string][]byte{}}
 	for _, purpose := range []string{BMC, UserData, Plan, Claim} {
 		key := make([]byte, keySize)
-		_, _ = rand.Read(key) // never returns an error: it ends the program instead
+		_, _ = rand.Read(key) // never returns an error: it crashes the program instead
 		r.keys[purpose] = key
 	}
 	return r
 }
 
-// Create makes a ring of fresh keys and stores it at path with mode 0600. It
-// never overwrites: an existing file is an error that is fs.ErrExist. The file
-// appears whole or not at all.
+// Create makes a ring of new keys and stores it at path with mode 0600, atomically. If the file exists, it returns fs.ErrExist and
+// does not change the file.
 func Create(path string) (*Ring, error) {
 	r := New()
 	text, err := json.MarshalIndent(file{Version: version, Keys: r.keys}, "", "  ")
@@ -89,9 +87,8 @@ func Create(path string) (*Ring, error) {
 	return r, nil
 }
 
-// Load reads the ring at path. An absent file is an error that is both
-// fs.ErrNotExist and inventory.ErrSealed. [durablefile.ReadPrivate] says which modes of
-// the file are refused.
+// Load reads the ring at path. If the file does not exist, the error is both fs.ErrNotExist and inventory.ErrSealed. See
+// [durablefile.ReadPrivate] for the file modes that are refused.
 func Load(path string) (*Ring, error) {
 	r, err := load(path)
 	if err != nil {
@@ -134,8 +131,8 @@ func load(path string) (*Ring, error) {
 	return &Ring{keys: in.Keys, old: in.Old}, nil
 }
 
-// Outside returns an error when the key file at path lies in dataDir or below:
-// a copy of the data directory would contain the keys.
+// Outside returns inventory.ErrInvalid if the key file at path is in dataDir or below it: a copy of the data directory
+// would contain the keys.
 func Outside(path, dataDir string) error {
 	p, err := resolve(path)
 	if err != nil {
@@ -156,7 +153,7 @@ func Outside(path, dataDir string) error {
 	return nil
 }
 
-// resolve follows the symbolic links of the part of path that exists.
+// resolve returns the absolute path with the symbolic links resolved in its existing part.
 func resolve(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -179,13 +176,13 @@ func resolve(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(path)), nil
 }
 
-// A Sealer encrypts and decrypts what is stored; see [Ring.Seal] and [Ring.Open].
+// A Sealer encrypts and decrypts stored values; see [Ring.Seal] and [Ring.Open].
 type Sealer interface {
 	Seal(purpose, binding string, plain []byte) ([]byte, error)
 	Open(purpose, binding string, sealed []byte) ([]byte, error)
 }
 
-// Sealer returns the ring, or a nil interface for a nil ring.
+// Sealer returns the ring as a Sealer, or a nil interface for a nil ring.
 func (r *Ring) Sealer() Sealer {
 	if r == nil {
 		return nil
@@ -193,8 +190,7 @@ func (r *Ring) Sealer() Sealer {
 	return r
 }
 
-// Only returns a ring with the keys of the given purposes alone, for a node
-// that must not hold the others.
+// Only returns a ring with only the keys of the given purposes, for a node that must not hold the others.
 func (r *Ring) Only(purposes ...string) *Ring {
 	out := &Ring{keys: map[string][]byte{}, old: map[string][][]byte{}}
 	if slices.Contains(purposes, Plan) {
@@ -213,8 +209,7 @@ func (r *Ring) Only(purposes ...string) *Ring {
 	return out
 }
 
-// candidates returns the keys that may have sealed for purpose, the present
-// one first.
+// candidates returns the keys with which a value of the purpose may be sealed, the current one first.
 func (r *Ring) candidates(purpose string) [][]byte {
 	if r == nil {
 		return nil
@@ -227,7 +222,7 @@ func (r *Ring) candidates(purpose string) [][]byte {
 	return append([][]byte{r.keys[purpose]}, slices.Clone(r.old[purpose])...)
 }
 
-// Key returns the key of purpose, nil when the ring has none.
+// Key returns the current key of the purpose, or nil if the ring has none.
 func (r *Ring) Key(purpose string) []byte {
 	if r == nil {
 		return nil
@@ -237,10 +232,9 @@ func (r *Ring) Key(purpose string) []byte {
 	return r.keys[purpose]
 }
 
-// PlanSigner returns the key that signs what agents carry out, nil when the
-// ring has no Plan key: a server that may read plans may sign them, and a node that
-// only boots machines may do neither. It is derived, so that key files of
-// before have one, too.
+// PlanSigner returns the key that signs the orders to agents, or nil if the ring has no Plan key: a server that can open plans can
+// also sign them, and a node that only boots machines can do neither. The key is derived from the Plan key, so that key files of
+// earlier versions have one, too.
 func (r *Ring) PlanSigner() ed25519.PrivateKey {
 	if seed := r.Key(planSigner); seed != nil {
 		return ed25519.NewKeyFromSeed(seed)
@@ -256,9 +250,8 @@ func (r *Ring) PlanSigner() ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(m.Sum(nil))
 }
 
-// BackupKeys returns the keys that authenticate backups of the site, the present
-// one first: those derived from each Plan key that the ring holds. A backup and
-// the keys that open its plans thus prove one another.
+// BackupKeys returns the keys that authenticate backups of the site, the current one first. Each is derived from a Plan key in the
+// ring, so that a backup and the keys that open its plans prove each other.
 func (r *Ring) BackupKeys() (out [][]byte) {
 	for _, key := range r.candidates(Plan) {
 		m := hmac.New(sha256.New, key)
@@ -268,7 +261,7 @@ func (r *Ring) BackupKeys() (out [][]byte) {
 	return out
 }
 
-// BMCDigestKey returns the key of digests of BMC credentials, derived from the key of their passwords; nil without it.
+// BMCDigestKey returns the key for digests of BMC credentials. It is derived from the BMC key; nil if the ring has none.
 func (r *Ring) BMCDigestKey() []byte {
 	key := r.Key(BMC)
 	if key == nil {
@@ -279,8 +272,8 @@ func (r *Ring) BMCDigestKey() []byte {
 	return m.Sum(nil)
 }
 
-// Seal encrypts plain under the key of purpose, bound to binding: only Open
-// with both the same returns it. Without that key: inventory.ErrSealed.
+// Seal encrypts plain with the key of the purpose. Open returns plain only for the same purpose and binding. If the ring has no
+// key of the purpose, Seal returns inventory.ErrSealed.
 func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
 	key := r.Key(purpose)
 	if key == nil {
@@ -294,12 +287,12 @@ func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
 
 	out := make([]byte, 1+gcm.NonceSize(), 1+gcm.NonceSize()+len(plain)+gcm.Overhead())
 	out[0] = version
-	_, _ = rand.Read(out[1:]) // never returns an error: it ends the program instead
+	_, _ = rand.Read(out[1:]) // never returns an error: it crashes the program instead
 	return gcm.Seal(out, out[1:], plain, additional(purpose, binding)), nil
 }
 
-// Open decrypts what Seal returned. A missing or wrong key, another binding or
-// a changed ciphertext are all inventory.ErrSealed: they look the same.
+// Open decrypts the result of Seal. It returns inventory.ErrSealed if the key is missing or wrong, the binding is another one, or the
+// ciphertext was changed; it cannot distinguish these cases.
 func (r *Ring) Open(purpose, binding string, sealed []byte) ([]byte, error) {
 	for _, key := range r.candidates(purpose) {
 		gcm, err := gcmOf(key)

@@ -11,17 +11,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Sealing are the purposes whose keys seal stored values. The key of claims is
-// excluded: claims that machines hold now are derived from it.
+// Sealing returns the purposes whose keys seal stored values. Claim is not one of them: the claims that machines currently
+// hold are derived from its key.
 func Sealing() []string { return []string{BMC, UserData, Plan} }
 
-// Rotate replaces the keys of Sealing by fresh ones, in the file at path and
-// then in r. The old keys are kept next to them, so that Open goes on
-// opening what they sealed; Retire drops them. A rotation that was begun and
-// not retired is taken up as it is.
+// Rotate replaces the keys of the purposes in Sealing by new ones, first in the file at path and then in r. The old keys are kept
+// for Open until Retire. If the file already holds an unfinished rotation, Rotate loads its keys and makes no new ones.
 //
-// At any moment the file holds every key that anything is sealed with. A file
-// that lacks a key of r is inventory.ErrSealed, and both stay as they are.
+// At any moment, the file holds every key that any value is sealed with. If the file lacks a key of r, Rotate returns
+// inventory.ErrSealed and changes neither.
 func (r *Ring) Rotate(path string) error {
 	stored, err := Load(path)
 	if err != nil {
@@ -51,7 +49,7 @@ func (r *Ring) Rotate(path string) error {
 		}
 	}
 
-	// The purposes of r alone: a node holds no others.
+	// Only for the purposes of r: a node must not get other keys.
 	for p := range r.keys {
 		if key := stored.keys[p]; key != nil {
 			r.keys[p] = key
@@ -70,7 +68,7 @@ func (r *Ring) Rotate(path string) error {
 	return nil
 }
 
-// Rotating reports whether keys of before are still kept.
+// Rotating reports whether replaced keys are still kept.
 func (r *Ring) Rotating() bool {
 	if r == nil {
 		return false
@@ -80,9 +78,8 @@ func (r *Ring) Rotating() bool {
 	return len(r.old) > 0
 }
 
-// Retire drops the keys of before, from the file at path and from r. Whatever
-// they sealed must have been sealed again. A file whose present keys are not
-// those of r is inventory.ErrSealed, and both stay as they are.
+// Retire deletes the replaced keys from the file at path and from r. The caller must first seal all values with the current keys.
+// If the current keys in the file are not the ones of r, Retire returns inventory.ErrSealed and changes neither.
 func (r *Ring) Retire(path string) error {
 	stored, err := Load(path)
 	if err != nil {
@@ -91,7 +88,7 @@ func (r *Ring) Retire(path string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range Sealing() {
-		// One among the old keys would be dropped.
+		// A current key of r that the file lists as old would be lost.
 		if key := r.keys[p]; key != nil && !bytes.Equal(stored.keys[p], key) {
 			return fmt.Errorf("dropping replaced keys: %w", notLoaded(path, p))
 		}
@@ -104,21 +101,21 @@ func (r *Ring) Retire(path string) error {
 	return nil
 }
 
-// notLoaded is the error of a key file that replaced the one that was loaded: with it,
-// nothing that is sealed could be opened.
+// notLoaded returns the error for a key file that was exchanged since it was loaded: to use it would lose the keys with
+// which stored values are sealed.
 func notLoaded(path, purpose string) error {
 	return fmt.Errorf("the key file %q is not the one that this server has loaded (key %q differs): "+
 		"put the present one back, which the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
 }
 
-// store puts r in the place of the file at path, whole or not at all.
+// store atomically replaces the file at path by r.
 func (r *Ring) store(path string) error {
 	text, err := json.MarshalIndent(file{Version: version, Keys: r.keys, Old: r.old}, "", "  ")
 	if err != nil {
 		return err
 	}
 
-	// What a crash left of an earlier attempt holds keys, too.
+	// Temporary files that a crash has left contain keys, too.
 	left, err := durablefile.Leftovers(path)
 	if err != nil {
 		return err

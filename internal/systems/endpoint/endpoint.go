@@ -1,9 +1,9 @@
-// Package endpoint reaches installed systems over the network: their APIs over
-// HTTPS, and their addresses by ARP and TCP.
+// Package endpoint connects to installed systems over the network: to their APIs over HTTPS, and by ARP and TCP to
+// find out whether an address is in use.
 //
-// Errors wrap inventory's vocabulary: ErrUnreachable for what may pass,
-// ErrRefused for credentials or a certificate that is not the expected one,
-// ErrInvalid for a request that the other side understood and will never grant.
+// Errors wrap those of package inventory: ErrUnreachable if a retry may help, ErrRefused for refused credentials
+// or an unexpected certificate, and ErrInvalid for a request that the other side understood but will never carry
+// out.
 package endpoint
 
 import (
@@ -30,25 +30,25 @@ import (
 const (
 	dialTimeout      = 10 * time.Second
 	handshakeTimeout = 15 * time.Second
-	requestTimeout   = time.Minute // a router that commits takes seconds
-	maxAnswer        = 16 << 20    // bytes, more than any answer that is read here
-	maxClip          = 300         // bytes of an answer that an error repeats
+	requestTimeout   = time.Minute // long, because a router takes seconds to commit
+	maxAnswer        = 16 << 20    // bytes; longer than any expected answer
+	maxClip          = 300         // bytes of an answer that an error quotes
 )
 
 var errFingerprint = errors.New("the certificate's key has another fingerprint than the one given")
 
-// A Dialer connects as net.Dialer.DialContext does.
+// A Dialer connects like net.Dialer.DialContext.
 type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// A Client sends requests to one endpoint. Make one for each operation, so that no
-// connection outlives its machine.
+// A Client sends requests to one endpoint. Open one for each operation, so that no connection outlives its
+// machine.
 type Client struct {
 	base string
 	http *http.Client
 }
 
-// Open returns a client of the endpoint. It connects with the first request.
-// Options change what the endpoint says of TLS.
+// Open returns a client for the endpoint. It connects with the first request. options change the TLS configuration
+// that results from the endpoint.
 func Open(e inventory.Endpoint, options ...func(*tls.Config)) (*Client, error) {
 	if problem := inventory.BaseProblem(e.URL); problem != "" {
 		return nil, fmt.Errorf("endpoint %q %s: %w", e.URL, problem, inventory.ErrInvalid)
@@ -83,7 +83,8 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// tlsConfig returns what the endpoint trusts.
+// tlsConfig returns the TLS configuration for what the endpoint says to trust: a CA, a fingerprint, or any
+// certificate.
 func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	given := 0
@@ -125,10 +126,10 @@ type Request struct {
 type Answer struct {
 	Status int
 	Body   []byte
-	URL    string // without the query
+	URL    string // the URL without its query
 }
 
-// Ask sends one request over a connection of its own.
+// Ask opens a connection to the endpoint, sends one request and closes the connection.
 func Ask(ctx context.Context, e inventory.Endpoint, r Request) (Answer, error) {
 	c, err := Open(e)
 	if err != nil {
@@ -138,8 +139,8 @@ func Ask(ctx context.Context, e inventory.Endpoint, r Request) (Answer, error) {
 	return c.Do(ctx, r)
 }
 
-// Do sends a request. The error means only that no answer came: what a status
-// means, each protocol says itself, or Answer.Err does.
+// Do sends a request. An error means that no complete answer came. A status is never an error here; use
+// Answer.Err, or check Status.
 func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	a := Answer{}
 	a.URL, _, _ = strings.Cut(c.base+r.Path, "?")
@@ -155,7 +156,7 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	if err != nil {
 		return a, noAnswer(err)
 	}
-	defer func() { _ = res.Body.Close() }() // it was read, or its loss is an error below
+	defer func() { _ = res.Body.Close() }() // the body was read, or its loss is an error below
 	a.Status = res.StatusCode
 	if a.Body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err != nil {
 		return a, noAnswer(err)
@@ -166,8 +167,8 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, nil
 }
 
-// noAnswer returns ErrRefused for an untrusted certificate, which a retry does not
-// change, and ErrUnreachable for all other errors.
+// noAnswer wraps err with ErrRefused for an untrusted certificate, which a retry does not change, and with
+// ErrUnreachable otherwise.
 func noAnswer(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -178,7 +179,7 @@ func noAnswer(err error) error {
 	return fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
 }
 
-// Err is nil for a status below 300, and otherwise says what the status means.
+// Err returns nil for a status below 300, otherwise an error of package inventory that matches the status.
 func (a Answer) Err() error {
 	kind := inventory.ErrInvalid
 	switch s := a.Status; {
@@ -191,12 +192,12 @@ func (a Answer) Err() error {
 	case s == http.StatusConflict:
 		kind = inventory.ErrConflict
 	case s >= 500 || s == http.StatusTooManyRequests || s == http.StatusRequestTimeout || s < 400:
-		kind = inventory.ErrUnreachable // a proxy in front of the system answers, or the system starts
+		kind = inventory.ErrUnreachable // a proxy answers instead of the system, or the system is starting
 	}
 	return fmt.Errorf("%s answers %d %s: %w", a.URL, a.Status, Clip(a.Body), kind)
 }
 
-// Clip quotes an answer, at most 300 bytes of it.
+// Clip returns an answer in quotation marks, cut to 300 bytes.
 func Clip(b []byte) string {
 	return fmt.Sprintf("%q", plaintext.Clip(plaintext.Words(string(b)), maxClip))
 }

@@ -15,23 +15,21 @@ import (
 )
 
 const (
-	// arpTable lists the addresses that this host has resolved.
+	// arpTable is the kernel's table of addresses that were resolved by ARP.
 	arpTable = "/proc/net/arp"
-	// connectTimeout is long enough for a connection within a site.
+	// connectTimeout is long enough for a connection within a data centre.
 	connectTimeout = 1500 * time.Millisecond
 )
 
-// connectPorts are those that an installed system or its firmware may serve:
-// SSH, HTTPS, HTTP, Talos.
+// connectPorts are the ports that an installed system or a firmware may serve: SSH, HTTPS, HTTP, Talos.
 var connectPorts = []uint16{22, 443, 80, 50000}
 
 // Presence finds out whether an address is in use.
 type Presence struct{}
 
-// Answers reports whether a host answers at an address, and its MAC where it is on a
-// network of this host. Connecting makes the kernel ask by ARP, which the
-// host's packet filter cannot suppress; a connection that is refused proves as
-// much as one that is accepted.
+// Answers reports whether a host answers at an address, and its MAC if the address is on a network of this host.
+// It connects by TCP, which makes the kernel ask by ARP; a packet filter on the other host cannot suppress the
+// answer to that. A refused connection proves as much as an accepted one.
 func (Presence) Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -59,7 +57,7 @@ func (Presence) Answers(ctx context.Context, a netip.Addr) (found bool, mac stri
 	return found || mac != "", mac, nil
 }
 
-// resolvedMAC returns the MAC that this host has resolved for a, "" if none.
+// resolvedMAC returns the MAC in this host's ARP table for a, or "" if there is none.
 func resolvedMAC(a netip.Addr) (string, error) {
 	f, err := os.Open(arpTable)
 	if err != nil {

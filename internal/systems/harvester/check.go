@@ -21,14 +21,14 @@ var (
 	nicName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`)
 )
 
-// A checker collects what is wrong with a configuration.
+// A checker collects the problems of a configuration.
 type checker struct {
 	configuration
 	problems, warnings inventory.Problems
 }
 
-// Check returns what Ingot depends on and misses: how the nodes find each other, their addresses,
-// disks and webhooks. The installer checks the rest.
+// Check returns the problems of what Ingot depends on: how the nodes find each other, their addresses, disks and
+// webhooks. The installer checks the rest.
 func (Document) Check(file string, contents []byte) (problems, warnings inventory.Problems) {
 	c := checker{}
 	err := strictyaml.Decode(file, contents, &c.configuration)
@@ -37,7 +37,7 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 		return problems, nil
 	}
 	if len(problems) > 0 && c.Install == nil && c.Token == "" {
-		return problems, nil // nothing could be read
+		return problems, nil // nothing was readable
 	}
 
 	c.checkNode()
@@ -51,7 +51,7 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 		c.checkNetwork()
 	}
 
-	// A field that could not be read is not reported as missing as well.
+	// A field that could not be read is not reported as missing, too.
 	unread := problems
 	for _, p := range strictyaml.Locate(file, contents, c.problems) {
 		if !slices.ContainsFunc(unread, func(q inventory.Problem) bool { return q.Field == p.Field }) {
@@ -61,7 +61,7 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 	return problems, strictyaml.Locate(file, contents, c.warnings)
 }
 
-// oneOf adds a problem unless value is one of those allowed.
+// oneOf reports whether value is one of those allowed, and adds a problem if not.
 func (c *checker) oneOf(field, what, value string, allowed ...string) bool {
 	switch {
 	case slices.Contains(allowed, value):
@@ -74,7 +74,7 @@ func (c *checker) oneOf(field, what, value string, allowed ...string) bool {
 	return false
 }
 
-// checkNode checks how the node finds its cluster.
+// checkNode checks the settings by which the node finds its cluster.
 func (c *checker) checkNode() {
 	if c.SchemeVersion != 1 {
 		c.problems.Add("scheme_version", "write scheme_version: 1",
@@ -157,8 +157,8 @@ func (c *checker) checkWebhooks() {
 	}
 }
 
-// checkDisks refuses names that depend on the order in which the kernel finds
-// disks, as soon as the document names more than one.
+// checkDisks checks the disks that the document names. If it names more than one, it refuses names that depend on
+// the order in which the kernel finds disks.
 func (c *checker) checkDisks() {
 	in := c.Install
 	if in.Device == "" {
@@ -166,7 +166,7 @@ func (c *checker) checkDisks() {
 			"is missing: the installer must not choose a disk")
 	}
 
-	fields := map[string]string{} // by disk
+	fields := map[string]string{} // field by disk
 	add := func(field, disk string) {
 		if disk == "" {
 			return
@@ -258,8 +258,8 @@ func (c *checker) checkStatic(n *managementInterface) {
 	}
 }
 
-// isURL also accepts a text that begins with one of the run's references to
-// a URL.
+// isURL reports whether s is a URL of one of the schemes, or begins with a reference that the run replaces by a
+// URL.
 func isURL(s string, schemes ...string) bool {
 	for _, ref := range []string{inventory.RefBootURL, inventory.RefDocumentsURL, inventory.RefWebhookURL} {
 		if strings.HasPrefix(s, ref) {

@@ -16,12 +16,12 @@ import (
 // Client is a client of a Harvester cluster at its virtual address.
 type Client struct{}
 
-// sessionTime limits a session without a log-out. Rancher's own setting (16 h by
-// default) overrides it, so sessions are ended with LogOut.
+// sessionTime limits a session that is not logged out. Rancher's own limit (16 h by default) overrides it, so call
+// LogOut.
 const sessionTime = time.Hour
 
-// Ready is nil once other nodes can join: the cluster's front answers "pong",
-// and Harvester serves its API, which its own console takes for ready.
+// Ready returns nil once other nodes can join: the cluster's ingress answers "pong", and Harvester serves its API.
+// Harvester's own console uses the same test.
 func (Client) Ready(ctx context.Context, e inventory.Endpoint) error {
 	b, err := ask(ctx, e, endpoint.Request{Method: http.MethodGet, Path: "/ping"})
 	if err != nil {
@@ -39,8 +39,8 @@ func (Client) Ready(ctx context.Context, e inventory.Endpoint) error {
 	return nil
 }
 
-// LogIn begins a session and returns its token. The cluster stores each token until
-// it expires: log in once for several requests, then call LogOut.
+// LogIn starts a session and returns its token. The cluster stores each token until it expires, so log in once for
+// several requests and then call LogOut.
 func (Client) LogIn(
 	ctx context.Context, e inventory.Endpoint, user string, password inventory.Secret,
 ) (inventory.Secret, error) {
@@ -66,7 +66,7 @@ func (Client) LogIn(
 	return inventory.NewSecret(session.Token), nil
 }
 
-// LogOut ends the session of a token, which is not accepted after that.
+// LogOut ends the session of a token. The cluster does not accept the token after that.
 func (Client) LogOut(ctx context.Context, e inventory.Endpoint, token inventory.Secret) error {
 	_, err := ask(ctx, e, endpoint.Request{
 		Method: http.MethodPost, Path: "/v3/tokens?action=logout", Header: authorized(token), Body: []byte("{}"),
@@ -77,7 +77,7 @@ func (Client) LogOut(ctx context.Context, e inventory.Endpoint, token inventory.
 	return nil
 }
 
-// Nodes lists the nodes, by name. A token that has expired is ErrRefused.
+// Nodes returns the nodes, sorted by name. For a token that has expired, the error is ErrRefused.
 func (Client) Nodes(
 	ctx context.Context, e inventory.Endpoint, token inventory.Secret,
 ) ([]inventory.ClusterNode, error) {
@@ -108,8 +108,8 @@ func authorized(token inventory.Secret) http.Header {
 	return h
 }
 
-// ask sends one request and returns the body of a success. A path that is not
-// found is ErrUnreachable: the ingress is up before the services behind it.
+// ask sends one request and returns the body of the answer. Status 404 is ErrUnreachable, because the ingress is
+// up before the services behind it.
 func ask(ctx context.Context, e inventory.Endpoint, r endpoint.Request) ([]byte, error) {
 	a, err := endpoint.Ask(ctx, e, r)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package harvester knows Harvester: it checks installation configurations, adds
-// webhooks to them, and asks an installed cluster for its nodes.
+// Package harvester supports Harvester: it checks installation configurations, adds webhooks to them, and queries
+// an installed cluster.
 package harvester
 
 import (
@@ -9,10 +9,10 @@ import (
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 )
 
-// Document checks and reads installation configurations.
+// Document checks and reads Harvester installation configurations.
 type Document struct{}
 
-// Disks describes the disks that the configuration overwrites.
+// Disks returns the paths of the disks that the configuration overwrites, or "ALL ITS DISKS".
 func (Document) Disks(contents []byte) (disks []string) {
 	docs, err := strictyaml.Documents("", contents)
 	if err != nil {
@@ -34,7 +34,7 @@ func (Document) Disks(contents []byte) (disks []string) {
 	return disks
 }
 
-// Downloads returns the name of the ISO image that the installer fetches.
+// Downloads returns the file names of the ISO images that the installer fetches.
 func (Document) Downloads(contents []byte) (names []string) {
 	docs, err := strictyaml.Documents("", contents)
 	if err != nil {
@@ -48,8 +48,8 @@ func (Document) Downloads(contents []byte) (names []string) {
 	return names
 }
 
-// configuration is scheme version 1, with every key that the installer
-// documents or reads (1.2 to 1.6).
+// configuration is an installation configuration of scheme version 1, with every key that the installer (1.2 to
+// 1.6) documents or reads.
 type configuration struct {
 	SchemeVersion  int               `json:"scheme_version"`
 	ServerURL      string            `json:"server_url"`
@@ -95,10 +95,11 @@ type writtenFile struct {
 	Permissions string       `json:"permissions"`
 }
 
-// fileContents are text or, with !!binary, bytes, which no check reads.
+// fileContents is the content of a file: text or, with !!binary, bytes. It is not stored, because no check needs
+// it.
 type fileContents struct{}
 
-// UnmarshalText takes everything.
+// UnmarshalText accepts any text.
 func (fileContents) UnmarshalText([]byte) error { return nil }
 
 type installSection struct {
@@ -144,7 +145,7 @@ type managementInterface struct {
 	IP           string            `json:"ip"`
 	SubnetMask   string            `json:"subnet_mask"`
 	Gateway      string            `json:"gateway"`
-	DefaultRoute bool              `json:"default_route"` // of versions before 1.1; read and ignored
+	DefaultRoute bool              `json:"default_route"` // used before version 1.1; now read and ignored
 	BondOptions  map[string]string `json:"bond_options"`
 	MTU          int               `json:"mtu"`
 	VLANID       int               `json:"vlan_id"`

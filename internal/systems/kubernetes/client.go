@@ -1,5 +1,5 @@
-// Package kubernetes speaks to the API server of an installed Kubernetes: the
-// few requests that a bootstrap needs, over HTTP.
+// Package kubernetes sends to the API server of an installed Kubernetes, over HTTP, the few requests that Genesis
+// needs.
 package kubernetes
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Client is a client of a Kubernetes API server, which a kubeconfig names with
-// an embedded CA and an embedded certificate or token.
+// Client is a client of a Kubernetes API server. A kubeconfig with an embedded CA, and an embedded certificate or
+// token, names the server.
 type Client struct{}
 
-// fieldManager owns the fields that Apply sets.
+// fieldManager is the owner of the fields that Apply sets (server-side apply).
 const fieldManager = "ingot"
 
-// Ready is nil when the API server says "ok".
+// Ready returns nil if the API server answers "ok" at /readyz.
 func (Client) Ready(ctx context.Context, kubeconfig inventory.Secret) error {
 	s, err := open(kubeconfig)
 	if err != nil {
@@ -39,7 +39,7 @@ func (Client) Ready(ctx context.Context, kubeconfig inventory.Secret) error {
 	return nil
 }
 
-// Nodes lists the nodes by name.
+// Nodes returns the nodes, sorted by name.
 func (Client) Nodes(ctx context.Context, kubeconfig inventory.Secret) ([]inventory.ClusterNode, error) {
 	s, err := open(kubeconfig)
 	if err != nil {
@@ -56,9 +56,8 @@ func (Client) Nodes(ctx context.Context, kubeconfig inventory.Secret) ([]invento
 	return ClusterNodes(list.Items), nil
 }
 
-// Apply applies a manifest (YAML documents) by server-side apply, so it is
-// idempotent. It returns the names of the objects in the manifest's order. The
-// whole manifest is checked before the first object is sent.
+// Apply applies a manifest (YAML documents) by server-side apply, so it may be repeated. It checks the whole
+// manifest before it sends the first object. It returns the names of the objects in the manifest's order.
 func (Client) Apply(ctx context.Context, kubeconfig, manifest inventory.Secret) ([]string, error) {
 	list, err := parseManifest(manifest)
 	if err != nil {
@@ -77,9 +76,8 @@ func (Client) Apply(ctx context.Context, kubeconfig, manifest inventory.Secret) 
 	})
 }
 
-// Delete removes the objects of a manifest, the last one first. An object that
-// does not exist is not an error and is returned as removed; an object of a
-// kind that does not exist is left out.
+// Delete removes the objects of a manifest, the last one first, and returns their names. An object that does not
+// exist counts as removed. An object of a kind that the API server does not have is skipped.
 func (Client) Delete(ctx context.Context, kubeconfig, manifest inventory.Secret) ([]string, error) {
 	list, err := parseManifest(manifest)
 	if err != nil {
@@ -101,11 +99,11 @@ func (Client) Delete(ctx context.Context, kubeconfig, manifest inventory.Secret)
 	})
 }
 
-// errUnknownKind leaves an object out of what was done.
+// errUnknownKind makes eachObject skip an object.
 var errUnknownKind = errors.New("the API server does not know the kind")
 
-// eachObject calls do for each object and returns the names of those for which
-// it succeeded, up to the first error.
+// eachObject calls do for each object up to the first error, and returns the names of the objects for which do
+// succeeded.
 func eachObject(kubeconfig inventory.Secret, list []object, do func(*server, object) error) ([]string, error) {
 	s, err := open(kubeconfig)
 	if err != nil {
@@ -127,7 +125,7 @@ func eachObject(kubeconfig inventory.Secret, list []object, do func(*server, obj
 	return done, nil
 }
 
-// A Node is what Kubernetes says of a node.
+// A Node is a node in an answer of the API server.
 type Node struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -140,7 +138,7 @@ type Node struct {
 	} `json:"status"`
 }
 
-// ClusterNodes returns the nodes by name.
+// ClusterNodes converts nodes to those of package inventory and sorts them by name.
 func ClusterNodes(list []Node) []inventory.ClusterNode {
 	out := []inventory.ClusterNode{}
 	for _, n := range list {

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// kubeconfigFile is what is read of a kubeconfig.
+// kubeconfigFile holds the parts of a kubeconfig that this package reads.
 type kubeconfigFile struct {
 	Current  string `yaml:"current-context"`
 	Contexts []struct {
@@ -44,8 +44,8 @@ type configUser struct {
 	Token       string `yaml:"token"`
 }
 
-// open returns a connection for the current context of a kubeconfig. Errors
-// leave out the parser's text, which may quote the kubeconfig.
+// open returns a connection for the current context of a kubeconfig. Its errors do not contain those of the
+// parser, which may quote the kubeconfig.
 func open(kubeconfig inventory.Secret) (*server, error) {
 	cluster, user, err := currentContext(kubeconfig)
 	if err != nil {

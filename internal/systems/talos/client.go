@@ -32,13 +32,12 @@ const (
 	maxKubeconfig = 1 << 20
 )
 
-// Client is a client of the Talos API (TCP 50000). Each call names the node and the
-// talosconfig, which has the trusted authority and the client certificate.
+// Client is a client of the Talos API (TCP 50000). Each call gets the address of the node and a talosconfig with
+// the trusted authority and the client certificate.
 type Client struct{}
 
-// Version returns the Talos version of the node, such as v1.13.0. The node shows a
-// certificate of the authority in its machine configuration, so an answer proves
-// that the node runs with it.
+// Version returns the Talos version of the node, such as v1.13.0. The node authenticates with a certificate of the
+// authority in its machine configuration, so an answer proves that the node runs with that configuration.
 func (Client) Version(ctx context.Context, address string, talosconfig inventory.Secret) (string, error) {
 	var tag string
 	err := call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
@@ -54,8 +53,8 @@ func (Client) Version(ctx context.Context, address string, talosconfig inventory
 	return tag, wrap("asking Talos %q for its version", address, err)
 }
 
-// Bootstrap makes the node the first member of its cluster's etcd, once in the life
-// of a cluster; already: it was done before.
+// Bootstrap makes the node the first member of its cluster's etcd, which happens once in the life of a cluster.
+// already means that the cluster was bootstrapped before.
 func (Client) Bootstrap(ctx context.Context, address string, talosconfig inventory.Secret) (already bool, err error) {
 	err = call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
 		_, err := c.Bootstrap(ctx, &machine.BootstrapRequest{})
@@ -67,9 +66,9 @@ func (Client) Bootstrap(ctx context.Context, address string, talosconfig invento
 	return false, wrap("bootstrapping Talos %q", address, err)
 }
 
-// Kubeconfig returns an administrator's kubeconfig of the node's cluster. server
-// replaces the URL of the API server in it, unless it is "": the node answers with
-// the cluster's endpoint, a name or load balancer that may not exist yet.
+// Kubeconfig returns an administrator's kubeconfig for the node's cluster. server, unless it is "", replaces the
+// URL of the API server in it: Talos writes the cluster's endpoint, a name or load balancer that may not exist
+// yet.
 func (Client) Kubeconfig(
 	ctx context.Context, address string, talosconfig inventory.Secret, server string,
 ) (inventory.Secret, error) {
@@ -110,7 +109,7 @@ func (Client) Kubeconfig(
 	return inventory.NewSecret(text), nil
 }
 
-// unpack finds the kubeconfig in the archive that Talos sends.
+// unpack returns the kubeconfig in the tar.gz archive that Talos sends.
 func unpack(r io.Reader) (string, error) {
 	z, err := gzip.NewReader(r)
 	if err != nil {
@@ -132,11 +131,11 @@ func unpack(r io.Reader) (string, error) {
 	}
 }
 
-// replaceServer replaces the server of every cluster in a kubeconfig.
+// replaceServer returns the kubeconfig with server as the URL of every cluster.
 func replaceServer(text, server string) (string, error) {
 	var f map[string]any
 	if yaml.Unmarshal([]byte(text), &f) != nil {
-		return "", errors.New("the kubeconfig is not YAML") // the parser's text would quote it
+		return "", errors.New("the kubeconfig is not YAML") // the parser's error would quote it
 	}
 	clusters, _ := f["clusters"].([]any)
 	for _, c := range clusters {
@@ -149,7 +148,7 @@ func replaceServer(text, server string) (string, error) {
 	return string(b), err
 }
 
-// call makes one call, which ends after the timeout.
+// call connects to a node, calls f with a context that ends after timeout, and closes the connection.
 func call(
 	ctx context.Context, address string, talosconfig inventory.Secret,
 	f func(context.Context, machine.MachineServiceClient) error,
@@ -164,8 +163,7 @@ func call(
 	}
 	dialer := net.Dialer{Control: func(_, at string, _ syscall.RawConn) error { return inventory.MayDial(host, at) }}
 
-	// The address is dialled as it is given, without gRPC's resolver and without a
-	// proxy of the environment.
+	// Dial the address as given, without gRPC's resolver and without the proxy from the environment.
 	c, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -180,8 +178,8 @@ func call(
 	return f(ctx, machine.NewMachineServiceClient(c))
 }
 
-// credentialsOf reads the current context of a talosconfig. Errors leave out the
-// parser's text, which may quote the talosconfig.
+// credentialsOf returns the TLS configuration from the current context of a talosconfig. Its errors do not contain
+// those of the parser, which may quote the talosconfig.
 func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	var f struct {
 		Context  string `yaml:"context"`
@@ -215,7 +213,7 @@ func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	}
 	pair, err := tls.X509KeyPair(pem[1], pem[2])
 	if err != nil {
-		// Talos calls its keys ED25519 PRIVATE KEY; they are PKCS #8.
+		// Talos writes ED25519 PRIVATE KEY instead of PRIVATE KEY into the PEM header; the key is PKCS #8.
 		key := bytes.ReplaceAll(pem[2], []byte("ED25519 PRIVATE KEY"), []byte("PRIVATE KEY"))
 		if pair, err = tls.X509KeyPair(pem[1], key); err != nil {
 			return bad("its crt and key do not belong together")
@@ -225,7 +223,7 @@ func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	return conf, nil
 }
 
-// wrap maps a gRPC error to the inventory's vocabulary.
+// wrap adds to a gRPC error what was done, and the error of package inventory that matches the gRPC status.
 func wrap(format, address string, err error) error {
 	if err == nil {
 		return nil
@@ -235,14 +233,14 @@ func wrap(format, address string, err error) error {
 	if !isStatus {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	kind := inventory.ErrUnreachable // it starts, restarts, or waits for something
+	kind := inventory.ErrUnreachable // the node is starting, restarting or waiting for something
 	switch s.Code() {
 	case codes.Unauthenticated, codes.PermissionDenied:
 		kind = inventory.ErrRefused
 	case codes.InvalidArgument, codes.Unimplemented, codes.OutOfRange:
 		kind = inventory.ErrInvalid
 	case codes.Unavailable:
-		// A node that was not wiped answers with the authority of another cluster.
+		// A node that was not wiped has a certificate of another cluster's authority.
 		for _, t := range []string{
 			"unknown authority", "certificate is not valid", "doesn't contain any IP SANs",
 			"certificate is valid for", "bad certificate", "unknown certificate",

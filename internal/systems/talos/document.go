@@ -1,6 +1,5 @@
-// Package talos supports Talos Linux: it checks machine configurations with Talos'
-// machinery package (v1.13), so the result is what Talos v1.13 accepts on bare metal,
-// and it calls the Talos API of a node.
+// Package talos supports Talos Linux: it checks machine configurations and calls the Talos API of a node. The
+// checks are those of Talos' machinery package (v1.13), so they accept what Talos v1.13 accepts on bare metal.
 package talos
 
 import (
@@ -26,25 +25,25 @@ import (
 // Document checks and reads machine configurations: one or more YAML documents.
 type Document struct{}
 
-// metal is the mode of a machine that installs itself to a disk.
+// metal is the validation mode for a machine that installs itself to a disk.
 type metal struct{}
 
 func (metal) String() string        { return "metal" }
 func (metal) RequiresInstall() bool { return true }
 func (metal) InContainer() bool     { return false }
 
-// reference is where the keys of the configuration are described.
+// reference is the remedy for a key that Talos does not know.
 const reference = "look it up in the reference of Talos 1.13"
 
-// Check returns everything for which Talos would refuse a machine
-// configuration, and what it would warn of. Texts may repeat values.
+// Check returns everything for which Talos would refuse or warn of a machine configuration. Texts may repeat
+// values, also secret ones.
 func (Document) Check(file string, contents []byte) (problems, warnings inventory.Problems) {
 	docs, err := strictyaml.Documents(file, contents)
 	if errors.As(err, &problems) {
 		return problems, nil
 	}
 	if problems = unknownKeys(contents); len(problems) > 0 {
-		return problems, nil // the loader would stop at the first one and show its value
+		return problems, nil // the loader would report only the first one, with its value
 	}
 	provider, err := configloader.NewFromBytes(contents)
 	if err != nil {
@@ -67,10 +66,10 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 	return docs[n].Locate(problems), docs[n].Locate(warnings)
 }
 
-// movingDisk matches names that depend on the order in which the kernel finds disks.
+// movingDisk matches disk names that depend on the order in which the kernel finds disks.
 var movingDisk = regexp.MustCompile(`^/dev/(sd[a-z]+|nvme[0-9]+n[0-9]+)$`)
 
-// installWarnings warns of an installation that Talos accepts and that may go wrong.
+// installWarnings warns of settings that Talos accepts but that may cause a wrong installation.
 func installWarnings(c config.Provider) (warnings inventory.Problems) {
 	install := c.RawV1Alpha1().MachineConfig.MachineInstall
 	if install == nil {
@@ -87,14 +86,13 @@ func installWarnings(c config.Provider) (warnings inventory.Problems) {
 	return warnings
 }
 
-// unknownKeys returns the keys, of all documents, that Talos' types do not have.
-// The loader refuses them, too, but only those of the first document, without
-// lines, and it repeats their values.
+// unknownKeys returns the keys of all documents for which Talos has no field. The loader refuses them too, but it
+// reports only those of the first document, without lines, and repeats their values.
 func unknownKeys(contents []byte) (problems inventory.Problems) {
 	for dec := yaml.NewDecoder(bytes.NewReader(contents)); ; {
 		var doc yaml.Node
 		if dec.Decode(&doc) != nil {
-			return problems // the loader reports syntax
+			return problems // the loader reports syntax errors
 		}
 		var wrong *yaml.LoadErrors
 		target := emptyDocument(&doc)
@@ -113,8 +111,8 @@ func unknownKeys(contents []byte) (problems inventory.Problems) {
 	}
 }
 
-// emptyDocument returns a pointer to an empty document of the kind that doc
-// says it is, nil for a kind that Talos does not know.
+// emptyDocument returns a pointer to an empty document of the kind that doc names, or nil for a kind that Talos
+// does not know.
 func emptyDocument(doc *yaml.Node) any {
 	var header struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -133,8 +131,7 @@ func emptyDocument(doc *yaml.Node) any {
 	return empty.Documents()[0]
 }
 
-// pathOf returns the path of the key at a position, such as
-// machine.network.interfaces[0].mtu.
+// pathOf returns the path of the key at a line and column, such as machine.network.interfaces[0].mtu.
 func pathOf(n *yaml.Node, line, column int) (path string, found bool) {
 	for i, c := range n.Content {
 		name := ""
@@ -165,10 +162,10 @@ func pathOf(n *yaml.Node, line, column int) (path string, found bool) {
 
 var (
 	lineOf = regexp.MustCompile(`line (\d+)`)
-	quoted = regexp.MustCompile("`[^`]*`") // values, in messages of the YAML parser
+	quoted = regexp.MustCompile("`[^`]*`") // values in messages of the YAML parser
 )
 
-// loadHints replace texts of the loader that are hard to read.
+// loadHints gives clearer texts and remedies for errors of the loader that contain text.
 var loadHints = []struct{ text, what, remedy string }{
 	{"expected a YAML document", "is not a mapping of keys to values", "make one with: talosctl gen config"},
 	{"unknown keys found", "has a key that Talos does not know", reference},
@@ -177,7 +174,7 @@ var loadHints = []struct{ text, what, remedy string }{
 	{"not registered", "", reference},
 }
 
-// loadProblems returns the problems in an error of the loader.
+// loadProblems converts an error of the loader to problems.
 func loadProblems(err error) (problems inventory.Problems) {
 	var wrong *yaml.LoadErrors
 	if errors.As(err, &wrong) {
@@ -192,7 +189,7 @@ func loadProblems(err error) (problems inventory.Problems) {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	p := inventory.Problem{What: quoted.ReplaceAllString(first, "this")}
 	if m := lineOf.FindStringSubmatch(first); m != nil {
-		p.Line, _ = strconv.Atoi(m[1]) // digits
+		p.Line, _ = strconv.Atoi(m[1]) // cannot fail: the text is digits
 	}
 	for _, h := range loadHints {
 		if !strings.Contains(err.Error(), h.text) {
@@ -206,7 +203,7 @@ func loadProblems(err error) (problems inventory.Problems) {
 	return inventory.Problems{p}
 }
 
-// validationTexts returns the texts of the single errors in one of the validation.
+// validationTexts returns the texts of the errors that are joined in an error of the validation.
 func validationTexts(err error) []string {
 	if err == nil {
 		return nil
@@ -224,8 +221,8 @@ func validationTexts(err error) []string {
 
 var fieldName = regexp.MustCompile(`\.?((?:machine|cluster)(?:\.[A-Za-z0-9]+(?:\[\d+\])?)+)`)
 
-// fieldHints give the field that a text of the validation means, where the text
-// does not name it, and what to do.
+// fieldHints gives the field and the remedy for errors of the validation that contain text but do not name the
+// field.
 var fieldHints = []struct{ text, field, remedy string }{
 	{"either install disk or diskSelector", "machine.install", "write disk: /dev/disk/by-id/…, or a diskSelector"},
 	{"install disk selector is invalid", "machine.install.diskSelector", ""},
@@ -239,7 +236,7 @@ var fieldHints = []struct{ text, field, remedy string }{
 	{"dns domain", "cluster.network.dnsDomain", ""},
 }
 
-// problemOf returns the problem that a text of the validation describes.
+// problemOf converts a text of the validation to a problem.
 func problemOf(text string) inventory.Problem {
 	text = strings.TrimPrefix(strings.Join(strings.Fields(text), " "), "v1alpha1.Config: ")
 	p := inventory.Problem{What: quoted.ReplaceAllString(text, "this")}
@@ -255,7 +252,7 @@ func problemOf(text string) inventory.Problem {
 	return p
 }
 
-// Disks describes the disk that the configuration installs to.
+// Disks describes each disk that the configuration may install to, by its path or by a value of its selector.
 func (Document) Disks(contents []byte) (disks []string) {
 	docs, err := strictyaml.Documents("", contents)
 	if err != nil {

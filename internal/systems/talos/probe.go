@@ -17,23 +17,23 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// apiPort is where a node serves its Talos API.
+// apiPort is the port of the Talos API.
 const apiPort = 50000
 
-// probeTimeout bounds one probe.
+// probeTimeout limits one probe.
 const probeTimeout = 10 * time.Second
 
-// Provable returns why no probe could recognise a node that was installed with
-// the configuration; nil if one can.
+// Provable returns nil if Probe can recognise a node that was installed with the configuration, otherwise the
+// reason why not.
 func (Document) Provable(contents []byte) error {
 	_, err := authorityOf(contents)
 	return err
 }
 
-// Probe returns nil once the Talos API at an address shows a certificate of the
-// authority (machine.ca) in the configuration: the node runs with it. Talos in
-// memory does not serve this API before the installation, and in maintenance
-// mode it shows a self-signed certificate.
+// Probe returns a text about the proof once the Talos API at the address shows a certificate of the authority
+// (machine.ca) in the configuration: the node runs with that configuration. Until then the error is
+// ErrUnreachable. Talos in memory does not serve this API before the installation, and in maintenance mode its
+// certificate is self-signed.
 func (Document) Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error) {
 	authority, err := authorityOf(contents)
 	if err != nil {
@@ -62,11 +62,11 @@ func authorityOf(contents []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// errShown ends a handshake once the certificate is known.
+// errShown ends the TLS handshake once the certificate is known to be of the authority.
 var errShown = errors.New("the certificate is of the authority")
 
-// checkAuthority is nil if a TLS server shows a certificate of the authority. No
-// request is sent, and the name in the certificate does not matter.
+// checkAuthority returns nil if the TLS server at the address shows a certificate of the authority. It sends no
+// request, and it ignores the name in the certificate.
 func checkAuthority(ctx context.Context, dial endpoint.Dialer, address string, authority *x509.CertPool) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -77,7 +77,7 @@ func checkAuthority(ctx context.Context, dial endpoint.Dialer, address string, a
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing was sent
+	defer func() { _ = conn.Close() }() // only a handshake was sent
 
 	var shown error
 	err = tls.Client(conn, &tls.Config{
@@ -97,7 +97,7 @@ func checkAuthority(ctx context.Context, dial endpoint.Dialer, address string, a
 		},
 	}).HandshakeContext(ctx)
 	if errors.Is(shown, errShown) {
-		return nil // whether it would accept this client does not matter
+		return nil // the server need not accept this client
 	}
 	return cmp.Or(shown, err, errors.New("it showed no certificate"))
 }

@@ -17,7 +17,7 @@ import (
 // fields data and key.
 type Client struct{}
 
-// relayPath is where VyOS keeps its DHCP relay.
+// relayPath is the configuration path of the DHCP relay.
 var relayPath = []string{"service", "dhcp-relay"}
 
 // RelayServers returns the servers to which the router relays DHCP.
@@ -40,8 +40,8 @@ func (c Client) RelayServers(ctx context.Context, e inventory.Endpoint, key inve
 	return servers, nil
 }
 
-// SetRelayServer adds a server to the relay or removes it, and saves the
-// configuration. ErrInvalid is also VyOS' answer where nothing would change.
+// SetRelayServer adds a server to the relay, or removes it, and saves the configuration. The error is ErrInvalid
+// also if nothing would change, because VyOS then answers with the same status.
 func (c Client) SetRelayServer(
 	ctx context.Context, e inventory.Endpoint, key inventory.Secret, server string, listed bool,
 ) error {
@@ -52,9 +52,8 @@ func (c Client) SetRelayServer(
 	return c.configure(ctx, e, key, op, append(slices.Clone(relayPath), "server", server))
 }
 
-// Configuration returns the running configuration under path as a tree, empty
-// for what is not configured. A value that is set once is a string, one that is
-// set more often a list of strings.
+// Configuration returns the running configuration under path as a tree, which is empty if nothing is configured
+// there. A leaf with one value is a string, one with more values a list of strings.
 func (Client) Configuration(
 	ctx context.Context, e inventory.Endpoint, key inventory.Secret, path ...string,
 ) (map[string]any, error) {
@@ -79,8 +78,7 @@ func (Client) Configuration(
 	return tree, nil
 }
 
-// configure commits one change and saves the configuration, so that the change
-// outlives a reboot.
+// configure commits one change and saves the configuration, so that the change survives a reboot.
 func (Client) configure(
 	ctx context.Context, e inventory.Endpoint, key inventory.Secret, op string, path []string,
 ) error {
@@ -102,7 +100,7 @@ func (Client) configure(
 	return nil
 }
 
-// answer is what every route of VyOS answers, errors included.
+// answer is the body of every answer of VyOS, also of an error.
 type answer struct {
 	Success bool            `json:"success"`
 	Data    json.RawMessage `json:"data"`
@@ -116,9 +114,8 @@ func (a answer) reason() string {
 	return strings.TrimSpace(*a.Error)
 }
 
-// ask sends one request. An answer that VyOS itself gave is returned whatever
-// its status, unless the status says that the key is refused or the server
-// failed.
+// ask sends one request. It returns an answer of VyOS itself without an error, whatever its status, unless the
+// status means that the key is refused or the server failed.
 func ask(
 	ctx context.Context, e inventory.Endpoint, key inventory.Secret, route string, data any,
 ) (a answer, status int, err error) {

@@ -1,5 +1,5 @@
-// Package vyos supports VyOS: it reads config.boot as strictly as VyOS does, checks
-// what a Genesis run depends on, and changes the relay of a running router.
+// Package vyos supports VyOS: it reads config.boot as strictly as VyOS does, checks what Genesis depends on, and
+// changes the DHCP relay of a running router.
 package vyos
 
 import (
@@ -15,7 +15,7 @@ import (
 // Document checks and reads config.boot of VyOS 1.3 and later.
 type Document struct{}
 
-// Secrets returns the values of all leaves whose names isSecret accepts.
+// Secrets returns the values of all leaf nodes for whose names isSecret returns true.
 func (Document) Secrets(contents []byte, isSecret func(name string) bool) (secrets []string) {
 	config, _ := Parse(contents)
 	config.walk("", func(_ string, n *Node) {
@@ -31,7 +31,7 @@ var (
 	hostname     = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9.]{0,61}[A-Za-z0-9])?$`)
 )
 
-// A checker collects what is wrong with a configuration.
+// A checker collects the problems of a configuration.
 type checker struct {
 	Config
 	problems, warnings inventory.Problems
@@ -47,8 +47,7 @@ func (c *checker) warn(line int, field, remedy, what string) {
 	c.warnings = append(c.warnings, inventory.Problem{Line: line, Field: field, What: what, Remedy: remedy})
 }
 
-// Check returns every reason for which VyOS would refuse the file, or would accept
-// it and be unreachable.
+// Check returns every reason for which VyOS would refuse the file, or would accept it and then be unreachable.
 func (Document) Check(_ string, contents []byte) (problems, warnings inventory.Problems) {
 	config, syntax := Parse(contents)
 	c := checker{Config: config, problems: syntax}
@@ -82,7 +81,7 @@ func (c *checker) checkInterfaces() {
 			"no Ethernet interface is configured, so nothing would reach the router")
 		return
 	}
-	names := map[string]string{} // by hardware address
+	names := map[string]string{} // interface name by hardware address
 	for _, n := range interfaces.Children {
 		c.checkEthernet(n, names)
 	}
@@ -112,9 +111,8 @@ func (c *checker) checkEthernet(n *Node, names map[string]string) {
 	}
 }
 
-// checkRelay checks the relay by which machines behind the router boot. An
-// unknown key in it may be meant for one that is missed here, so nothing else is
-// reported then.
+// checkRelay checks the DHCP relay through which machines behind the router boot. If the relay has an unknown key,
+// it reports nothing more: that key may be a misspelling of one that is missing.
 func (c *checker) checkRelay(unknown inventory.Problems) {
 	const field = "service dhcp-relay"
 	n := c.At("service", "dhcp-relay")
@@ -153,7 +151,7 @@ func (c *checker) checkRelay(unknown inventory.Problems) {
 	}
 }
 
-// CheckRelay returns why DHCP packets would not be relayed to the server.
+// CheckRelay returns why DHCP packets would not be relayed to the server; nothing for a file with syntax errors.
 func (Document) CheckRelay(contents []byte, server netip.Addr) (problems inventory.Problems) {
 	config, syntax := Parse(contents)
 	if len(syntax) > 0 {

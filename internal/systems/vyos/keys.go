@@ -12,15 +12,15 @@ import (
 //go:embed keys.txt
 var keysText string
 
-// A keyTable has the keys of each listed node, by the node's path. A node with
-// the only key * has names in it.
+// A keyTable lists the keys of each node that keys.txt describes, by the path of the node. The list ["*"] means
+// that the keys are names, such as those of interfaces.
 type keyTable map[string][]string
 
-// knownKeys are the nodes whose keys are all known, incompleteKeys those of
-// which some are.
+// knownKeys holds the nodes whose keys are all known. incompleteKeys holds the other listed nodes, with the keys
+// that are known.
 var knownKeys, incompleteKeys = parseKeys(keysText)
 
-// parseKeys reads the format that keys.txt describes.
+// parseKeys reads text in the format that keys.txt describes.
 func parseKeys(text string) (known, incomplete keyTable) {
 	known, incomplete = keyTable{}, keyTable{}
 	var paths []string
@@ -56,9 +56,9 @@ func parseKeys(text string) (known, incomplete keyTable) {
 	return known, incomplete
 }
 
-// checkKeys returns the keys in n and below that VyOS does not have, and warns
-// of those that are similar to a key of a node that is known incompletely. at is
-// the path of n as it is written, listed the one under which the table has it.
+// checkKeys returns a problem for each key in n, or below it, that VyOS does not have. For a node whose keys are
+// not all known, it returns a warning for each unknown key that is similar to a known one. at is the path of n in
+// the file; listed is its path in the key table, with * for names.
 func checkKeys(n *Node, at, listed string) (problems, warnings inventory.Problems) {
 	known, incomplete := knownKeys[listed], incompleteKeys[listed]
 	if known == nil && incomplete == nil {

@@ -7,16 +7,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// The syntax follows vyos1x-config, the library with which VyOS itself reads
-// the file: only the line end after a leaf says where the leaf ends.
+// The lexer follows vyos1x-config, the library with which VyOS itself reads the file: a leaf ends only at the end
+// of its line.
 
-// Kinds of tokens. A brace is a kind of its own.
+// Kinds of tokens. The kind of a brace is the brace itself.
 const (
 	tokenEnd     = 0
 	tokenWord    = 'w'
 	tokenString  = 's'
 	tokenComment = 'c'
-	tokenNewline = 'n' // after a leaf
+	tokenNewline = 'n' // the end of a line with a leaf; other line ends are skipped
 )
 
 type token struct {
@@ -55,7 +55,7 @@ func (l *lexer) next() token {
 			return token{kind: c, line: l.line}
 		case c == '"' || c == '\'':
 			return l.quoted(c)
-		case strings.HasPrefix(l.src, "//"): // to the end of the line, which still counts
+		case strings.HasPrefix(l.src, "//"): // skip the comment, but not the line end
 			comment, _, _ := strings.Cut(l.src, "\n")
 			l.src = l.src[len(comment):]
 		case strings.HasPrefix(l.src, "/*"):
@@ -78,13 +78,12 @@ func (l *lexer) next() token {
 	return token{line: l.line}
 }
 
-// escapes are the characters after a backslash that VyOS replaces.
+// escapes maps the character after a backslash to what VyOS replaces both by.
 var escapes = map[byte]byte{
 	'/': '/', '\\': '\\', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', '\'': '\'', '"': '"',
 }
 
-// quoted reads a quoted string. As in VyOS, a backslash before any other
-// character is kept.
+// quoted reads a quoted string. As in VyOS, a backslash before a character that is not in escapes is kept.
 func (l *lexer) quoted(quote byte) token {
 	start := l.line
 	var b strings.Builder

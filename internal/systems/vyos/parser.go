@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	maxNesting  = 64 // nodes in each other
-	maxProblems = 50 // after which the rest of the file is not read
+	maxNesting  = 64 // depth of nested nodes
+	maxProblems = 50 // after these, the rest of the file is not read
 )
 
 type parser struct {
@@ -21,7 +21,7 @@ type parser struct {
 
 func (p *parser) advance() { p.tok = p.next() }
 
-// skipLine continues after the line on which something was wrong.
+// skipLine skips the rest of the line, after a problem in it.
 func (p *parser) skipLine() {
 	line := p.tok.line
 	for p.tok.kind != tokenEnd && p.tok.kind != tokenNewline && p.tok.kind != '}' && p.tok.line == line {
@@ -32,7 +32,7 @@ func (p *parser) skipLine() {
 	}
 }
 
-// nodes reads the nodes between two braces, or in the whole file (top).
+// nodes reads the nodes between two braces or, with top, in the whole file, and adds them to into.
 func (p *parser) nodes(into *Node, path string, top bool) {
 	for {
 		comment := 0
@@ -143,8 +143,8 @@ func (p *parser) block(n *Node, here string) {
 	p.advance()
 }
 
-// Parse reads a config.boot, its tree and its footer. Texts of problems may repeat values. VyOS splits the file at the first line
-// that begins with //: it reads everything after that as the footer.
+// Parse reads a config.boot: its nodes and its footer. The texts of problems may repeat values. Like VyOS, it
+// takes the first line that begins with // and everything after it for the footer.
 func Parse(contents []byte) (Config, inventory.Problems) {
 	text := string(contents)
 	end := len(text)
@@ -181,8 +181,8 @@ var (
 
 const footerRemedy = "copy the two lines that begin with // from the end of the image's own config.boot"
 
-// footer reads the part of the file that begins with //, on the given line. It
-// returns the versions in it, and how often they are given.
+// footer reads the part of the file that begins with //; line is the number of its first line. It returns the
+// versions in it, and how many lines with versions there are.
 func (p *parser) footer(text string, line int) (versions string, found int) {
 	for s := range strings.Lines(text) {
 		s = strings.TrimRight(s, "\n")

@@ -5,21 +5,20 @@ import (
 	"strings"
 )
 
-// A Node is a node of config.boot. A tag node, "ethernet eth0 { … }", is a node
-// "ethernet" with a child "eth0".
+// A Node is a node of config.boot. A tag node such as "ethernet eth0 { … }" becomes a node "ethernet" with a child
+// "eth0".
 type Node struct {
 	Name     string
 	Line     int
-	Values   []string // of a leaf; the same leaf given again adds one
+	Values   []string // of a leaf; each line with the same leaf adds one
 	Children []*Node
 	leaf     bool
 }
 
-// Config is a config.boot that was read.
+// Config is the contents of a config.boot.
 type Config struct {
 	Node
-	// Versions is the text of the footer: the version of every component's
-	// syntax, by which VyOS migrates the file.
+	// Versions is the text of the footer: the syntax version of each component. VyOS migrates an older file by it.
 	Versions string
 }
 
@@ -43,7 +42,7 @@ func (n *Node) All(path ...string) []string {
 	return nil
 }
 
-// Value returns the only value of the leaf at a path, and "" otherwise.
+// Value returns the value of the leaf at a path if it has exactly one, otherwise "".
 func (n *Node) Value(path ...string) string {
 	if v := n.All(path...); len(v) == 1 {
 		return v[0]

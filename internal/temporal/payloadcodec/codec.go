@@ -1,8 +1,9 @@
-// Package payloadcodec encrypts what Ingot writes into a Temporal cluster: inputs, results, signals, failures and summaries.
-// Workflow ids, search attributes and the names of activities stay readable, because Temporal itself uses them.
+// Package payloadcodec encrypts the payloads that Ingot writes into a Temporal cluster: inputs, results, signals, failures and
+// summaries. Workflow ids, search attributes and the names of activities stay readable, because Temporal itself uses them.
 //
-// The form follows Temporal's own examples of encryption: a payload with the encoding binary/encrypted and the key's id in
-// the metadata, and AES-256-GCM (NIST SP 800-38D) over the marshalled payload, after a random nonce of 12 bytes.
+// The format follows Temporal's own examples of encryption. The metadata contains the encoding binary/encrypted and the id
+// of the key. The data is a random nonce of 12 bytes, followed by the marshalled payload, encrypted with AES-256-GCM (NIST SP
+// 800-38D).
 package payloadcodec
 
 import (
@@ -28,19 +29,19 @@ import (
 
 const (
 	encoding = "binary/encrypted"
-	keyID    = "encryption-key-id" // in a payload's metadata
+	keyID    = "encryption-key-id" // name of the key's id in a payload's metadata
 	keySize  = 32                  // bytes
 )
 
 // A Codec is a converter.PayloadCodec. It is safe for concurrent use.
 type Codec struct {
 	file    string
-	current string // id of the key that encrypts
+	current string // id of the key with which Encode encrypts
 	keys    map[string]cipher.AEAD
 }
 
-// Read reads a key file: one key per line, its id and its 32 bytes in base64. The first one encrypts, all of them decrypt.
-// A file without a key is refused. [durablefile.ReadPrivate] says which modes of the file are refused.
+// Read reads a key file: each line holds a key's id, a space, and the 32 bytes of the key in base64. The first key encrypts; all
+// keys decrypt. A file without a key is inventory.ErrInvalid. See [durablefile.ReadPrivate] for the file modes that are refused.
 func Read(file string) (*Codec, error) {
 	text, err := durablefile.ReadPrivate(file)
 	if err != nil {
@@ -66,7 +67,7 @@ func Read(file string) (*Codec, error) {
 	return c, errors.Join(problems...)
 }
 
-// add takes the key of one line. Its errors do not quote the line.
+// add adds the key in line. Its errors do not quote the line.
 func (c *Codec) add(line string) error {
 	id, text, _ := strings.Cut(line, " ")
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
@@ -89,8 +90,8 @@ func (c *Codec) add(line string) error {
 	return nil
 }
 
-// NewKey puts a random key in front of those in file, and makes the file with mode 0600 if there is none. It returns the
-// key's id. The file is replaced as a whole; one that cannot be read as a key file is left alone.
+// NewKey inserts a new random key before the keys in file and returns its id. If the file does not exist, it creates the file with
+// mode 0600. The file is replaced atomically. If it is not a valid key file, it stays unchanged.
 func NewKey(file string) (id string, err error) {
 	old, err := durablefile.ReadPrivate(file)
 	switch {
@@ -109,7 +110,7 @@ func NewKey(file string) (id string, err error) {
 	return id, durablefile.Replace(file, []byte(text))
 }
 
-// Encode encrypts each payload with the first key. A payload that is encrypted already stays as it is.
+// Encode encrypts each payload with the first key. It does not change payloads that are already encrypted.
 func (c *Codec) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
 	out := make([]*commonpb.Payload, len(payloads))
 	for i, p := range payloads {
@@ -132,8 +133,8 @@ func (c *Codec) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error
 	return out, nil
 }
 
-// Decode decrypts each payload. One that is not encrypted stays as it is: the temporal command writes such inputs when it has
-// no codec server.
+// Decode decrypts each payload. It does not change payloads that are not encrypted, because the temporal command writes such
+// inputs if it has no codec server.
 func (c *Codec) Decode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
 	out := make([]*commonpb.Payload, len(payloads))
 	for i, p := range payloads {

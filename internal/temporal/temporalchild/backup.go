@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// errNoChild means that no server is running that could make the backup.
+// errNoChild means that no server is running that could make a backup.
 var errNoChild = errors.New("the Temporal server is not running")
 
 // Backup makes the child copy its database to a new file while it serves. The child writes id into
-// the copy and compares the copy with the database. Backup waits until ctx ends.
+// the copy and compares the copy with the database. Backup fails if the child or ctx ends before the copy is done.
 func (s *Supervisor) Backup(ctx context.Context, file, id string) error {
 	err := errNoChild
 	if c := s.State().child; c != nil {
@@ -28,7 +28,7 @@ func (c *child) makeBackup(ctx context.Context, o BackupOrder) error {
 	if err != nil {
 		return err
 	}
-	defer c.answer(BackupDone{ID: o.ID}) // removes the entry if no answer came
+	defer c.answer(BackupDone{ID: o.ID}) // removes the entry if no response came
 
 	select {
 	case d := <-done:
@@ -43,7 +43,7 @@ func (c *child) makeBackup(ctx context.Context, o BackupOrder) error {
 	}
 }
 
-// orderBackup sends the order and returns the channel that receives its answer.
+// orderBackup sends the order and returns the channel that receives its result.
 func (c *child) orderBackup(o BackupOrder) (<-chan BackupDone, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *child) orderBackup(o BackupOrder) (<-chan BackupDone, error) {
 	return done, nil
 }
 
-// answer passes the child's answer to the waiting backup.
+// answer passes the child's response to the waiting backup. It does nothing if none waits.
 func (c *child) answer(d BackupDone) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// child is one started process.
+// child is a process that was started.
 type child struct {
 	cmd      *exec.Cmd
 	stdin    io.WriteCloser
 	out      *output
 	exited   <-chan error
 	stopWait time.Duration
-	silent   chan struct{} // closed after the last report
+	silent   chan struct{} // closed when the child's report pipe has ended
 
 	mu      sync.Mutex // guards waiting and writes to stdin
 	waiting map[string]chan BackupDone
 }
 
-// startChild starts the process. It returns the child and the pipe of its reports.
+// startChild starts the process. It returns the child and the pipe from which its reports are read.
 func startChild(opts Options) (*child, *os.File, error) {
 	out := &output{logger: opts.Logger, perSecond: opts.LinesPerSecond, now: time.Now}
 	reports, reportW, err := os.Pipe()
@@ -41,7 +41,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 	cmd.Env = opts.Env
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{reportW}
-	// Its own process group: a Ctrl-C in the terminal is for the parent, which stops workers first.
+	// Its own process group: the terminal sends Ctrl-C only to the parent, which stops the workers first.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = 2 * time.Second
 
@@ -64,7 +64,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 	}, reports, nil
 }
 
-// readReports sends the first report that is not Busy to reported and passes on answers to orders, until the pipe ends.
+// readReports sends the first report other than Busy to reported. It then passes on the results of orders until the pipe ends.
 func (c *child) readReports(reports *os.File, reported chan<- readyResult, busy func(Busy)) {
 	defer close(c.silent)
 	defer func() { _ = reports.Close() }() // opened only for reading
@@ -80,7 +80,7 @@ func (c *child) readReports(reports *os.File, reported chan<- readyResult, busy 
 	}
 }
 
-// readyResult is the server in a child's first report, or the error.
+// readyResult holds the server in the child's first report other than Busy, or the error.
 type readyResult struct {
 	server Server
 	err    error
@@ -89,7 +89,7 @@ type readyResult struct {
 // stop asks the child to stop, kills it after a time-out, and returns its exit status.
 func (c *child) stop() error {
 	defer c.out.flush()
-	_ = c.stdin.Close() // closing twice, or after the child ended, is harmless
+	_ = c.stdin.Close() // it may already be closed
 	select {
 	case err := <-c.exited:
 		return err
@@ -100,8 +100,8 @@ func (c *child) stop() error {
 	}
 }
 
-// describeEnd returns the error of a child that has ended: cause, exit status and last log lines.
-// If the child reported a failure, it returns only that.
+// describeEnd returns the error for a child that has ended: the cause, the exit status and the last log lines. If cause is a
+// *Failure, which the child itself has reported, it returns only cause.
 func (c *child) describeEnd(exit, cause error) error {
 	c.out.flush()
 	var f *Failure
@@ -133,7 +133,7 @@ type ProcessStat struct {
 	Parent int
 }
 
-// ReadProcess returns false for a process that has ended.
+// ReadProcess returns the state of a process, or false if there is no such process.
 func ReadProcess(pid int) (ProcessStat, bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

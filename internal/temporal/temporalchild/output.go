@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	tailLines   = 12   // kept for the error when a child ends
-	maxLineSize = 4096 // bytes of one line; the rest is dropped
+	tailLines   = 12   // lines that are kept for the error when a child ends
+	maxLineSize = 4096 // maximum length of a line in bytes; the rest is dropped
 )
 
 // output passes the child's lines to a logger, at most perSecond of them per second, and keeps the
@@ -33,7 +33,7 @@ type output struct {
 	dropped int
 }
 
-// Write never returns an error: a problem with the parent's log must not end a child.
+// Write never returns an error: a problem with the parent's log must not end the child.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,7 +53,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush passes on an unterminated last line and the number of dropped lines.
+// flush passes on the last line if it has no line end, and logs the number of dropped lines.
 func (o *output) flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,7 +65,7 @@ func (o *output) flush() {
 	o.reportDropped()
 }
 
-// last returns the last lines in their order.
+// last returns the last lines in order.
 func (o *output) last() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,7 +105,7 @@ func (o *output) reportDropped() {
 	}
 }
 
-// plainLine returns a line for an error text: without stack traces and file names.
+// plainLine returns the text of a line for an error, without stack traces and file names.
 func plainLine(level slog.Level, attrs []slog.Attr) string {
 	var b strings.Builder
 	b.WriteString(level.String())

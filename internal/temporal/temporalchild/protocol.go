@@ -10,8 +10,8 @@
 //   - the child's stdin carries one line, the [Config] as JSON, and then [Order]s, one per line. When stdin ends, the
 //     child stops. That also works if the parent is killed; a parent-death signal would not, because it is lost with file
 //     capabilities and fires when the starting thread ends;
-//   - descriptor 3 is a pipe on which the child writes [Report]s, one per line: one when it is ready or has to give up,
-//     before that one at the start and end of work whose time grows with the database, and one for each completed order.
+//   - descriptor 3 is a pipe on which the child writes [Report]s, one per line. First it reports the start and the end of each
+//     task whose time grows with the database, then that it is ready or has to give up, and later each completed order.
 //     An open port would not prove that the child is ready: it may belong to an orphan of an earlier parent;
 //   - stdout and stderr carry log lines, slog's JSON or plain text.
 package temporalchild
@@ -34,42 +34,41 @@ const Subcommand = "temporal-child"
 // ReadyFD is the descriptor on which the child writes its [Report].
 const ReadyFD = 3
 
-// Ports are the TCP ports of the embedded server. Frontend is the one that clients use; History,
-// Matching and Worker are the server's own.
+// Ports are the TCP ports of the embedded server. Clients use Frontend and UI; the server's own parts use the others.
 type Ports struct {
 	Frontend int `json:"frontend"`
 	History  int `json:"history"`
 	Matching int `json:"matching"`
 	Worker   int `json:"worker"`
-	UI       int `json:"ui"` // 0: no UI
+	UI       int `json:"ui"` // 0 = no UI
 }
 
-// PortsFrom returns the frontend's port, the three that follow it, and the UI's (0: no UI).
+// PortsFrom returns the ports with the frontend's port, the three ports after it, and the UI's port (0 = no UI).
 func PortsFrom(frontend, ui int) Ports {
 	return Ports{Frontend: frontend, History: frontend + 1, Matching: frontend + 2, Worker: frontend + 3, UI: ui}
 }
 
 // Config is the configuration of the child. It contains no secrets.
 type Config struct {
-	File  string `json:"file"` // the SQLite file; its directory is created, and a lock file next to it
+	File  string `json:"file"` // the SQLite file; its directory and a lock file next to it are created
 	Host  string `json:"host"` // a loopback address
 	Ports Ports  `json:"ports"`
-	// Identity is the path of a PEM file with a private key and its self-signed certificate; see [ClientTLS].
-	// With it every port of the server requires that certificate of its clients, and there is no UI. Empty: no TLS.
+	// Identity is the path of a PEM file with a private key and its self-signed certificate; see [ClientTLS]. If it is set, every port
+	// of the server requires this certificate from clients, and there is no UI. "" = no TLS.
 	Identity string `json:"identity,omitempty"`
 
 	Namespace        string        `json:"namespace"`
 	Retention        time.Duration `json:"retention"`        // how long finished runs are kept
 	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
 
-	LockWait time.Duration `json:"lockWait"` // how long to wait for an orphan to release the file
+	LockWait time.Duration `json:"lockWait"` // how long to wait until an orphan child releases the file
 	LogLevel slog.Level    `json:"logLevel"`
-	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0: a minute.
+	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0 = every minute.
 	VacuumEvery time.Duration `json:"vacuumEvery"`
 }
 
-// DefaultConfig returns the configuration of one site's embedded server with its database in
-// dataDir. Its ports are 7233 and 8233, which the temporal CLI and a browser use without flags.
+// DefaultConfig returns the configuration of a site's embedded server with its database in dataDir. Its ports are 7233 and
+// 8233, which the temporal CLI and a browser use by default.
 func DefaultConfig(dataDir string) Config {
 	return Config{
 		File:             filepath.Join(dataDir, "temporal.db"),
@@ -161,10 +160,10 @@ func (p Ports) named() []namedPort {
 // Server is a running embedded server.
 type Server struct {
 	Frontend    string `json:"frontend"`     // host:port for clients
-	UI          string `json:"ui,omitempty"` // host:port of the web UI, empty without one
+	UI          string `json:"ui,omitempty"` // host:port of the web UI; "" = no UI
 	Namespace   string `json:"namespace"`
-	Identity    string `json:"identity,omitempty"` // as in Config
-	ClusterID   string `json:"clusterID"`          // fixed at the first boot of the database
+	Identity    string `json:"identity,omitempty"` // see Config.Identity
+	ClusterID   string `json:"clusterID"`          // assigned when the database is created
 	ClusterName string `json:"clusterName"`
 	PID         int    `json:"pid"`
 }
@@ -174,22 +173,22 @@ const (
 	KindConfig = "config" // the configuration can never work
 	KindPort   = "port"   // a port is occupied
 	KindLock   = "lock"   // another process holds the database file
-	KindSchema = "schema" // the file is newer than this binary, or foreign
+	KindSchema = "schema" // the file is from a newer version, or not Ingot's
 	KindSpace  = "space"  // the disk is full
 	KindServer = "server" // everything else
 )
 
-// Failure is the reason why the child gave up, in a form for the operator.
+// Failure is the reason why the child gave up, as an operator needs it.
 type Failure struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
-	Key     string `json:"key,omitempty"`     // the configuration key concerned
+	Key     string `json:"key,omitempty"`     // configuration key to change
 	Address string `json:"address,omitempty"` // the occupied address
-	Holder  string `json:"holder,omitempty"`  // the process that occupies it, if known
+	Holder  string `json:"holder,omitempty"`  // process that occupies the address or the file, if known
 }
 
-// Error returns message and remedy.
+// Error returns the message and the remedy.
 func (f *Failure) Error() string {
 	if f.Remedy == "" {
 		return f.Message
@@ -198,8 +197,8 @@ func (f *Failure) Error() string {
 	return f.Message + ": " + f.Remedy
 }
 
-// Report is one line that the child writes on [ReadyFD], with exactly one field set. The order is:
-// any number of Busy, then one Ready or Failure, then the rest.
+// Report is one line that the child writes on [ReadyFD]. Exactly one field is set. The child first writes any number of Busy, then one
+// Ready or Failure, and after Ready one Backup for each order.
 type Report struct {
 	Busy    *Busy       `json:"busy,omitempty"`
 	Ready   *Server     `json:"ready,omitempty"`
@@ -210,7 +209,7 @@ type Report struct {
 // Busy reports the start or the end of work before the child is ready. The time of this work grows
 // with the database.
 type Busy struct {
-	With string `json:"with,omitempty"` // empty: the work is done, and the server is starting
+	With string `json:"with,omitempty"` // description of the work; "" = the work is done, and the server is starting
 }
 
 // Order is a line that a ready child reads on its stdin.
@@ -218,17 +217,17 @@ type Order struct {
 	Backup *BackupOrder `json:"backup,omitempty"`
 }
 
-// BackupOrder asks for a copy of the database. Only the child can make it: a second SQLite driver
-// in one process would drop the locks of the first.
+// BackupOrder orders a copy of the database. Only the child can make it: a second SQLite driver in the same process would
+// drop the locks of the first.
 type BackupOrder struct {
-	File string `json:"file"` // absolute, and new
-	ID   string `json:"id"`   // of the backup; it is written into the copy
+	File string `json:"file"` // absolute path of a file that does not exist
+	ID   string `json:"id"`   // id of the backup; it is written into the copy
 }
 
-// BackupDone answers a [BackupOrder].
+// BackupDone is the result of a [BackupOrder].
 type BackupDone struct {
 	ID    string `json:"id"`
-	Error string `json:"error,omitempty"` // empty: the copy is complete and matches the database
+	Error string `json:"error,omitempty"` // "" = the copy is complete and matches the database
 }
 
 // WriteReport writes r as one line.
@@ -239,11 +238,10 @@ func WriteReport(w io.Writer, r Report) error {
 	return nil
 }
 
-// errNoReport means that a child ended, which closed its report pipe, without a report.
+// errNoReport means that the child has closed its report pipe, by ending, before it wrote a report.
 var errNoReport = errors.New("the child ended without a report")
 
-// readReport returns the server of the first report that is not Busy, or the failure in it. It
-// passes Busy reports to busy.
+// readReport calls busy for each Busy report, and returns the server or the failure of the first other report.
 func readReport(r *json.Decoder, busy func(Busy)) (Server, error) {
 	for {
 		var report Report

@@ -13,38 +13,36 @@ import (
 	"time"
 )
 
-// Options configure a [Supervisor]. Zero values mean the defaults in the comments.
+// Options configure a [Supervisor]. The comments give the default of each zero value.
 type Options struct {
-	Command []string     // program and arguments; this executable with [Subcommand]
-	Env     []string     // environment of the child; a few harmless variables of this process
+	Command []string     // program and arguments; default: this executable with [Subcommand]
+	Env     []string     // environment of the child; default: a few harmless variables of this process
 	Logger  *slog.Logger // required
 
-	BackoffMin time.Duration // pause before the first restart, 1 s; doubled each time
-	BackoffMax time.Duration // longest pause, 30 s; after a child that was ready for longer than the last pause, it is BackoffMin again
-	// StartWait is how long a child may take to become ready, 2 min. The time in which it reports
-	// Busy does not count.
+	BackoffMin time.Duration // pause before the first restart, default 1 s; it doubles each time
+	BackoffMax time.Duration // longest pause, default 30 s; a child that was ready for longer than the last pause resets it to BackoffMin
+	// StartWait is how long a child may take to become ready, default 2 min. The time during which it is Busy does not count.
 	StartWait      time.Duration
-	StopWait       time.Duration // how long it may take to stop before it is killed, 10 s
-	LinesPerSecond int           // log lines of the child that are passed on per second, 50
+	StopWait       time.Duration // how long a child may take to stop before it is killed, default 10 s
+	LinesPerSecond int           // log lines of the child that are passed on per second, default 50
 
-	// Probe checks whether a ready server still answers; by default it asks for the server's
-	// cluster.
+	// Probe returns an error if a ready server does not answer. The default requests the server's cluster.
 	Probe        func(ctx context.Context, srv Server) error
-	ProbeEvery   time.Duration // pause between two probes, 10 s
-	ProbeTimeout time.Duration // how long an answer may take, 10 s
-	// ProbeFailures is how many probes in a row may fail before the child is killed, 6: at least a
-	// minute without an answer, so that a server on a busy host is not killed too early.
+	ProbeEvery   time.Duration // pause between two probes, default 10 s
+	ProbeTimeout time.Duration // time limit of a probe, default 10 s
+	// ProbeFailures is how many probes in a row must fail before the child is killed. The default of 6 means at least a minute
+	// without an answer, so that a server on a busy host is not killed too early.
 	ProbeFailures int
 }
 
-// State is what the supervisor knows about the child.
+// State is the current state of the child.
 type State struct {
 	Up       bool
-	Server   Server // of the last child that was ready
-	Err      error  // why it is not up, nil while the first child starts
-	Restarts int    // children that ended so far
+	Server   Server // server of the last child that was ready
+	Err      error  // why no child is up; nil while the first child starts
+	Restarts int    // number of children that have ended
 
-	life  context.Context // of the last child that was ready; ends when that child is no longer up
+	life  context.Context // context of the last child that was ready; ends when that child is no longer up
 	child *child          // receives orders; nil while no child is up
 }
 
@@ -58,8 +56,8 @@ type Supervisor struct {
 	changed chan struct{} // closed and replaced at every state change
 }
 
-// New returns a supervisor for one embedded server. It returns an error for a configuration that
-// can never work; Run handles temporary errors, such as an occupied port.
+// New returns a supervisor for one embedded server. It returns an error if the configuration can never work; temporary
+// errors, such as an occupied port, are handled by Run.
 func New(cfg Config, opts Options) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -69,8 +67,7 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 		return nil, errors.New("supervising the Temporal server: no logger")
 	}
 	if len(opts.Command) == 0 {
-		// The link still refers to this binary after an upgrade has replaced the file, so that a
-		// restart never mixes versions.
+		// The link refers to this binary even after an upgrade has replaced the file, so that a restart never mixes versions.
 		exe := "/proc/self/exe"
 		if _, err := os.Stat(exe); err != nil {
 			if exe, err = os.Executable(); err != nil {
@@ -98,10 +95,9 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, opts: opts, changed: make(chan struct{})}, nil
 }
 
-// harmlessEnv returns only variables that are known to be harmless, because the environment may
-// contain secrets.
+// harmlessEnv returns the variables of this process that are known to contain no secrets.
 func harmlessEnv() []string {
-	env := []string{} // never nil: a nil environment is this process's own
+	env := []string{} // not nil: exec.Cmd would pass the whole environment of this process
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TZ", "GODEBUG", "GOTRACEBACK", "GOCOVERDIR"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
@@ -132,8 +128,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// pauseAfter returns the pause before the next start, by the last pause (0 = there was none) and the time for which the
-// child was ready.
+// pauseAfter returns the pause before the next start. last is the previous pause (0 = none), and upFor is how long the child was
+// ready.
 func (o Options) pauseAfter(last, upFor time.Duration) time.Duration {
 	if upFor > last {
 		return o.BackoffMin
@@ -141,7 +137,7 @@ func (o Options) pauseAfter(last, upFor time.Duration) time.Duration {
 	return min(max(2*last, o.BackoffMin), o.BackoffMax)
 }
 
-// failureAttrs are the log attributes of a child's end.
+// failureAttrs returns the log attributes for the end of a child.
 func failureAttrs(err error) []any {
 	var f *Failure
 	if !errors.As(err, &f) {
@@ -180,13 +176,12 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 			late.Reset(s.opts.StartWait)
 			return
 		}
-		late.Stop() // killing the child would make the next one start the same work again
+		late.Stop() // do not kill the child: the next one would start the same work again
 		s.opts.Logger.Warn("temporal server works on its database before it can start; a large one takes long",
 			"with", b.With, "pid", pid)
 	})
 
-	// A child that has ended cannot read its configuration; its last log lines explain more than
-	// this error.
+	// Ignore the error: it means that the child has ended, and its last log lines explain why.
 	_ = json.NewEncoder(c.stdin).Encode(s.cfg)
 	started := time.Now()
 	s.opts.Logger.Debug("temporal server started", "pid", pid)
@@ -195,7 +190,7 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	case <-ctx.Done():
 		return 0, errors.Join(ctx.Err(), c.stop())
 	case err := <-c.exited:
-		// Its reports are already in the pipe.
+		// The child's reports are already in the pipe.
 		return 0, c.describeEnd(err, (<-reported).err)
 	case <-late.C:
 		return 0, c.describeEnd(c.stop(), fmt.Errorf("the Temporal server was not ready after %s", s.opts.StartWait))
@@ -227,7 +222,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	case exit = <-c.exited:
 		exited = true
 	case hang = <-hung:
-		hung <- nil // for the receiver below
+		hung <- nil // for the receive below
 	}
 
 	upFor := time.Since(readyAt)
@@ -240,8 +235,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 		return upFor, c.describeEnd(exit, errors.New("the Temporal server died"))
 	case hang != nil:
 		s.opts.Logger.Error("temporal server does not answer and is killed", "pid", srv.PID, "err", hang)
-		// Do not ask it to stop: a hung process could not read that. SIGKILL also ends a stopped
-		// process.
+		// Do not ask a hung process to stop, because it could not read that. SIGKILL ends even a process that is stopped (SIGSTOP).
 		_ = c.cmd.Process.Kill() // the child may have ended just now
 		return upFor, c.describeEnd(<-c.exited, hang)
 	}
@@ -249,7 +243,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 	return upFor, errors.Join(ctx.Err(), c.stop())
 }
 
-// untilHung returns the error when the server counts as hung, or nil when ctx ends.
+// untilHung returns an error when ProbeFailures probes in a row have failed, or nil when ctx ends.
 func (s *Supervisor) untilHung(ctx context.Context, srv Server) error {
 	tick := time.NewTicker(s.opts.ProbeEvery)
 	defer tick.Stop()
@@ -325,9 +319,8 @@ func (s *Supervisor) await(ctx context.Context) (State, error) {
 	}
 }
 
-// While calls fn for each child that becomes ready, with a context that ends with that child. If fn
-// returns while its child still runs, While returns fn's error. If ctx ends, While returns nil
-// after fn has returned.
+// While calls fn for each child that becomes ready. The context of fn ends with that child. If fn returns while its child still
+// runs, While returns the error of fn. If ctx ends, While returns nil after fn has returned.
 func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv Server) error) error {
 	for {
 		st, err := s.await(ctx)
@@ -349,12 +342,12 @@ func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv
 	}
 }
 
-// DialContext connects to the frontend of the running child, waits for one if necessary, and
-// ignores addr. The connection is guaranteed to be to that child: DialContext checks that the
-// process is alive after connecting, and while it is alive, no other process can listen on its
-// port. Pass it to gRPC (grpc.WithContextDialer in the SDK's ConnectionOptions.DialOptions).
-// Clients and workers then never connect to another server that takes the port while the child is
-// down, and they stay usable across restarts of the child.
+// DialContext connects to the frontend of the running child; it ignores addr, and waits if no child is up. It guarantees that
+// the connection is to that child: after connecting, it checks that the process is alive, and while the process is
+// alive, no other process can listen on its port.
+//
+// Pass DialContext to gRPC (grpc.WithContextDialer in the SDK's ConnectionOptions.DialOptions). Clients and workers then never
+// connect to another server that takes the port while the child is down, and remain usable after a restart of the child.
 func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	st, err := s.await(ctx)
 	if err != nil {
@@ -367,7 +360,7 @@ func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error
 		return nil, fmt.Errorf("connecting to the embedded Temporal server: %w", err)
 	}
 
-	// Check in this order: after the child's life, its process id may belong to another process.
+	// Check both, the process first: after the child's life has ended, another process may have its id.
 	if !processAlive(st.Server.PID) || st.life.Err() != nil {
 		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: it ended"), conn.Close())
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
-// ServerName is the name in the certificate of an embedded server.
+// ServerName is the DNS name in the certificate of an embedded server that clients verify.
 const ServerName = "localhost"
 
-// ClientTLS returns the TLS configuration for clients of a server with that identity, or nil for
-// the empty path, which means no TLS.
+// ClientTLS returns the TLS configuration for clients of a server with the certificate in the file identity. If identity is "", it
+// returns nil: no TLS.
 //
-// Client and server present the same self-signed certificate and trust only this one. It is not a
-// certificate authority, so no other certificate can be issued from it. The server therefore
-// refuses, on every port, a process that cannot read the file.
+// Client and server present the same self-signed certificate and trust only this one. It is not a certificate
+// authority, so no other certificate can be issued from it. On every port, the server therefore refuses a process that cannot
+// read the file.
 func ClientTLS(identity string) (*tls.Config, error) {
 	if identity == "" {
 		return nil, nil
@@ -43,7 +43,7 @@ func ClientTLS(identity string) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, ServerName: ServerName, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// Credentials is [ClientTLS] for gRPC.
+// Credentials returns [ClientTLS] as credentials for gRPC.
 func Credentials(identity string) (credentials.TransportCredentials, error) {
 	c, err := ClientTLS(identity)
 	if err != nil {

@@ -12,16 +12,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// TakeBackup copies the database file while a server uses it, and writes the id of the backup into
-// the copy.
+// TakeBackup copies the database file while a server uses it, and writes o.ID into the copy.
 func TakeBackup(ctx context.Context, file string, o temporalchild.BackupOrder) error {
 	if err := dbcopy.Make(ctx, OpenAgain, OpenAgain, file, o.File); err != nil {
 		return err
 	}
 
 	err := Use("file:"+o.File+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
-		// The copy is one file without the ids of other backups, whatever settings the original
-		// has.
+		// Whatever settings the original has, the copy is a single file, and contains no id of another backup.
 		err := ExecAll(ctx, db, "PRAGMA journal_mode = DELETE", "DROP TABLE IF EXISTS "+backupTable,
 			"CREATE TABLE "+backupTable+" (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, taken_at TEXT NOT NULL)")
 		if err != nil {
@@ -36,23 +34,23 @@ func TakeBackup(ctx context.Context, file string, o temporalchild.BackupOrder) e
 	return err
 }
 
-// backupTable contains the id of the backup. Only copies have this table.
+// backupTable is the table with the id of the backup. Only copies have it.
 const backupTable = "ingot_backup"
 
 // An OpenRun is a run that was open when the copy was made.
 type OpenRun struct {
-	Workflow string // id
+	Workflow string // id of the workflow
 	Run      string
 }
 
-// A Copy is the content of a backup's copy of the database.
+// A Copy describes a backup's copy of the database.
 type Copy struct {
 	dbcopy.Copy
 	Open []OpenRun
 }
 
-// ReadCopy reads a copy that no process has open. A damaged copy, a database that is not Ingot's, or a newer schema is an
-// error; the last two are a *[temporalchild.Failure].
+// ReadCopy reads and verifies a copy that no process has open. It returns an error if the copy is damaged, and a
+// *[temporalchild.Failure] if it is not Ingot's or has a newer schema.
 func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 	err = Use("file:"+path+"?mode=ro&immutable=1", func(db *sql.DB) error {
 		if c.Schema, err = CheckStamp(ctx, db, path); err != nil {
@@ -82,8 +80,7 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 	return c, nil
 }
 
-// openRuns reads the server's own table of runs and not visibility, which is written a moment later. State 3 is
-// "completed".
+// openRuns reads the server's table of runs, because the visibility table is written later. State 3 means completed.
 func openRuns(ctx context.Context, db *sql.DB) ([]OpenRun, error) {
 	scan := func(rows *sql.Rows) (OpenRun, error) {
 		var id string
@@ -102,7 +99,7 @@ func openRuns(ctx context.Context, db *sql.DB) ([]OpenRun, error) {
 		WHERE c.state < 3 AND n.name <> 'temporal-system' ORDER BY c.workflow_id`)
 }
 
-// Adopt turns a copy that no process has open into a database of the server.
+// Adopt turns a copy that no process has open into a database for the server.
 func Adopt(ctx context.Context, path string) error {
 	err := Use("file:"+path+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
 		_, err := db.ExecContext(ctx, "DROP TABLE "+backupTable)

@@ -1,5 +1,5 @@
-// Package temporalfile reads and copies the database file of the embedded Temporal without the server, so that a program
-// which only does that need not contain the server.
+// Package temporalfile reads and copies the database file of the embedded Temporal. It does not import the server, so that a
+// program that only reads the file stays small.
 package temporalfile
 
 import (
@@ -14,25 +14,24 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// TemporalSchema is the newest of the server's versioned schemas (0.11). VisibilitySchema counts
-// the changes of its visibility schema, which has no versions for SQLite. A test compares both with
-// the server's scripts.
+// TemporalSchema is the newest version of the server's schema (0.11). VisibilitySchema counts the changes of the visibility
+// schema, which has no versions for SQLite. A test compares both with the server's scripts.
 const (
 	TemporalSchema   = 11
 	VisibilitySchema = 1
 )
 
-// SchemaStamp is kept in the file's user_version. The server does not check the version of an SQLite file: it starts on
-// any file and fails later.
+// SchemaStamp is the schema version that Ingot stores in the file's user_version, because the server does not check an SQLite file:
+// it starts with any file and fails later.
 const SchemaStamp = TemporalSchema*100 + VisibilitySchema
 
-// Database is a database or a transaction of it.
+// Database is a database or a transaction.
 type Database interface {
 	dbcopy.Queryer
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// Use opens a database with one connection, calls use and closes the database.
+// Use opens a database with one connection, calls use, and closes the database.
 func Use(dsn string, use func(*sql.DB) error) error {
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
@@ -43,12 +42,12 @@ func Use(dsn string, use func(*sql.DB) error) error {
 	return errors.Join(use(db), db.Close())
 }
 
-// OpenAgain opens another connection to a database that is already open, or opens a copy of it.
+// OpenAgain opens a further connection to a database that is already open, or opens a copy.
 func OpenAgain(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
 }
 
-// ExecAll runs statements until one fails.
+// ExecAll runs the statements in order until one fails.
 func ExecAll(ctx context.Context, db Database, statements ...string) error {
 	for _, s := range statements {
 		if _, err := db.ExecContext(ctx, s); err != nil {
@@ -58,12 +57,12 @@ func ExecAll(ctx context.Context, db Database, statements ...string) error {
 	return nil
 }
 
-// WriteStamp writes SchemaStamp into the file. A pragma takes no parameters.
+// WriteStamp writes SchemaStamp into the file. A PRAGMA accepts no bound parameters.
 func WriteStamp(ctx context.Context, db Database) error {
 	return ExecAll(ctx, db, fmt.Sprintf("PRAGMA user_version = %d", SchemaStamp))
 }
 
-// CheckStamp returns the file's stamp, 0 for a new file, and a *Failure for a newer or foreign file.
+// CheckStamp returns the file's stamp (0 = new file), or a *Failure if the file is newer than this program or not Ingot's.
 func CheckStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err error) {
 	var tables int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&stamp); err != nil {

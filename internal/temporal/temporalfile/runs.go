@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// Runs counts the runs in a database that no server has open, including finished ones. A missing
-// file has no runs.
+// Runs returns the number of runs, including finished ones, in a database that no server has open. If there is no file, it
+// returns 0.
 func Runs(ctx context.Context, path string) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -21,7 +21,7 @@ func Runs(ctx context.Context, path string) (n int, err error) {
 		err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_master
 			WHERE name IN ('current_executions', 'namespaces')`).Scan(&tables)
 		if err != nil || tables < 2 {
-			return err // its server has not created them yet
+			return err // a server has not created the tables yet
 		}
 		return db.QueryRowContext(ctx, `SELECT count(*) FROM current_executions c JOIN namespaces n ON n.id = c.namespace_id
 			WHERE n.name <> 'temporal-system'`).Scan(&n)

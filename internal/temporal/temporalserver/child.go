@@ -19,16 +19,15 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
 )
 
-// stopLimit ends a server that hangs while it stops; the parent would kill it two seconds later.
+// stopLimit is the time after which a server that hangs while it stops ends its process; the parent would kill it two seconds later.
 const stopLimit = 8 * time.Second
 
-// ChildMain runs the child's side of the protocol of package temporalchild, for the hidden
-// subcommand: stdin is os.Stdin, ready is os.NewFile(temporalchild.ReadyFD, …). It serves until
-// stdin ends, and then returns nil. It has already reported any error that it returns to the
-// parent, so the process just exits with status 1.
+// ChildMain runs the child's side of the protocol of package temporalchild, for the hidden subcommand. The caller passes os.Stdin and
+// os.NewFile(temporalchild.ReadyFD, …). ChildMain serves until stdin ends, and then returns nil. It has reported its error to
+// the parent before it returns it, so the caller only exits with status 1.
 //
-// It changes the whole process: it ignores signals that are meant for the parent, only the owner
-// may read new files, and the memory limit is set.
+// It changes the whole process: it ignores signals that are meant for the parent, makes new files readable for their owner only,
+// and sets the memory limit.
 func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if ready == nil {
 		return errors.New("serving Temporal: only ingot serve uses this subcommand")
@@ -37,12 +36,12 @@ func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if _, err := ready.Stat(); err != nil {
 		return fmt.Errorf("serving Temporal: only ingot serve uses this subcommand: %w", err)
 	}
-	// INT and TERM are for the parent, which stops its workers before this child. PIPE: a reader of
-	// the log that has ended must not prevent an orderly stop.
+	// INT and TERM are for the parent, which stops its workers before this child. PIPE is ignored so that a log reader that has
+	// ended does not prevent an orderly stop.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	// SQLite creates its files with the umask; only the owner may read workflow inputs.
+	// SQLite creates its files with the umask. They contain workflow inputs, which only the owner may read.
 	syscall.Umask(0o077)
-	// ps and top would otherwise show the name of the executed link.
+	// Otherwise ps and top would show the name of the executed link.
 	_ = os.WriteFile("/proc/self/comm", []byte("ingot-temporal"), 0)
 
 	err := serveChild(stdin, ready, stderr)
@@ -56,8 +55,8 @@ func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	return err
 }
 
-// garbageRoom is how much garbage this process may hold, in bytes, before it is collected as often as by default. Without it,
-// two hundred runs at once would spend a fifth of their time in garbage collection.
+// garbageRoom is how much garbage, in bytes, this process may hold before garbage is collected as often as by default. Without
+// it, two hundred runs at once would spend a fifth of their time in garbage collection.
 const garbageRoom = 128 << 20
 
 func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
@@ -74,7 +73,7 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	go memlimit.CollectRarely(ctx, garbageRoom)
 	c := &child{cfg: cfg, stdin: stdin, orders: orders, logger: logger, reports: ready}
 	go func() {
-		// This returns when the parent closes the pipe or ends.
+		// carryOutOrders returns when the parent closes the pipe or ends.
 		c.carryOutOrders(ctx)
 		time.AfterFunc(stopLimit, func() {
 			logger.Error("temporal server hangs in its stop and is ended", "after", stopLimit)
@@ -101,7 +100,7 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	return errors.Join(describeFullDisk(err, cfg.File), reportErr)
 }
 
-// describeFullDisk adds a remedy to the error of a full disk.
+// describeFullDisk turns the error of a full disk into a *Failure with a remedy. It returns other errors unchanged.
 func describeFullDisk(err error, file string) error {
 	if err == nil {
 		return nil
@@ -120,7 +119,7 @@ func describeFullDisk(err error, file string) error {
 	}
 }
 
-// child is the server's process, as its parent sees it.
+// child is this server process in the protocol with its parent.
 type child struct {
 	cfg    temporalchild.Config
 	stdin  io.Reader
@@ -128,7 +127,7 @@ type child struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	reports io.Writer // the pipe to the parent; each write is a whole line
+	reports io.Writer // the pipe to the parent; each write is one line
 }
 
 func (c *child) report(r temporalchild.Report) error {
@@ -137,8 +136,8 @@ func (c *child) report(r temporalchild.Report) error {
 	return temporalchild.WriteReport(c.reports, r)
 }
 
-// carryOutOrders carries out the parent's orders until the pipe ends. Each order runs in its own
-// goroutine, so that the end of the pipe is noticed at once.
+// carryOutOrders runs the parent's orders until the pipe ends. Each order runs in its own goroutine, so that the end of the
+// pipe is noticed at once.
 func (c *child) carryOutOrders(ctx context.Context) {
 	for {
 		var o temporalchild.Order

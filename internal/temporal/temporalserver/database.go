@@ -17,12 +17,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
 )
 
-// failoverVersionIncrement is the distance between the failover versions of one cluster; the remainder identifies the
-// cluster. It must be the same for every site, or two sites could never be connected.
+// failoverVersionIncrement is the distance between two failover versions of one cluster; the remainder identifies the cluster. It
+// must be the same for all sites, or two sites could never be connected.
 const failoverVersionIncrement = 1_000_000
 
-// identity identifies this Temporal cluster. It is fixed when the file is created and stored in the file, so that a copy of
-// the file continues as the same cluster.
+// identity identifies this Temporal cluster. It is created with the file and stored in it, so that a copy of the file continues
+// as the same cluster.
 type identity struct {
 	ClusterName     string
 	ClusterID       string
@@ -43,12 +43,12 @@ func newIdentity() identity {
 	}
 }
 
-// prepareDatabase creates the schema in a new file, migrates an older file, and refuses a newer or
-// foreign one. It returns the identity. It closes its connections before the server opens its own.
+// prepareDatabase creates the schema in a new file, migrates an older file, and refuses a newer or foreign one. It returns the
+// file's identity. It closes its connections before the server opens its own.
 func prepareDatabase(
 	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
 ) (identity, error) {
-	// Read the stamp without the pragmas, which would change the file.
+	// Read the stamp without the other pragmas, which would change the file.
 	var stamp int
 	err := temporalfile.Use(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
 		var err error
@@ -90,8 +90,7 @@ func prepareDatabase(
 	return id, nil
 }
 
-// createSchema creates everything in one transaction: a killed process leaves an empty file or a
-// complete one.
+// createSchema creates everything in one transaction: if the process is killed, the file is either empty or complete.
 func createSchema(ctx context.Context, db *sql.DB) error {
 	id := newIdentity()
 	return inTransaction(ctx, db, func(tx *sql.Tx) error {

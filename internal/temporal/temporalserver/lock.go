@@ -14,14 +14,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// fileLock is a flock on a file next to the database. SQLite would let two servers open one file,
-// and they would corrupt each other's task queues.
+// fileLock is a flock on a file next to the database. SQLite alone would let two servers open the database, and they would
+// corrupt each other's task queues.
 type fileLock struct {
 	file *os.File
 }
 
-// takeLock takes the lock. It waits for an orphan that is about to end. After wait, it returns a
-// *Failure that names the process with the lock.
+// takeLock takes the lock. It waits up to wait for an orphan to end, and then returns a *Failure that names the process
+// that holds the lock.
 func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -60,8 +60,8 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 	return l, nil
 }
 
-// sign writes this process id into the file, for the error of a process that waits. On a full disk,
-// the file is empty instead: the lock works without it.
+// sign writes the id of this process into the file, for the error message of a process that waits. On a full disk, it leaves the
+// file empty: the lock works without the id.
 func (l *fileLock) sign() error {
 	text := []byte(strconv.Itoa(os.Getpid()) + "\n")
 	// Do not truncate the file first: on a full disk, its space might not be available again.
@@ -77,13 +77,12 @@ func (l *fileLock) sign() error {
 	return nil
 }
 
-// release releases the lock. The file must stay: if it were removed, two processes could hold two
-// locks.
+// release releases the lock. The file must stay: after its removal, two processes could each hold a lock.
 func (l *fileLock) release() {
-	_ = l.file.Close() // nothing is buffered, and closing drops the lock
+	_ = l.file.Close() // closing releases the lock; nothing is buffered
 }
 
-// lockHolder returns the process with the id in the lock file, and the remedy.
+// lockHolder returns the name of the process whose id is in the lock file, and the advice for the operator.
 func lockHolder(f *os.File) (holder, remedy string) {
 	const otherServer = "is another Ingot running on this data directory? Stop that one first, or give this one another data_dir"
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
@@ -112,7 +111,7 @@ func lockHolder(f *os.File) (holder, remedy string) {
 	return holder, otherServer
 }
 
-// processName returns "ingot (pid 12)", as far as /proc shows it.
+// processName returns the process in the form "ingot (pid 12)", or "pid 12" if /proc does not show its name.
 func processName(pid int) string {
 	comm, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm")
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"go.temporal.io/server/common/log/tag"
 )
 
-// noHTTPWarning is a warning of the server about a setting that is intended here.
+// noHTTPWarning is the start of a server warning about a setting that is intended here.
 const noHTTPWarning = "HTTP API port has not been set"
 
-// serverLog is the server's logger on top of slog.
+// serverLog implements the server's logger with slog.
 type serverLog struct {
 	logger *slog.Logger
-	// stopping ends when the server is stopped. Its parts then lose contact with each other and log
-	// dozens of errors, which would hide a real one.
+	// stopping ends when the server is stopped. The parts of the server then lose contact with each other and log dozens of
+	// errors, which would hide a real one.
 	stopping context.Context
 }
 
@@ -35,7 +35,7 @@ func (l *serverLog) write(level slog.Level, msg string, tags []tag.Tag) {
 	l.handle(level, msg, tags)
 }
 
-// handle calls the handler directly, without the caller's position: the messages are the server's.
+// handle calls the handler directly, so that the record has no source position: it would be this file for every message.
 func (l *serverLog) handle(level slog.Level, msg string, tags []tag.Tag) {
 	ctx := context.Background()
 	if !l.logger.Enabled(ctx, level) {
@@ -44,7 +44,7 @@ func (l *serverLog) handle(level slog.Level, msg string, tags []tag.Tag) {
 
 	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.AddAttrs(attrsOf(tags)...)
-	_ = l.logger.Handler().Handle(ctx, r) // there is nowhere else to report it
+	_ = l.logger.Handler().Handle(ctx, r) // there is no other place to report it
 }
 
 func attrsOf(tags []tag.Tag) []slog.Attr {
@@ -63,13 +63,13 @@ func (l *serverLog) Error(msg string, tags ...tag.Tag) { l.write(slog.LevelError
 
 func (l *serverLog) DPanic(msg string, tags ...tag.Tag) { l.write(slog.LevelError, msg, tags) }
 
-// Panic panics, because the server's callers rely on it.
+// Panic panics, because the callers in the server rely on that.
 func (l *serverLog) Panic(msg string, tags ...tag.Tag) {
 	l.write(slog.LevelError, msg, tags)
 	panic(msg)
 }
 
-// Fatal ends the process: the server's code assumes that it never returns.
+// Fatal ends the process, because the server's code assumes that Fatal never returns.
 func (l *serverLog) Fatal(msg string, tags ...tag.Tag) {
 	l.handle(slog.LevelError, msg, tags)
 	os.Exit(1)

@@ -19,14 +19,14 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
 )
 
-// versioned is the directory of the server's migrations.
+// versioned is the directory of the server's migrations, one subdirectory for each version.
 const versioned = "sqlite/v3/temporal/versioned"
 
 // visibilityTable is the table for listing and querying runs.
 const visibilityTable = "executions_visibility"
 
-// migrateDatabase migrates a file with an earlier schema to the current one, because the server has
-// no migration for SQLite. It first makes a verified backup, and then migrates in one transaction.
+// migrateDatabase migrates a file with an earlier schema to the current one, because the server cannot migrate SQLite files. It
+// makes a verified backup first, and then migrates in one transaction.
 func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, logger *slog.Logger) error {
 	return temporalfile.Use(dsn(cfg, "busy_timeout", "journal_mode", "synchronous"), func(db *sql.DB) error {
 		backup, err := makeBackup(ctx, cfg.File, stamp)
@@ -45,10 +45,10 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 	})
 }
 
-// makeBackup makes a verified copy next to the file. It keeps the last few copies and removes the
-// files of an interrupted attempt.
+// makeBackup makes a verified copy next to the file and returns its path. It keeps the newest copies only, and removes the files of
+// an interrupted attempt.
 func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
-	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // the error contains the file
+	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // an error of Prune names the file
 	if err := prune(); err != nil {
 		return "", err
 	}
@@ -61,8 +61,8 @@ func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
 	return backup, prune()
 }
 
-// migrateTables applies the server's migrations after version from, rebuilds visibility, and checks
-// the number of rows and the schema.
+// migrateTables applies the server's migrations that follow version from, rebuilds visibility, and checks the numbers of
+// rows and the schema.
 func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	before, err := dbcopy.Read(ctx, tx)
 	if err != nil {
@@ -97,7 +97,7 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 	return compareSchema(ctx, tx)
 }
 
-// applyVersion runs one of the server's migrations.
+// applyVersion runs the server's migration to version 0.v.
 func applyVersion(ctx context.Context, tx *sql.Tx, v int) error {
 	dir := path.Join(versioned, fmt.Sprintf("v0.%d", v))
 	text, err := fs.ReadFile(schema.Assets(), path.Join(dir, "manifest.json"))
@@ -118,8 +118,8 @@ func applyVersion(ctx context.Context, tx *sql.Tx, v int) error {
 	return nil
 }
 
-// rebuildVisibility recreates the visibility tables and copies the stored columns. The other
-// columns, the indexes and the text search are computed from these.
+// rebuildVisibility recreates the visibility tables and copies their stored columns. SQLite computes the other columns, the
+// indexes and the text search from these.
 func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 	const aside = "ingot_visibility_before"
 	old, err := storedColumns(ctx, tx)
@@ -135,7 +135,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 
 	statements := []string{
 		"CREATE TABLE " + aside + " AS SELECT " + strings.Join(old, ", ") + " FROM " + visibilityTable,
-		"DROP TABLE " + visibilityTable, // and its indexes and triggers
+		"DROP TABLE " + visibilityTable, // drops the table's indexes and triggers, too
 	}
 
 	for _, name := range searchTables {
@@ -200,8 +200,7 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// describeSchema returns one text for each table, index and trigger. The text of an altered table
-// equals the text of a new one.
+// describeSchema returns one text for each table, index and trigger. A table that was altered has the same text as a new one.
 func describeSchema(ctx context.Context, db temporalfile.Database) ([]string, error) {
 	texts, err := dbcopy.ReadStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
 		(SELECT group_concat(text, ', ') FROM (SELECT name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden AS text

@@ -17,12 +17,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// portGrace is how long an occupied port may still belong to an orphan: the kernel closes the files
-// of an ending process one after another, so the lock may be free before the ports are.
+// portGrace is how long waitForPorts waits for an occupied port. The kernel closes the files of an ending process one after
+// another, so an orphan's lock may be free before its ports are.
 const portGrace = 2 * time.Second
 
-// waitForPorts waits until the server's ports are free, because the server ends the process if one
-// is occupied. The UI waits for its port separately.
+// waitForPorts waits until the server's ports are free, because the server would end the process if one is occupied. The UI's
+// port is not included: see awaitUIPort.
 func waitForPorts(ctx context.Context, cfg temporalchild.Config) error {
 	expired := time.After(portGrace)
 	for _, port := range []int{cfg.Ports.Frontend, cfg.Ports.History, cfg.Ports.Matching, cfg.Ports.Worker} {
@@ -43,7 +43,7 @@ func waitForPorts(ctx context.Context, cfg temporalchild.Config) error {
 	return nil
 }
 
-// portOccupied listens on the port for a moment and returns a failure if it cannot.
+// portOccupied listens on the port briefly. It returns nil if that succeeds, and otherwise the failure.
 func portOccupied(host string, port int, key string) *temporalchild.Failure {
 	addr := hostPort(host, port)
 	l, err := net.Listen("tcp", addr)
@@ -71,8 +71,8 @@ func portOccupied(host string, port int, key string) *temporalchild.Failure {
 	return f
 }
 
-// portHolder returns the process that listens on the TCP port. It returns "" if that cannot be
-// determined, because the process belongs to another user or network namespace.
+// portHolder returns the name of the process that listens on the TCP port. It returns "" if the process belongs to another user
+// or network namespace.
 func portHolder(port int) string {
 	inodes := map[string]bool{}
 	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
@@ -88,7 +88,7 @@ func portHolder(port int) string {
 	}
 
 	for _, fd := range fds {
-		// The links of a process that has ended, or that this user may not inspect, cannot be read.
+		// Readlink fails if the process has ended, or if this user may not inspect it.
 		target, err := os.Readlink(fd)
 		if err != nil || !inodes[target] {
 			continue
@@ -101,12 +101,12 @@ func portHolder(port int) string {
 	return ""
 }
 
-// listeners adds "socket:[inode]" for every listener on port in one of the kernel's TCP tables. Its
-// columns are sl, local address, remote address, state (0A is LISTEN), …; the tenth is the inode.
+// listeners adds "socket:[inode]" to inodes for every listener on port in one of the kernel's TCP tables. The columns of a table are
+// sl, local address, remote address, state (0A = LISTEN), …; the tenth is the inode.
 func listeners(table string, port int, inodes map[string]bool) {
 	data, err := os.ReadFile(table)
 	if err != nil {
-		return // there is no IPv6 or no /proc
+		return // there is no IPv6, or no /proc
 	}
 
 	suffix := fmt.Sprintf(":%04X", port)

@@ -1,8 +1,8 @@
-// Package temporalserver is the embedded Temporal server: the server and its web UI on loopback,
-// with one SQLite file. Only this package imports them.
+// Package temporalserver contains the embedded Temporal: the server and its web UI, on loopback, with one SQLite file. No other
+// package imports the server or its UI.
 //
-// The server ends its whole process on some errors, so Ingot runs it in a child process
-// (package temporalchild), whose side of the protocol is [ChildMain].
+// The server ends its whole process on some errors. Ingot therefore runs it in a child process (package temporalchild);
+// [ChildMain] is the child's side of the protocol.
 package temporalserver
 
 import (
@@ -31,15 +31,13 @@ import (
 
 const storeName = "sqlite"
 
-// Run serves Temporal in this process until ctx ends; then it stops the server (about 1 s) and
-// returns nil. It calls ready once, when clients can start workflows. Before that, it calls busy
-// with a description of work whose time grows with the database, and with "" when that work is
-// done. Errors that an operator can correct (an occupied port, a locked or newer file, an invalid
-// configuration) are a *[temporalchild.Failure].
+// Run serves Temporal in this process until ctx ends; then it stops the server (about 1 s) and returns nil. It calls ready once, when
+// clients can start workflows. Before that, it calls busy with a description of each task whose time grows with the database, and
+// with "" when the work is done. An error that an operator can correct (an occupied port, a locked or newer file, an invalid
+// configuration) is a *[temporalchild.Failure].
 //
-// The server ends the process with status 1 on some errors, and a process can run it only once,
-// because its database connection is never closed. Only tests of this package call Run outside the
-// child.
+// The server ends the process with status 1 on some errors, and can run only once in a process, because its database connection
+// is never closed. Outside the child, only tests of this package call Run.
 func Run(
 	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
 	ready func(temporalchild.Server),
@@ -58,7 +56,7 @@ func Run(
 		return err
 	}
 
-	// Release is deferred to keep the *os.File referenced: its finalizer would drop the lock.
+	// The deferred call keeps the *os.File referenced: otherwise its finalizer would release the lock.
 	defer lock.release()
 	if err := waitForPorts(ctx, cfg); err != nil {
 		return err
@@ -93,17 +91,17 @@ func Run(
 	return runErr
 }
 
-// embedded is one run of the server.
+// embedded is the state of one run of the server.
 type embedded struct {
 	cfg    temporalchild.Config
 	id     identity
 	logger *slog.Logger
-	// refresh is true while search attributes are read from the database at each use. Attributes
-	// that are added to an existing namespace can then be used at once instead of after a minute.
+	// refresh makes the server read search attributes from the database at each use. Attributes that are added to an existing
+	// namespace can then be used at once instead of after a minute.
 	refresh atomic.Bool
 }
 
-// whileStarted does the work between the start and the stop of the server.
+// whileStarted runs everything between the start and the stop of the server.
 func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Server)) error {
 	cfg := e.cfg
 	if err := e.settle(ctx); err != nil {
@@ -126,7 +124,7 @@ func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Se
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // another reference to the server's connection
+	defer func() { _ = db.Close() }() // db is another reference to the server's connection
 
 	var parts sync.WaitGroup
 	defer parts.Wait()
@@ -143,7 +141,7 @@ func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Se
 	return nil
 }
 
-// newServer returns the server. It logs only at debug level after ctx has ended.
+// newServer returns the server. After ctx has ended, the server logs only at debug level.
 func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
 	cfg, id := e.cfg, e.id
 	frontend := hostPort(cfg.Host, cfg.Ports.Frontend)
@@ -207,8 +205,8 @@ func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
 	)
 }
 
-// mutualTLS makes every port of the server, and every client inside it, present the certificate in
-// file and accept only this certificate.
+// mutualTLS returns the TLS configuration with which every port of the server, and every client inside the server, presents the
+// certificate in file and accepts no other.
 func mutualTLS(file string) config.RootTLS {
 	server := config.ServerTLS{CertFile: file, KeyFile: file, ClientCAFiles: []string{file}, RequireClientAuth: true}
 	client := config.ClientTLS{ServerName: temporalchild.ServerName, RootCAFiles: []string{file}}
@@ -219,28 +217,27 @@ func mutualTLS(file string) config.RootTLS {
 	}
 }
 
-// dynamicConfig returns settings for one small host instead of thousands. The caches are smaller than
-// the defaults, which assume gigabytes. hostLevelCacheMaxSize counts runs of about 35 kB each. Runs that
-// have ended take places, too.
+// dynamicConfig returns the server's settings for one small host. The caches are smaller than the defaults, which
+// assume gigabytes of memory. hostLevelCacheMaxSize is a number of runs, including ended ones, of about 35 kB each.
 func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            2048,
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
-		// How soon a workflow task is given out again whose worker was killed (default 10 s). A
-		// worker that runs long local activities asks for more time.
+		// The time after which a workflow task is dispatched again if its worker was killed (default 10 s). A worker that runs
+		// long local activities requests more time.
 		dynamicconfig.MakeKey("history.defaultWorkflowTaskTimeout"): 5 * time.Second,
-		// A recovery has one waiting activity for each machine with an open question.
+		// A recovery (ingot recover) has one pending activity for each machine with an open question.
 		dynamicconfig.MakeKey("limit.numPendingActivities.error"): 10000,
 		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):       10000,
 		dynamicconfig.MakeKey("history.persistenceMaxQPS"):        45000,
 		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"): 100,
-		// No requests to Temporal's own servers.
+		// Send no version check to Temporal's own servers.
 		dynamicconfig.MakeKey("frontend.enableServerVersionCheck"): false,
 	}}
 }
 
-// settings are the server's settings; all but refresh are fixed.
+// settings implements dynamicconfig.Client. Only refreshAttributes can change.
 type settings struct {
 	fixed   dynamicconfig.StaticClient
 	refresh *atomic.Bool

@@ -17,10 +17,10 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// settleTime is how long a started server may take until it answers.
+// settleTime is the time limit of settle.
 const settleTime = 30 * time.Second
 
-// settle waits until the frontend answers with our identity, and updates the namespace, because
+// settle waits until the frontend answers with the identity of this cluster. It then updates the namespace, because
 // createNamespace does not change an existing one.
 func (e *embedded) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
@@ -59,7 +59,7 @@ func typedErrors(
 	return serviceerror.FromStatus(serviceerror.ToStatus(invoke(ctx, method, req, reply, cc, opts...)))
 }
 
-// untilAvailable repeats a step while the parts of the server are still connecting to each other.
+// untilAvailable repeats step while its error is isUnavailable, because the parts of the server are still connecting to each other.
 func untilAvailable(ctx context.Context, step func(context.Context) error) error {
 	for {
 		err := step(ctx)
@@ -118,7 +118,7 @@ func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorser
 	if len(missing) == 0 {
 		return nil
 	}
-	e.refresh.Store(true) // while this server runs: all parts of it have cached the namespace
+	e.refresh.Store(true) // stays true while this server runs: all its parts have cached the namespace
 	_, err = operator.AddSearchAttributes(ctx,
 		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
 	if err != nil {

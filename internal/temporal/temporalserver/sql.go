@@ -20,17 +20,16 @@ import (
 // schemaFiles are the scripts that create the schema of temporalfile.SchemaStamp.
 var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
 
-// maxJournal is the size in bytes to which the write-ahead log is truncated. checkpointEvery is the
-// number of pages after which its content is written into the file. No reader can delay a
-// checkpoint, because only the server reads the file.
+// maxJournal is the size in bytes to which the write-ahead log is truncated. checkpointEvery is the size of the log in pages above
+// which its content is moved into the database file. No reader can delay that, because only the server reads the file.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
 )
 
-// sqlConfig returns the configuration of the database. Attributes that are not URI parameters
-// become pragmas, in alphabetical order: auto_vacuum must come before the first page of the file is
-// written. synchronous=full, because acknowledged signals must survive a power failure.
+// sqlConfig returns the configuration of the database. Attributes that are not URI parameters become pragmas in alphabetical
+// order: auto_vacuum must come before the first page of the file is written. synchronous is full because acknowledged
+// signals must survive a power failure.
 func sqlConfig(cfg temporalchild.Config) *config.SQL {
 	return &config.SQL{
 		PluginName:   sqliteplugin.PluginName,
@@ -41,18 +40,18 @@ func sqlConfig(cfg temporalchild.Config) *config.SQL {
 			"busy_timeout": "10000",
 			"journal_mode": "wal",
 			"synchronous":  "full",
-			// The write-ahead log is truncated after its content is in the file.
+			// The write-ahead log is truncated after its content has been moved into the database file.
 			"journal_size_limit": strconv.Itoa(maxJournal),
 			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
-			"cache_size":         "-16384", // KiB; the default of 2 MiB reads the same pages repeatedly
+			"cache_size":         "-16384", // KiB; with the default of 2 MiB, the same pages are read again and again
 		},
-		// More than one connection gives "database is locked", and is slower.
+		// With more than one connection, statements fail with "database is locked", and are slower.
 		MaxConns:     1,
 		MaxIdleConns: 1,
 	}
 }
 
-// dsn returns the data source name of the file, with these of the server's pragmas.
+// dsn returns the data source name of the file with the named pragmas of sqlConfig.
 func dsn(cfg temporalchild.Config, pragmas ...string) string {
 	attributes := sqlConfig(cfg).ConnectAttributes
 	q := url.Values{"mode": {attributes["mode"]}}
@@ -63,7 +62,7 @@ func dsn(cfg temporalchild.Config, pragmas ...string) string {
 	return "file:" + cfg.File + "?" + q.Encode()
 }
 
-// inTransaction commits the changes of change unless it returns an error.
+// inTransaction calls change in a transaction. It commits if change returns nil, and otherwise rolls back.
 func inTransaction(ctx context.Context, db *sql.DB, change func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -21,12 +21,12 @@ import (
 	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
 )
 
-// serveUI serves the web UI, read-only, until ctx ends. If its port is occupied, serveUI logs an
-// error and tries again until the port is free; Temporal runs without the UI until then.
+// serveUI serves the web UI, read-only, until ctx ends. If its port is occupied, serveUI logs an error and retries until the port
+// is free; Temporal works without the UI.
 //
-// The UI itself answers for every host name. A foreign web page whose name is rebound to 127.0.0.1
-// could then read every history with a browser on this host. The UI therefore listens on an address
-// that no page can guess, and a proxy on its port accepts only requests for names of this host.
+// The UI itself answers requests for every host name. A foreign web page could therefore rebind its name to 127.0.0.1 (DNS
+// rebinding) and read every history through a browser on this host. To prevent that, the UI listens on an address that no page can
+// guess, and a proxy on the configured port accepts only requests for names of this host.
 func (e *embedded) serveUI(ctx context.Context) error {
 	cfg := e.cfg
 	listener := e.awaitUIPort(ctx)
@@ -43,7 +43,7 @@ func (e *embedded) serveUI(ctx context.Context) error {
 		Host: hidden.Addr().String(), Port: int(hidden.Port()), TemporalGRPCAddress: hostPort(cfg.Host, cfg.Ports.Frontend),
 		EnableUI: true, DefaultNamespace: cfg.Namespace, DisableWriteActions: true,
 		DisableNewsFetch: true, HideLogs: true,
-		// The UI uses plain HTTP on loopback: the browser would not send a secure cookie back.
+		// The UI uses plain HTTP on loopback, and a browser does not send a secure cookie over plain HTTP.
 		CORS: uiconfig.CORS{CookieInsecure: true},
 	}))
 	inner := make(chan error, 1)
@@ -72,8 +72,7 @@ func (e *embedded) serveUI(ctx context.Context) error {
 	return err
 }
 
-// awaitUIPort waits until the UI's port is free and listens on it. It returns nil if ctx ends
-// first.
+// awaitUIPort waits until the UI's port is free, and returns a listener on it. It returns nil if ctx ends first.
 func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 	host, port := e.cfg.Host, e.cfg.Ports.UI
 	logged := false
@@ -95,8 +94,8 @@ func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 	}
 }
 
-// hiddenAddress returns a free port on a random loopback address: one of 2^24 addresses and about
-// 28,000 ports. Other hosts cannot reach it. Programs on this host can reach the frontend anyway.
+// hiddenAddress returns a free port on a random loopback address, one of 2^24 addresses and about 28,000 ports. Other hosts
+// cannot reach it. Programs on this host do not need it, because they can reach the frontend.
 func hiddenAddress() (netip.AddrPort, error) {
 	var b [3]byte
 	_, _ = rand.Read(b[:]) // never returns an error: it crashes the program instead
@@ -109,8 +108,7 @@ func hiddenAddress() (netip.AddrPort, error) {
 	return netip.MustParseAddrPort(l.Addr().String()), l.Close()
 }
 
-// localNames refuses requests for names of other hosts, and writes that a page of another origin
-// makes a browser send.
+// localNames refuses requests for names of other hosts, and writes that a page of another origin has caused.
 func localNames(host string, next http.Handler) http.Handler {
 	names := map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true, host: true}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,12 +129,11 @@ func localNames(host string, next http.Handler) http.Handler {
 	})
 }
 
-// queryTypes are the queries that pass readsOnly: those that the UI sends, and Ingot's own.
+// queryTypes are the types of the workflow queries that readsOnly allows: the ones that the UI sends, and Ingot's own.
 var queryTypes = []string{"__stack_trace", "__enhanced_stack_trace", "__temporal_workflow_metadata", "status"}
 
-// readsOnly passes GET, HEAD, and POST of a workflow query. The UI itself has a filter
-// (DisableWriteActions), which compares the decoded path: an id with an encoded slash made a write
-// look like a query.
+// readsOnly allows GET, HEAD, and POST of a workflow query. The UI's own filter (DisableWriteActions) does not suffice: it compares
+// the decoded path, so that an id with an encoded slash makes a write look like a query.
 func readsOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		read := r.Method == http.MethodGet || r.Method == http.MethodHead
@@ -150,10 +147,9 @@ func readsOnly(next http.Handler) http.Handler {
 	})
 }
 
-// isQuery reports whether an escaped path is exactly
-// /api/v1/namespaces/{namespace}/workflows/{id}/query/{type}, with a type of queryTypes. Only
-// the id may be escaped, and it may hold no percent sign: a path that is decoded once or twice has the
-// same segments around the id.
+// isQuery reports whether an escaped path is exactly /api/v1/namespaces/{namespace}/workflows/{id}/query/{type}, with a type in
+// queryTypes. Only the id may be escaped, and it must not contain a percent sign, so that the path has the same segments
+// whether it is decoded once or twice.
 func isQuery(escaped string) bool {
 	parts := strings.Split(escaped, "/")
 	if len(parts) != 9 || strings.Join(parts[:4], "/") != "/api/v1/namespaces" || parts[5] != "workflows" || parts[7] != "query" {
@@ -164,8 +160,7 @@ func isQuery(escaped string) bool {
 		validID(id) && slices.Contains(queryTypes, parts[8])
 }
 
-// validID reports whether an escaped workflow id consists of names with single slashes between
-// them, as ids of Ingot do.
+// validID reports whether an escaped workflow id consists of names that are separated by single slashes, as Ingot's ids do.
 func validID(escaped string) bool {
 	id, err := url.PathUnescape(escaped)
 	return err == nil && !strings.ContainsAny(id, "%?#;") && fs.ValidPath(id) && id != "."
@@ -175,7 +170,7 @@ func proxyTo(to netip.AddrPort, logger *slog.Logger) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: to.String()})
-			r.Out.Host = r.In.Host // the name that the UI writes into its pages
+			r.Out.Host = r.In.Host // the UI writes this name into its pages
 		},
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute},
 		FlushInterval: -1,

@@ -15,15 +15,15 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// vacuumEvery is how often pages of deleted runs are returned to the file system, and vacuumPages
-// how many at once: 4 MiB, so that signals are not delayed noticeably.
+// vacuumEvery is how often pages of deleted runs are returned to the file system. vacuumPages is how many are returned at once: 4 MiB,
+// so that signals are not delayed noticeably.
 const (
 	vacuumEvery = time.Minute
 	vacuumPages = 1024
 )
 
-// openForVacuum returns the server's own connection: with a second connection, the server's
-// transactions would fail as locked.
+// openForVacuum returns a reference to the server's own connection: with a second connection, the server's transactions would
+// fail with "database is locked".
 func openForVacuum(cfg temporalchild.Config) (sqlplugin.AdminDB, error) {
 	db, err := sql.NewSQLAdminDB(sqlplugin.DbKindUnknown, sqlConfig(cfg), resolver.NewNoopResolver(),
 		log.NewNoopLogger(), metrics.NoopMetricsHandler)

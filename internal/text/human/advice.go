@@ -1,6 +1,6 @@
 package human
 
-// Advise returns err with a command that helps. A caller gets the command with errors.As and
+// Advise returns err together with next, a command that helps the operator. A caller gets the command with errors.As and
 // interface{ Next() string }.
 func Advise(err error, next string) error { return advice{err, next} }
 

@@ -62,10 +62,10 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// DurationPattern is the form of what ParseDuration reads, as a regular expression.
+// DurationPattern is a regular expression for the texts that ParseDuration accepts.
 const DurationPattern = `^[+-]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$|^[0-9]+$`
 
-// ParseDuration reads a duration of a document: "24h", or a number of seconds. Its error is a problem.Problem.
+// ParseDuration parses a duration such as "24h", or a whole number of seconds. Its error is a problem.Problem.
 func ParseDuration(s string) (time.Duration, error) {
 	if d, err := time.ParseDuration(s); err == nil {
 		return d, nil

@@ -1,6 +1,6 @@
 package human
 
-// WithKind returns err so that errors.Is also matches kind. The text of err does not change.
+// WithKind returns an error with the text of err that errors.Is matches with both err and kind.
 func WithKind(err, kind error) error { return kindError{err, kind} }
 
 type kindError struct{ err, kind error }

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Dangerous reports whether a terminal could interpret r: control characters, and marks that
-// reorder text. It also reports the two noncharacters that YAML does not allow.
+// Dangerous reports whether a terminal could interpret r: whether r is a control character or a mark
+// that reorders text. It is also true for U+FFFE and U+FFFF, which YAML does not allow.
 func Dangerous(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r < 0xa0: // C0, DEL, C1
@@ -19,8 +19,8 @@ func Dangerous(r rune) bool {
 	return false
 }
 
-// Escape writes characters that a terminal could interpret as JSON's \u escapes, which keeps
-// the value of a string in JSON and of a double-quoted one in YAML.
+// Escape returns text with the \u escape of JSON in place of each Dangerous character except line feeds. In JSON strings and
+// in double-quoted YAML strings this does not change the value.
 func Escape(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -1,4 +1,4 @@
-// Package plaintext makes what machines, BMCs and networks say safe for logs, terminals and pages.
+// Package plaintext makes text from machines, BMCs and networks safe for logs, terminals and pages.
 package plaintext
 
 import (
@@ -7,9 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Line returns the first n bytes of s, cut at the boundary of a rune. A space replaces each
-// control character (of ASCII and of ISO 8859-1, which terminals obey, too), each byte that is
-// not UTF-8, and each U+FFFD.
+// Line returns the first n bytes of s, cut at the boundary of a rune. Before that, a space replaces each
+// control character (C0, DEL and C1), each byte that is not UTF-8, and each U+FFFD.
 func Line(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == utf8.RuneError {
@@ -20,8 +19,8 @@ func Line(s string, n int) string {
 	return Head(s, n)
 }
 
-// Words returns the words of s with one space between them. Characters that cannot be printed, with which firmware may fill a
-// field, separate words.
+// Words returns the words of s with one space between them. Control characters, with which firmware may fill a
+// field, separate words, as white space does.
 func Words(s string) string { return strings.Join(strings.Fields(Line(s, len(s))), " ") }
 
 // Head returns the first n bytes of text, cut at the boundary of a rune.
@@ -35,7 +34,7 @@ func Head(text string, n int) string {
 	return text[:n]
 }
 
-// Clip is Head with an ellipsis after a text that was cut.
+// Clip is Head, with an ellipsis at the end if text was cut.
 func Clip(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -55,7 +54,7 @@ func Tail(text string, n int) string {
 	return text[i:]
 }
 
-// ASCII returns the first n printable ASCII characters of s.
+// ASCII removes all characters that are not printable ASCII from s, and returns the first n of the rest.
 func ASCII(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

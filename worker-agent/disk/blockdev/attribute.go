@@ -7,7 +7,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// Attribute reads a sysfs file of one line; it returns "" if there is none.
+// Attribute returns the content of a sysfs file of one line, or "" if it cannot be read.
 func Attribute(elem ...string) string {
 	b, err := os.ReadFile(filepath.Join(elem...))
 	if err != nil {

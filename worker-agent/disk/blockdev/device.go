@@ -1,4 +1,4 @@
-// Package blockdev reads and writes an open disk: aligned buffers, writes that are read back, zeros, sectors that fail.
+// Package blockdev reads and writes an open disk: aligned buffers, verified writes, zeros, and the search for bad sectors.
 package blockdev
 
 import (
@@ -30,13 +30,13 @@ type Device interface {
 	Close() error
 }
 
-// WriteBlocks writes p at off, and long runs of zeros with the device's Zero.
+// WriteBlocks writes p at off. If p is long and contains only zeros, it uses the device's Zero.
 func WriteBlocks(dev Device, p []byte, off int64) error {
 	if len(p) >= MiB && AllZero(p) {
 		return dev.Zero(off, int64(len(p)))
 	}
 
-	// Direct I/O needs whole pages; a shorter end goes through the page cache.
+	// Direct I/O needs whole pages; a remainder goes through the page cache.
 	whole := len(p) &^ (PageSize - 1)
 	if whole > 0 {
 		if _, err := dev.WriteAt(p[:whole], off); err != nil {
@@ -51,7 +51,7 @@ func WriteBlocks(dev Device, p []byte, off int64) error {
 	return nil
 }
 
-// WriteVerified writes p at off, syncs the device and reads p back.
+// WriteVerified writes p at off, syncs the device, and compares p with the bytes that it reads back.
 func WriteVerified(dev Device, p []byte, off int64) error {
 	if err := WriteBlocks(dev, p, off); err != nil {
 		return err
@@ -73,7 +73,7 @@ func WriteVerified(dev Device, p []byte, off int64) error {
 // zeros returns a MiB of zero bytes; it must not be changed.
 var zeros = sync.OnceValue(func() []byte { return Aligned(MiB) })
 
-// WriteZeros writes n zero bytes at off, without help of the device.
+// WriteZeros writes n zero bytes at off; it does not use a command of the device.
 func WriteZeros(w io.WriterAt, off, n int64) error {
 	for n > 0 {
 		k, err := w.WriteAt(zeros()[:min(n, MiB)], off)
@@ -88,7 +88,7 @@ func WriteZeros(w io.WriterAt, off, n int64) error {
 // PageSize is the largest alignment that direct I/O requires.
 const PageSize = 4096
 
-// Aligned returns n zero bytes at an address that is a multiple of pageSize.
+// Aligned returns n zero bytes at an address that is a multiple of PageSize.
 func Aligned(n int) []byte {
 	b := make([]byte, n+PageSize)
 	skip := 0
@@ -98,13 +98,12 @@ func Aligned(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// AllZero reports whether b contains only zero bytes: the first byte is zero, and each byte equals
-// the one before it.
+// AllZero reports whether b contains only zero bytes. It checks that the first byte is zero and that each byte equals the previous one.
 func AllZero(b []byte) bool {
 	return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1])
 }
 
-// ReadAt returns n bytes at off, or fewer at the end of r.
+// ReadAt returns n bytes at off, fewer at the end of r, or nil if they cannot be read.
 func ReadAt(r io.ReaderAt, off int64, n int) []byte {
 	if off < 0 {
 		return nil

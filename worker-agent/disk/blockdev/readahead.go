@@ -7,11 +7,10 @@ import (
 	"io"
 )
 
-// ReadAhead reads a stream in one goroutine and hashes it in another, in parallel with the caller's
-// work. The pieces arrive in order. Either take them from ready and release their buffers, or use
-// Read, not both. The caller ends it with close.
+// ReadAhead reads a stream in one goroutine and hashes it in another, in parallel with the caller. The pieces arrive in order. The
+// caller either receives them from Ready and calls Release for each, or calls Read, but not both. The caller must call Close.
 type ReadAhead struct {
-	free  chan []byte // empty buffers; closed by close
+	free  chan []byte // empty buffers; closed by Close
 	Ready chan Piece
 
 	// current and rest are used only by Read.
@@ -19,14 +18,14 @@ type ReadAhead struct {
 	err           error
 }
 
-// Piece is the data in one buffer. err, if not nil, ended the stream after data.
+// Piece is the data in one buffer. If Err is not nil, the stream has ended after Data with this error.
 type Piece struct {
 	Data []byte
 	Err  error
 }
 
-// StartReadAhead starts to read r into n buffers of size bytes. sum, if not nil, hashes the data.
-// The hash is complete when the caller has received the last piece.
+// StartReadAhead starts to read r into n buffers of size bytes. If sum is not nil, it hashes the data; the hash is complete when
+// the caller has received the last piece.
 func StartReadAhead(r io.Reader, sum hash.Hash, n, size int) *ReadAhead {
 	a := &ReadAhead{free: make(chan []byte, n), Ready: make(chan Piece, n)}
 	for range n {
@@ -50,7 +49,7 @@ func StartReadAhead(r io.Reader, sum hash.Hash, n, size int) *ReadAhead {
 	return a
 }
 
-// read sends a piece for each Read of r, until r ends or free is closed.
+// read sends one piece for each Read of r, until r ends or free is closed.
 func (a *ReadAhead) read(r io.Reader, out chan<- Piece) {
 	defer close(out)
 	defer func() {
@@ -68,7 +67,7 @@ func (a *ReadAhead) read(r io.Reader, out chan<- Piece) {
 	}
 }
 
-// Release returns the buffer of a piece.
+// Release returns the buffer of a piece for further reads.
 func (a *ReadAhead) Release(data []byte) { a.free <- data[:cap(data)] }
 
 // Read implements io.Reader.
@@ -93,10 +92,10 @@ func (a *ReadAhead) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close waits until the stream is no longer read. A read that may block has to be ended first.
+// Close waits until r is no longer read. If a read of r may block, the caller must end it first.
 func (a *ReadAhead) Close() {
 	close(a.free)
-	for range a.free { // take all buffers, so that no more data is read
+	for range a.free { // take all buffers, so that read stops
 	}
 	for range a.Ready { // closed after both goroutines have ended
 	}

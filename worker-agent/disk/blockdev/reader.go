@@ -4,14 +4,14 @@ import (
 	"io"
 )
 
-// deviceReader reads the bytes from at to end. Its buffers start at a page boundary and contain
-// whole pages: direct I/O then reads from the disk and not from the page cache.
+// deviceReader reads the bytes from at to end. Its reads start at a page boundary and cover whole pages, so that direct I/O
+// reads them from the disk and not from the page cache.
 type deviceReader struct {
 	dev     Device
 	at, end int64
 }
 
-// NewReader returns a reader of the bytes of dev from at, a page boundary, to end.
+// NewReader returns a reader of the bytes of dev from at to end; at must be a multiple of PageSize.
 func NewReader(dev Device, at, end int64) io.Reader { return &deviceReader{dev, at, end} }
 
 // Read implements io.Reader. It reads the whole last page if the disk is large enough.
@@ -29,8 +29,8 @@ func (r *deviceReader) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// Fill reads until buf is full or r ends. Unlike io.ReadFull, it returns r's own error:
-// io.ErrUnexpectedEOF from a decompressor means an incomplete image, io.EOF does not.
+// Fill reads until buf is full or r ends. Unlike io.ReadFull, it returns the error of r itself: io.ErrUnexpectedEOF from a
+// decompressor means an incomplete image, and io.EOF the end of the image.
 func Fill(r io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var k int
@@ -40,7 +40,7 @@ func Fill(r io.Reader, buf []byte) (n int, err error) {
 	return n, err
 }
 
-// Filling is a reader that fills the buffer on each read except the last.
+// Filling is a reader that fills the buffer in each read except the last.
 type Filling struct{ R io.Reader }
 
 func (f Filling) Read(p []byte) (int, error) { return Fill(f.R, p) }

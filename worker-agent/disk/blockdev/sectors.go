@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-// VerifyZero reads up to len(buf) bytes at off, up to end.
+// VerifyZero reads from off up to len(buf) bytes, but not beyond end. It returns how many it has read, or an error if one is not zero.
 func VerifyZero(dev Device, buf []byte, off, end int64) (int64, error) {
 	p := buf[:min(int64(len(buf)), end-off)]
 	if _, err := dev.ReadAt(p, off); err != nil {
@@ -21,8 +21,8 @@ func VerifyZero(dev Device, buf []byte, off, end int64) (int64, error) {
 	return int64(len(p)), nil
 }
 
-// FindBadSector calls do for each MiB of the n bytes at off and, if that fails, for each of its sectors.
-// It returns the first sector that fails with its error, or nil as the error.
+// FindBadSector calls do for each MiB of the n bytes at off and, if that fails, for each sector of that MiB. It returns the number and
+// the error of the first sector that fails; if none fails, the error is nil.
 func FindBadSector(dev Device, off, n int64, do func(dev Device, p []byte, off int64) error) (sector int64, err error) {
 	size := int64(dev.SectorSize())
 	buf := Aligned(MiB)
@@ -42,8 +42,8 @@ func FindBadSector(dev Device, off, n int64, do func(dev Device, p []byte, off i
 	return off / size, nil
 }
 
-// WriteZero writes zeros and syncs them: a write that is too small for direct I/O goes to the page
-// cache first, where a bad sector is not noticed.
+// WriteZero overwrites len(p) bytes at off with zeros, and syncs them: a write that is too small for direct I/O goes to the
+// page cache first, which hides a bad sector until the sync.
 func WriteZero(dev Device, p []byte, off int64) error {
 	clear(p)
 	if _, err := dev.WriteAt(p, off); err != nil {

@@ -1,4 +1,4 @@
-// Package bootconfig reads which kernel an installed system starts: the configurations of GRUB and of the Boot Loader
+// Package bootconfig determines which kernel an installed system boots, from the configuration of GRUB or of the Boot Loader
 // Specification.
 package bootconfig
 
@@ -18,28 +18,26 @@ import (
 type Entry struct {
 	id, Title string
 	version   string
-	Kernel    string // absolute path in the file system that has the configuration
+	Kernel    string // absolute path in the file system that contains the configuration
 	Initrds   []string
 	Options   string
-	sub       []Entry // the entries of a submenu
+	sub       []Entry // entries, if this is a submenu
 }
 
-// grubDirs are the directories of GRUB's configuration, in the root file system or in a separate
-// /boot.
+// grubDirs are the directories of GRUB's configuration: in the root file system, and in a separate /boot.
 var grubDirs = []string{"/boot/grub", "/boot/grub2", "/grub", "/grub2"}
 
 // loaderDirs are the directories of the Boot Loader Specification, type 1.
 var loaderDirs = []string{"/boot/loader", "/loader", "/boot/efi/loader", "/efi/loader"}
 
-// maxEntries is how many boot entries are read at most.
+// maxEntries is the maximum number of boot entries that are read.
 const maxEntries = 256
 
 // maxLine is the size limit of a line in GRUB's configuration, in bytes.
 const maxLine = 4 << 20
 
-// Read returns the boot loader's default entry. read and list access the file system that
-// has the configuration. grubCfg is GRUBCFG_PATH, or "". It returns errNoConfig if no configuration
-// is found.
+// Read returns the boot loader's default entry, and the file or directory in which it was found. read and list access the file system
+// that may contain the configuration. grubCfg is GRUBCFG_PATH, or "". Read returns ErrNoConfig if it finds no configuration.
 func Read(read func(name string) ([]byte, error), list func(dir string) []string, grubCfg string) (Entry,
 	string, error,
 ) {
@@ -80,7 +78,7 @@ func Read(read func(name string) ([]byte, error), list func(dir string) []string
 	return readLoaderEntries(read, list, map[string]string{})
 }
 
-// ErrNoConfig means that no boot loader's configuration was found.
+// ErrNoConfig means that the file system contains no boot loader's configuration.
 var ErrNoConfig = errors.New("there is no grub.cfg and no loader/entries")
 
 // parseGrubEnv reads GRUB's environment block.
@@ -94,11 +92,11 @@ func parseGrubEnv(b []byte) map[string]string {
 	return vars
 }
 
-// parseGrub reads the part of GRUB's language that generated configurations use: menu entries and
-// submenus in their order, variables that are set outside of entries, and both branches of an if.
-// fallback is the value of the variable default. bls is true if blscfg adds entries.
+// parseGrub parses the part of GRUB's language that generated configurations use: menu entries and submenus in their order, variables
+// that are set outside of entries, and both branches of an if. fallback is the value of the variable "default". bls is true if the
+// command blscfg adds the entries of the Boot Loader Specification.
 func parseGrub(text string, vars map[string]string) (entries []Entry, fallback string, bls bool) {
-	depth, in, sub := 0, -1, -1 // depth of braces; where the entry and the submenu began
+	depth, in, sub := 0, -1, -1 // depth of braces; depth at which the current entry and submenu began, -1 = none
 	s := bufio.NewScanner(strings.NewReader(text))
 	s.Buffer(nil, maxLine)
 
@@ -128,7 +126,7 @@ func parseGrub(text string, vars map[string]string) (entries []Entry, fallback s
 			case words[0] == "menuentry":
 				*list = append(*list, e)
 				in = depth
-			case sub < 0: // a submenu within a submenu is flattened
+			case sub < 0: // a submenu within a submenu is added to the outer one
 				entries = append(entries, e)
 				sub = depth
 			}
@@ -147,8 +145,7 @@ func parseGrub(text string, vars map[string]string) (entries []Entry, fallback s
 		case "set":
 			if in < 0 && len(words) > 1 {
 				if k, v, ok := strings.Cut(words[1], "="); ok {
-					// Both branches of "if saved … else 0" are read: the first non-empty value of
-					// default wins.
+					// Both branches of "if saved … else 0" are read: keep the first non-empty value of "default".
 					if k != "default" || vars["default"] == "" {
 						vars[k] = v
 					}
@@ -171,7 +168,7 @@ func parseGrub(text string, vars map[string]string) (entries []Entry, fallback s
 	return entries, vars["default"], bls
 }
 
-// grubEntry returns the title and the id of an entry or submenu.
+// grubEntry returns an entry with the title and the id in words, the command of an entry or submenu.
 func grubEntry(words []string) (e Entry) {
 	if len(words) > 1 {
 		e.Title, e.id = words[1], words[1]
@@ -184,7 +181,7 @@ func grubEntry(words []string) (e Entry) {
 	return e
 }
 
-// count returns how often word is among words.
+// count returns how often word occurs in words.
 func count(words []string, word string) (n int) {
 	for _, w := range words {
 		if w == word {
@@ -194,7 +191,7 @@ func count(words []string, word string) (n int) {
 	return n
 }
 
-// kernelLine returns the command line that GRUB makes of words: it puts one with a blank in quotes, which the kernel reads
+// kernelLine returns the command line that GRUB passes to the kernel for words: it quotes each word that contains a blank
 // (grub_create_loader_cmdline).
 func kernelLine(words []string) string {
 	quoted := slices.Clone(words)
@@ -206,8 +203,7 @@ func kernelLine(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// grubWords splits a line as GRUB does: quotes, backslashes, variables (empty if unset) and
-// comments.
+// grubWords splits a line as GRUB does. It handles quotes, backslashes, variables (empty if unset) and comments.
 func grubWords(line string, vars map[string]string) []string {
 	var words []string
 	var w strings.Builder
@@ -265,7 +261,7 @@ func grubWords(line string, vars map[string]string) []string {
 		case c == ' ' || c == '\t' || c == '\r' || c == ';':
 			end()
 			if c == ';' && len(words) > 0 {
-				return words // the rest of the line is rarely more than "then"
+				return words // ignore the rest of the line, which is rarely more than "then"
 			}
 		case c == '#' && !started:
 			end()
@@ -280,7 +276,7 @@ func grubWords(line string, vars map[string]string) []string {
 	return words
 }
 
-// grubPath returns a path without its device: /vmlinuz for ($root)/vmlinuz.
+// grubPath returns the path p without its device: /vmlinuz for ($root)/vmlinuz.
 func grubPath(p string) string {
 	if strings.HasPrefix(p, "(") {
 		if _, rest, ok := strings.Cut(p, ")"); ok {
@@ -290,8 +286,8 @@ func grubPath(p string) string {
 	return path.Join("/", p)
 }
 
-// defaultEntry returns the entry that starts without an operator. want is a number, an id, a title,
-// or "a>b" for an entry of a submenu; the first entry if it is empty.
+// defaultEntry returns the entry that boots without an operator. want is a number, an id, a title, or "a>b" for an entry of a
+// submenu. If nothing matches, it is the first entry.
 func defaultEntry(entries []Entry, want string) (Entry, error) {
 	if len(entries) == 0 {
 		return Entry{}, errors.New("it has no menu entry")
@@ -314,8 +310,8 @@ func defaultEntry(entries []Entry, want string) (Entry, error) {
 	return e, nil
 }
 
-// readLoaderEntries reads type 1 entries of the Boot Loader Specification and returns the default:
-// the one that loader.conf or GRUB's environment names, else the newest.
+// readLoaderEntries reads the type 1 entries of the Boot Loader Specification. It returns the entry that loader.conf or GRUB's
+// environment names, or else the newest, and the directory of the entries.
 func readLoaderEntries(read func(string) ([]byte, error), list func(string) []string,
 	vars map[string]string,
 ) (Entry, string, error) {
@@ -393,7 +389,7 @@ func parseLoaderEntry(b []byte, vars map[string]string) Entry {
 	return e
 }
 
-// compareVersions compares runs of digits as numbers and everything else as text.
+// compareVersions compares a and b: sequences of digits as numbers, and all other text byte by byte.
 func compareVersions(a, b string) int {
 	digits := func(s string) int {
 		n := 0

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Archive returns an archive of headers; the contents of each file are its name.
+// Archive returns a tar archive with headers; the content of each regular file is its name.
 func Archive(t testing.TB, headers ...tar.Header) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -33,18 +33,18 @@ func Archive(t testing.TB, headers ...tar.Header) []byte {
 	return buf.Bytes()
 }
 
-// RegularFile is the header of a file.
+// RegularFile returns the header of a regular file.
 func RegularFile(name string) tar.Header { return tar.Header{Typeflag: tar.TypeReg, Name: name} }
 
-// Symlink is the header of a symbolic link.
+// Symlink returns the header of a symbolic link.
 func Symlink(name, target string) tar.Header {
 	return tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target}
 }
 
-// Hardlink is the header of a hard link.
+// Hardlink returns the header of a hard link.
 func Hardlink(name, target string) tar.Header {
 	return tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target}
 }
 
-// Folder is the header of a folder.
+// Folder returns the header of a folder.
 func Folder(name string) tar.Header { return tar.Header{Typeflag: tar.TypeDir, Name: name} }

@@ -27,7 +27,7 @@ func PathNode(kind, sub byte, data []byte) []byte {
 	return append(b, data...)
 }
 
-// HardDrive returns the node of a partition, with the 16 bytes of its signature.
+// HardDrive returns the device path node of a partition, with the 16 bytes of its signature.
 func HardDrive(number uint32, signature []byte, format, kind byte) []byte {
 	d := make([]byte, 38)
 	binary.LittleEndian.PutUint32(d, number)
@@ -36,7 +36,7 @@ func HardDrive(number uint32, signature []byte, format, kind byte) []byte {
 	return PathNode(4, 1, d)
 }
 
-// FileNode encodes the node of a file's path.
+// FileNode encodes the device path node of a file.
 func FileNode(name string) []byte {
 	var d []byte
 	for _, c := range append(utf16.Encode([]rune(name)), 0) {
@@ -45,10 +45,10 @@ func FileNode(name string) []byte {
 	return PathNode(4, 4, d)
 }
 
-// PathEnd ends a device path.
+// PathEnd is the node that ends a device path.
 var PathEnd = PathNode(0x7f, 0xff, nil)
 
-// Firmware returns a folder with variables in the form of efivarfs.
+// Firmware returns a folder with vars in the format of efivarfs.
 func Firmware(t *testing.T, vars map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()

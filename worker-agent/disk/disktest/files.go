@@ -1,4 +1,4 @@
-// Package disktest makes disks in files and what is on them, for tests.
+// Package disktest makes disks and their contents in files, for tests.
 package disktest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sparse creates a disk of size bytes that reads as zero.
+// Sparse creates a disk of size bytes that reads as zero. It returns the disk and the path of its file.
 func Sparse(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk")
@@ -24,7 +24,7 @@ func Sparse(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
 	return disk.FileDisks{{Disk: d, File: file}}, &d, file
 }
 
-// Put copies a file into another one at off, without its holes.
+// Put copies the file from into the file to at off, and leaves out its holes.
 func Put(t *testing.T, from, to string, off int64) {
 	t.Helper()
 	st, err := os.Stat(from)
@@ -34,7 +34,7 @@ func Put(t *testing.T, from, to string, off int64) {
 	CopyData(t, from, 0, st.Size(), to, off)
 }
 
-// Cut copies n bytes at off of a file into a new file.
+// Cut copies n bytes at off of the file from into a new file, and returns its path.
 func Cut(t *testing.T, from string, off, n int64) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "part")
@@ -43,8 +43,7 @@ func Cut(t *testing.T, from string, off, n int64) string {
 	return to
 }
 
-// MapFile maps the contents of a file; later changes of the file are visible in the slice. Writes
-// to the slice change the file.
+// MapFile maps a file into memory: later changes of the file are visible in the slice, and writes to the slice change the file.
 func MapFile(t *testing.T, file string) []byte {
 	t.Helper()
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
@@ -75,8 +74,7 @@ func NewFile(t *testing.T, file string, size int64) {
 	}
 }
 
-// CopyData copies n bytes from offset off of the file from to offset at of the file to, without
-// holes.
+// CopyData copies n bytes at offset off of the file from to offset at of the file to. It leaves out holes.
 func CopyData(t *testing.T, from string, off, n int64, to string, at int64) {
 	t.Helper()
 	src, err := os.Open(from)
@@ -111,7 +109,7 @@ func CopyData(t *testing.T, from string, off, n int64, to string, at int64) {
 	}
 }
 
-// OldData returns n bytes of old disk contents. The bytes cannot be written to.
+// OldData returns n bytes that look like old disk contents. They must not be changed.
 func OldData(n int) []byte { return everOldData()[:n:n] }
 
 var everOldData = sync.OnceValue(func() []byte {
@@ -140,7 +138,7 @@ func WriteAt(t *testing.T, file string, off int64, b []byte) {
 	}
 }
 
-// OldDisk creates a disk of size bytes in a file, filled with old data.
+// OldDisk creates a disk of size bytes that is filled with OldData. It returns the disk and the path of its file.
 func OldDisk(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk")

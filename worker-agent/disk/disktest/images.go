@@ -20,8 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// TestImage is the image of these tests: a little more than 5 MiB of noise, text and zeros. All
-// tests share it and none may change it.
+// TestImage returns an image of a little more than 5 MiB of noise, text and zeros. All tests share it: it must not be changed.
 var TestImage = sync.OnceValue(func() []byte {
 	rnd := rand.New(rand.NewChaCha8([32]byte{1}))
 	b := make([]byte, 5*blockdev.MiB+12345)
@@ -38,7 +37,7 @@ var (
 	packed   = map[string][]byte{}
 )
 
-// PackedImage returns testImage in format. All tests share the result.
+// PackedImage returns TestImage in format. All tests share the result.
 func PackedImage(t *testing.T, format string) []byte {
 	t.Helper()
 	packedMu.Lock()
@@ -49,8 +48,7 @@ func PackedImage(t *testing.T, format string) []byte {
 	return packed[format]
 }
 
-// Pack returns image in format. Formats for which this repository has no writer are packed by the
-// usual programs.
+// Pack returns image in format. For formats that this repository cannot write, it runs the usual programs.
 func Pack(t *testing.T, image []byte, format string) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -100,8 +98,8 @@ type Mirror struct {
 	Mu       sync.Mutex
 	Data     []byte
 	Etag     string
-	Requests []string // Range headers, "" for a request without one
-	// Serve, if set, answers request n (from 1) instead of the mirror.
+	Requests []string // Range header of each request; "" = none
+	// Serve, if set, may answer request n (from 1); if it returns false, the mirror answers.
 	Serve func(w http.ResponseWriter, r *http.Request, n int) bool
 }
 
@@ -125,10 +123,10 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	}
-	_, _ = w.Write(data[from:]) // the agent may hang up
+	_, _ = w.Write(data[from:]) // the agent may have disconnected
 }
 
-// CutAfter sends the first n bytes of the response and closes the connection.
+// CutAfter sends the first n bytes of a response that begins at byte from, and closes the connection.
 func (m *Mirror) CutAfter(w http.ResponseWriter, from, n int) {
 	if m.Etag != "" {
 		w.Header().Set("ETag", m.Etag)
@@ -138,7 +136,7 @@ func (m *Mirror) CutAfter(w http.ResponseWriter, from, n int) {
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(m.Data)-1, len(m.Data)))
 		w.WriteHeader(http.StatusPartialContent)
 	}
-	_, _ = w.Write(m.Data[from : from+n]) // the agent may hang up
+	_, _ = w.Write(m.Data[from : from+n]) // the agent may have disconnected
 	w.(http.Flusher).Flush()
 	panic(http.ErrAbortHandler)
 }
@@ -146,7 +144,7 @@ func (m *Mirror) CutAfter(w http.ResponseWriter, from, n int) {
 // ImageDiskSize is the size of a disk for TestImage, in bytes.
 const ImageDiskSize = 8 * blockdev.MiB
 
-// RequireImage checks the result of image2disk: disk holds image, which was served in this form.
+// RequireImage checks the result of image2disk: disk must contain image, and served is the image file as it was served.
 func RequireImage(t *testing.T, res action.Result, disk, image, served []byte) {
 	t.Helper()
 	if res.State != action.Success {

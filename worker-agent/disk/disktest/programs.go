@@ -17,7 +17,7 @@ func Program(name string) string {
 	return ""
 }
 
-// Need returns the path of a program that deploy/deps.sh installs.
+// Need returns the path of a program that deploy/deps.sh installs. It fails the test if the program is missing.
 func Need(t *testing.T, name string) string {
 	t.Helper()
 	p := Program(name)
@@ -27,7 +27,7 @@ func Need(t *testing.T, name string) string {
 	return p
 }
 
-// Run runs a program and returns its output.
+// Run runs a program and returns its output. It fails the test if the program fails.
 func Run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(Need(t, name), args...)
@@ -39,8 +39,8 @@ func Run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Judge checks a file with a program of the system. If the program is not installed, it only logs
-// that: this package's own reader has checked the file already.
+// Judge checks a file with a program of the system, whose output must contain good. If the program is not installed, Judge only logs
+// that, because this package's own reader has already checked the file.
 func Judge(t *testing.T, good string, name string, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath(name)

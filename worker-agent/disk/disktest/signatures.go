@@ -5,8 +5,7 @@ import (
 	"hash/crc32"
 )
 
-// HandMade writes signatures that could otherwise be made only with a kernel or special programs,
-// in the form that blkid(8) recognizes.
+// HandMade writes signatures that only a kernel or special programs could otherwise write, in the form that blkid(8) recognizes.
 var HandMade = map[string]func(b []byte){
 	"md 0.90": func(b []byte) {
 		s := b[len(b)&^0xffff-0x10000:]

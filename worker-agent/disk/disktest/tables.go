@@ -14,8 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// NewGPT writes a table to a disk in a file. It uses start, size and name of parts; their position
-// is their number.
+// NewGPT writes a GPT to the disk in file. It uses the start, size and name of each part; the first part is partition 1.
 func NewGPT(t *testing.T, file string, parts ...parttable.Span) {
 	t.Helper()
 	writeGPT(t, file, 512, parts)
@@ -36,7 +35,7 @@ func writeGPT(t *testing.T, file string, sector int, parts []parttable.Span) {
 	}
 }
 
-// ReadSpans returns the partitions of a disk in a file.
+// ReadSpans returns the partitions of the disk in file.
 func ReadSpans(t *testing.T, file string) []parttable.Span {
 	t.Helper()
 	b := MapFile(t, file)
@@ -47,8 +46,7 @@ func ReadSpans(t *testing.T, file string) []parttable.Span {
 	return table.Parts
 }
 
-// GptImage returns a disk image of 12 MiB with one partition from 1 MiB to 9 MiB, as image2disk
-// writes it to a larger disk.
+// GptImage returns a disk image of 12 MiB with one partition from 1 MiB to 9 MiB.
 func GptImage(t *testing.T, sector int64) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "image")
@@ -61,7 +59,7 @@ func GptImage(t *testing.T, sector int64) []byte {
 	return b
 }
 
-// WriteMBR writes a table with one entry at off.
+// WriteMBR writes an MBR, or a table of an extended partition, with one entry at byte off.
 func WriteMBR(t *testing.T, file string, off int64, kind byte, start, n int64) {
 	t.Helper()
 	b := make([]byte, 512)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SystemTree makes a folder with everything that the root of an installed system may hold.
+// SystemTree creates a folder with every kind of file that the root of an installed system may contain.
 func SystemTree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +68,7 @@ func SystemTree(t *testing.T) string {
 	return dir
 }
 
-// DescribeTree says everything of each file below dir, by its name.
+// DescribeTree returns a description of all properties of each file below dir, by relative path.
 func DescribeTree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -112,7 +112,7 @@ func DescribeTree(t *testing.T, dir string) map[string]string {
 			if err != nil {
 				return err
 			}
-			// The same blocks: what is sparse stays so, and nothing else gets holes.
+			// Compare only whether there are holes: sparse files must stay sparse, and no other file may get holes.
 			text += fmt.Sprintf(" size %d holes %v sum %x", st.Size, st.Blocks*512 < st.Size, sha256.Sum256(b))
 		}
 		name, err := filepath.Rel(dir, p)

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// WatchedDisks counts the open disks.
+// WatchedDisks counts how often disks are opened and closed, and calls OnWrite before each write.
 type WatchedDisks struct {
 	Inner        disk.Disks
 	mu           sync.Mutex
@@ -33,7 +33,7 @@ func (w *WatchedDisks) Open(path string) (blockdev.Device, error) {
 	return &watchedDevice{d, w}, nil
 }
 
-// Counts returns how many disks are open, and how many were opened.
+// Counts returns how many disks are open now, and how often disks were opened.
 func (w *WatchedDisks) Counts() (open, opened int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

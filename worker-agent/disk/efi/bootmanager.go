@@ -20,25 +20,24 @@ import (
 type BootManager struct {
 	vars    Variables
 	log     func(format string, args ...any)
-	entries []efiEntry // by number
+	entries []efiEntry // sorted by number
 	order   []uint16
-	next    int // -1: none
+	next    int // -1 = none
 	deleted []string
 }
 
 type efiEntry struct {
 	number uint16
 	option loadOption
-	bad    error // why the entry cannot be read; it is listed and never changed
+	bad    error // why the entry cannot be parsed; such an entry is listed but never changed
 }
 
-// bootName matches the variable of a boot entry, such as Boot0003; its hexadecimal digits are
-// capitals.
+// bootName matches the name of a boot entry's variable, such as Boot0003. Its hexadecimal digits are capitals.
 var bootName = regexp.MustCompile(`^Boot([0-9A-F]{4})$`)
 
 func bootVariable(n uint16) string { return fmt.Sprintf("Boot%04X", n) }
 
-// ReadBootManager reads the boot entries among the variables of these names. log gets what is done to them.
+// ReadBootManager reads the boot entries among the variables in names. log gets a line for each change and each unreadable entry.
 func ReadBootManager(vars Variables, names []string, log func(format string, args ...any)) (*BootManager, error) {
 	b := &BootManager{vars: vars, log: log}
 	return b, b.read(names)
@@ -91,7 +90,7 @@ func (b *BootManager) read(names []string) error {
 	return nil
 }
 
-// numbers reads a variable that contains a list of entries; a missing variable is an empty list.
+// numbers returns the boot entry numbers in a variable; if the variable is missing, there are none.
 func (b *BootManager) numbers(name string) ([]uint16, error) {
 	value, err := b.vars.Get(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +109,7 @@ func (b *BootManager) numbers(name string) ([]uint16, error) {
 	return out, nil
 }
 
-// put writes a list of entries and reads it back.
+// put writes a list of boot entry numbers to a variable and reads it back. It does nothing if the variable already holds the list.
 func (b *BootManager) put(name string, list []uint16) error {
 	value := make([]byte, 0, 2*len(list))
 	for _, n := range list {
@@ -121,7 +120,7 @@ func (b *BootManager) put(name string, list []uint16) error {
 	}
 
 	if len(value) == 0 {
-		// Writing an empty value deletes a variable (UEFI specification §8.2.2).
+		// An empty value would delete the variable (UEFI specification §8.2.2): delete it explicitly.
 		if err := b.vars.Delete(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("deleting %s: %w", name, err)
 		}
@@ -138,7 +137,7 @@ func (b *BootManager) put(name string, list []uint16) error {
 	return nil
 }
 
-// DeleteLabels deletes the entries that have one of these descriptions.
+// DeleteLabels deletes the entries whose description is in labels.
 func (b *BootManager) DeleteLabels(labels []string) error {
 	if len(labels) == 0 {
 		return nil
@@ -146,13 +145,13 @@ func (b *BootManager) DeleteLabels(labels []string) error {
 	return b.delete(func(e efiEntry) bool { return slices.Contains(labels, e.option.description) })
 }
 
-// DeleteStale deletes the entries whose loader is on a partition that is not there. there has the PARTUUIDs of all partitions.
+// DeleteStale deletes the entries whose loader is on a partition that does not exist. there contains the PARTUUIDs of all existing ones.
 func (b *BootManager) DeleteStale(there map[string]bool) error {
 	return b.delete(func(e efiEntry) bool { return e.option.disk != "" && !there[e.option.disk] })
 }
 
-// delete deletes the entries for which which returns true. Each is removed from BootOrder first: if
-// the action is interrupted, the next attempt still finds the entry.
+// delete deletes the entries that which selects. It removes each entry from BootOrder first: after an interruption, the next attempt
+// still finds the entry.
 func (b *BootManager) delete(which func(efiEntry) bool) error {
 	for _, e := range slices.Clone(b.entries) {
 		if e.bad != nil || !which(e) {
@@ -188,7 +187,7 @@ func (b *BootManager) delete(which func(efiEntry) bool) error {
 	return nil
 }
 
-// find returns the entry with that number or description.
+// find returns the number of the entry with the number or description what.
 func (b *BootManager) find(what string) (uint16, error) {
 	digits := strings.TrimPrefix(what, "Boot")
 	if n, err := strconv.ParseUint(digits, 16, 16); err == nil && len(digits) == 4 {
@@ -215,7 +214,7 @@ func (b *BootManager) find(what string) (uint16, error) {
 	return found[0], nil
 }
 
-// SetOrder makes these entries, by number or description, the first in BootOrder.
+// SetOrder moves the entries in want (numbers or descriptions) to the beginning of BootOrder.
 func (b *BootManager) SetOrder(want []string) error {
 	if len(want) == 0 {
 		return nil
@@ -245,7 +244,7 @@ func (b *BootManager) SetOrder(want []string) error {
 	return nil
 }
 
-// SetNext makes the firmware start this entry once; "" changes nothing.
+// SetNext makes the firmware boot the entry want at the next boot only; "" changes nothing.
 func (b *BootManager) SetNext(want string) error {
 	if want == "" {
 		return nil
@@ -262,13 +261,13 @@ func (b *BootManager) SetNext(want string) error {
 	return nil
 }
 
-// maxEFIText bounds a label and a path in a report, bytes.
+// maxEFIText is the size limit of a label and of a path in a report, in bytes.
 const maxEFIText = 64
 
-// maxEFIOutput bounds the list in a report, bytes.
+// maxEFIOutput is the size limit of the list of entries in a report, in bytes.
 const maxEFIOutput = 32 << 10
 
-// Report adds the boot entries as they are now to output.
+// Report adds the current boot entries, their order and the deleted ones to output.
 func (b *BootManager) Report(output map[string]string) error {
 	type shown struct {
 		Number    string `json:"number"`

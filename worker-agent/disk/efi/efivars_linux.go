@@ -15,18 +15,16 @@ import (
 // defines.
 const efiGlobal = "-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
-// efiAttributes are those of a persistent variable: NON_VOLATILE, BOOTSERVICE_ACCESS and
-// RUNTIME_ACCESS.
+// efiAttributes are the attributes of a persistent variable: NON_VOLATILE, BOOTSERVICE_ACCESS and RUNTIME_ACCESS.
 const efiAttributes = "\x07\x00\x00\x00"
 
 // immutable is FS_IMMUTABLE_FL of linux/fs.h.
 const immutable = 0x10
 
-// VarFS is the directory where efivarfs is mounted.
+// VarFS is the directory on which efivarfs is mounted.
 type VarFS string
 
-// HostVariables returns the variables of this machine, or nil if it was not booted by UEFI. It mounts
-// efivarfs if necessary.
+// HostVariables returns the variables of this machine, or nil if it was not booted by UEFI. It mounts efivarfs if needed.
 func HostVariables() Variables {
 	const dir = "/sys/firmware/efi/efivars"
 	if _, err := os.Stat(dir); err != nil {
@@ -34,7 +32,7 @@ func HostVariables() Variables {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err == nil && st.Type != unix.EFIVARFS_MAGIC {
-		// If the mount fails, Names reports that there are no variables.
+		// If the mount fails, Names returns an error.
 		_ = unix.Mount("efivarfs", dir, "efivarfs", unix.MS_NOSUID|unix.MS_NOEXEC|unix.MS_NODEV, "")
 	}
 	return VarFS(dir)
@@ -42,7 +40,7 @@ func HostVariables() Variables {
 
 func (d VarFS) file(name string) string { return filepath.Join(string(d), name+efiGlobal) }
 
-// Names implements EFIVariables.
+// Names implements Variables.
 func (d VarFS) Names() ([]string, error) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
@@ -55,13 +53,13 @@ func (d VarFS) Names() ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		// All firmware has variables: an empty directory means that efivarfs is not mounted there.
+		// Every firmware has variables: an empty directory means that efivarfs is not mounted.
 		return nil, fmt.Errorf("reading %s: it holds no variables: efivarfs is not mounted", string(d))
 	}
 	return names, nil
 }
 
-// Get implements EFIVariables.
+// Get implements Variables.
 func (d VarFS) Get(name string) ([]byte, error) {
 	b, err := os.ReadFile(d.file(name))
 	if err != nil {
@@ -73,7 +71,7 @@ func (d VarFS) Get(name string) ([]byte, error) {
 	return b[len(efiAttributes):], nil
 }
 
-// Set implements EFIVariables. The kernel requires a single write.
+// Set implements Variables. The kernel requires attributes and value in a single write.
 func (d VarFS) Set(name string, value []byte) error {
 	if err := d.unlock(name); err != nil {
 		return err
@@ -86,7 +84,7 @@ func (d VarFS) Set(name string, value []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Delete implements EFIVariables.
+// Delete implements Variables.
 func (d VarFS) Delete(name string) error {
 	if err := d.unlock(name); err != nil {
 		return err
@@ -94,8 +92,8 @@ func (d VarFS) Delete(name string) error {
 	return os.Remove(d.file(name))
 }
 
-// unlock removes the immutable flag of a variable. The kernel sets it on all variables that it does
-// not know to be safe to delete.
+// unlock removes the immutable flag of a variable. The kernel sets the flag on all variables that it does not know to be safe to
+// delete.
 func (d VarFS) unlock(name string) error {
 	f, err := os.Open(d.file(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,12 +113,11 @@ func (d VarFS) unlock(name string) error {
 	return nil
 }
 
-// Variables are the firmware's global variables (UEFI specification 2.10,
-// §3.3), by their names without the vendor's GUID.
+// Variables are the firmware's global variables (UEFI specification 2.10, §3.3). Their names omit the vendor's GUID.
 type Variables interface {
-	// Names lists them. fs.ErrNotExist: the machine was not booted by UEFI.
+	// Names returns the names of all variables, or fs.ErrNotExist if the machine was not booted by UEFI.
 	Names() ([]string, error)
-	// Get returns a variable's value. fs.ErrNotExist: there is none.
+	// Get returns the value of a variable, or fs.ErrNotExist if there is no such variable.
 	Get(name string) ([]byte, error)
 	// Set writes a non-volatile variable with boot and runtime access.
 	Set(name string, value []byte) error

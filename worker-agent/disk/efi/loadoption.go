@@ -8,13 +8,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// loadOption has the fields of an EFI_LOAD_OPTION (UEFI specification 2.10, §3.1.3) that the agent
-// needs.
+// loadOption contains the parts of an EFI_LOAD_OPTION (UEFI specification 2.10, §3.1.3) that the agent needs.
 type loadOption struct {
 	active      bool
 	description string
-	// disk is the PARTUUID of the partition that has the entry's loader; "" if the entry does not
-	// name a partition.
+	// disk is the PARTUUID of the partition with the entry's loader; "" if the entry names no partition.
 	disk string
 	file string // path of the loader on that partition, or ""
 }
@@ -35,8 +33,7 @@ const (
 	signatureGUID   = 2
 )
 
-// parseLoadOption is strict: anything that the specification does not allow is an error, because an
-// entry that is misread might be deleted.
+// parseLoadOption returns an error for anything that the specification does not allow: an entry that is misread might be deleted.
 func parseLoadOption(b []byte) (loadOption, error) {
 	var o loadOption
 	if len(b) < 8 {
@@ -57,7 +54,7 @@ func parseLoadOption(b []byte) (loadOption, error) {
 	return o, o.parsePath(rest[:length])
 }
 
-// parsePath reads the packed device paths: the first one locates the loader.
+// parsePath parses the packed device paths. The first one locates the loader.
 func (o *loadOption) parsePath(p []byte) error {
 	first := true
 	ended := len(p) == 0
@@ -105,9 +102,8 @@ func (o *loadOption) parsePath(p []byte) error {
 	return nil
 }
 
-// partitionOfNode returns the PARTUUID from a hard drive node, without its header: number, start
-// and size of the partition, 16 bytes of signature, one byte for the type of the table and one for
-// the type of the signature.
+// partitionOfNode returns the PARTUUID in a hard drive node without header: the number, start and size of the partition, 16 bytes of
+// signature, a byte for the type of the table, and a byte for the type of the signature.
 func partitionOfNode(node []byte) string {
 	signature := node[20:36]
 	switch node[37] {

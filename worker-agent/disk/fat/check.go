@@ -11,11 +11,11 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/fat16"
 )
 
-// File is one file of the seed.
+// File is a file of the volume.
 type File struct{ Name, Contents string }
 
-// Check reads the volume with go-diskfs, which shares no code with makeFAT16. go-diskfs
-// supports only sectors of 512 bytes.
+// Check reads the files in the volume with go-diskfs, which shares no code with Make16. It returns nil unchecked for sectors
+// of another size than 512 bytes, which go-diskfs does not support.
 func Check(volume []byte, sector int, files []File) error {
 	if sector != 512 {
 		return nil
@@ -35,8 +35,7 @@ func Check(volume []byte, sector int, files []File) error {
 			return fmt.Errorf("%q: %w", f.Name, err)
 		}
 
-		// go-diskfs v1.9 reads to the end of a file's last cluster: the size in the directory is
-		// the file's size.
+		// go-diskfs v1.9 reads to the end of a file's last cluster: the size in the directory is the file's size.
 		st, err := vol.Stat(f.Name)
 		if err != nil {
 			return fmt.Errorf("%q: %w", f.Name, err)
@@ -64,7 +63,7 @@ func (memory) Writable() (backend.WritableFile, error) { return nil, backend.Err
 
 func (m memory) Stat() (fs.FileInfo, error) { return memoryInfo(m.Size()), nil }
 
-// memoryInfo is the fs.FileInfo of a memory; its value is the size.
+// memoryInfo is the fs.FileInfo of a memory; its value is the size in bytes.
 type memoryInfo int64
 
 func (memoryInfo) Name() string { return "" }

@@ -1,4 +1,4 @@
-// Package fat makes FAT16 volumes and reads the names of FAT volumes.
+// Package fat makes FAT16 volumes, and reads the label and the serial number of FAT volumes.
 package fat
 
 import (
@@ -15,19 +15,19 @@ const rootEntries = 512
 // fatVolume is a FAT16 volume in memory (Microsoft's FAT specification 1.03).
 type fatVolume struct {
 	bytes    []byte
-	sector   int // bytes
-	cluster  int // bytes
+	sector   int // sector size in bytes
+	cluster  int // cluster size in bytes
 	clusters int
-	table    int // bytes of one file allocation table
+	table    int // size of one file allocation table in bytes
 	next     int // first free cluster
 	entry    int // offset of the next free entry in the root directory
 }
 
-// Make16 returns a FAT16 volume of size bytes with files in its root directory, all with long
-// names. It contains no times: the same input gives the same bytes.
+// Make16 returns a FAT16 volume of size bytes with files in its root directory. All files have long names. The volume contains no
+// current time: the same input gives the same bytes.
 //
-// A cluster is one sector, or two sectors of 512 bytes. A FAT16 therefore needs about 16 MiB with
-// 512-byte sectors and 32 MiB with 4096-byte sectors; other sizes may be refused.
+// A cluster is one sector, or two sectors of 512 bytes. The volume therefore needs about 16 MiB with 512-byte sectors and 32 MiB with
+// 4096-byte sectors. Make16 returns an error for a size with too few or too many clusters.
 func Make16(size int64, sector int, label string, files []File) ([]byte, error) {
 	v := &fatVolume{bytes: make([]byte, size), sector: sector, next: 2}
 	if err := v.layOut(); err != nil {
@@ -40,7 +40,7 @@ func Make16(size int64, sector int, label string, files []File) ([]byte, error) 
 	v.put16(v.tableAt()+2, 0xffff)
 	v.entry = v.rootAt()
 	copy(v.bytes[v.entry:], fmt.Sprintf("%-11s", label))
-	v.bytes[v.entry+11] = 0x08 // a label
+	v.bytes[v.entry+11] = 0x08 // the entry is the volume label
 	v.entry += 32
 
 	for i, f := range files {
@@ -53,7 +53,7 @@ func Make16(size int64, sector int, label string, files []File) ([]byte, error) 
 	return v.bytes, nil
 }
 
-// layOut chooses the sizes of the clusters and tables.
+// layOut computes the sizes of the clusters and tables.
 func (v *fatVolume) layOut() error {
 	perCluster := 1
 	if v.sector == 512 {
@@ -62,7 +62,7 @@ func (v *fatVolume) layOut() error {
 
 	v.cluster = perCluster * v.sector
 
-	// The size of the table and the number of clusters depend on each other.
+	// The size of a table and the number of clusters depend on each other: approximate.
 	sectors := 1
 	for range 16 {
 		v.clusters = (len(v.bytes)/v.sector - 1 - 2*sectors - rootEntries*32/v.sector) / perCluster
@@ -101,7 +101,7 @@ func (v *fatVolume) writeBootSector(label string) {
 
 	b[21] = 0xf8 // fixed disk
 	v.put16(22, v.table/v.sector)
-	v.put16(24, 63) // geometry, which is not used any more
+	v.put16(24, 63) // geometry, which no system uses any more
 	v.put16(26, 255)
 	b[36], b[38] = 0x80, 0x29
 	v.put32(39, 0x1e507001) // serial number
@@ -110,7 +110,7 @@ func (v *fatVolume) writeBootSector(label string) {
 	v.put16(510, 0xaa55)
 }
 
-// addFile stores the nth file.
+// addFile adds f as file number n, from 1.
 func (v *fatVolume) addFile(f File, n int) error {
 	first, need := 0, (len(f.Contents)+v.cluster-1)/v.cluster
 	if need > v.clusters+2-v.next {
@@ -130,7 +130,7 @@ func (v *fatVolume) addFile(f File, n int) error {
 		}
 	}
 
-	// The short name is never looked at, but it must be there and differ.
+	// No system reads the short name, but it must exist and be unique.
 	short := strings.ToUpper(fmt.Sprintf("%.6s~%d", strings.ReplaceAll(f.Name, "-", "_"), n))
 	entries, err := directoryEntries(f.Name, short)
 	if err != nil {
@@ -139,14 +139,13 @@ func (v *fatVolume) addFile(f File, n int) error {
 
 	copy(v.bytes[v.entry:], entries)
 	v.entry += len(entries)
-	v.put16(v.entry-32+24, 0x21) // 1980-01-01: no date would be invalid
+	v.put16(v.entry-32+24, 0x21) // 1980-01-01, because a missing date would be invalid
 	v.put16(v.entry-32+26, first)
 	v.put32(v.entry-32+28, len(f.Contents))
 	return nil
 }
 
-// directoryEntries returns the entries of a file called long: the pieces of
-// the long name, last one first, then the short one.
+// directoryEntries returns the directory entries of a file: the pieces of its long name, the last one first, then its short name.
 func directoryEntries(long, short string) ([]byte, error) {
 	if len(short) > 8 {
 		return nil, errors.New("a short name of more than 8 letters")
@@ -164,7 +163,7 @@ func directoryEntries(long, short string) ([]byte, error) {
 		letters = append(letters, 0xffff)
 	}
 	if len(long)%13 == 0 {
-		letters = letters[:len(long)] // it fits: no end mark
+		letters = letters[:len(long)] // a name of this length has no end mark
 	}
 
 	var out []byte

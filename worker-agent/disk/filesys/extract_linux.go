@@ -12,24 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An extraction puts the entries of an archive below a folder. Links, whether the
-// archive brought them or not, are resolved as if the folder were /, so that no entry
-// is written outside of it.
+// An extraction writes the entries of an archive below a folder. Links, from the archive or already there, are resolved as if the
+// folder were /, so that no entry is written outside of the folder.
 type extraction struct {
 	ctx     context.Context
 	in      *tar.Reader
 	root    Tree
-	folders []*tar.Header // names and times, in their order
+	folders []*tar.Header // names and times of the extracted folders, in order
 	Entries int
-	Bytes   int64 // of contents
+	Bytes   int64 // total size of all files
 }
 
-// NewExtraction returns the extraction of a tar archive. It ends with ctx.
+// NewExtraction returns the extraction of a tar archive. The extraction fails once ctx has ended.
 func NewExtraction(ctx context.Context, archive io.Reader) *extraction {
 	return &extraction{ctx: ctx, in: tar.NewReader(archive)}
 }
 
-// ExtractInto extracts everything into the folder at dir in root.
+// ExtractInto extracts all entries into the folder dir of root.
 func (x *extraction) ExtractInto(root Tree, dir string) error {
 	inside := File{Path: path.Join("/", dir, "entry"), DirMode: 0o755}
 	fd, err := inside.parent(root, true)
@@ -59,7 +58,7 @@ func (x *extraction) ExtractInto(root Tree, dir string) error {
 		return errors.New("the archive is empty, or not a tar archive")
 	}
 
-	// What came into a folder later has changed its time.
+	// Set the times of folders last: each entry that was extracted into a folder has changed the folder's time.
 	for _, h := range x.folders {
 		if err := x.at(h, setTime); err != nil {
 			return fmt.Errorf("setting the time of %q: %w", h.Name, err)
@@ -68,7 +67,7 @@ func (x *extraction) ExtractInto(root Tree, dir string) error {
 	return nil
 }
 
-// extract makes one entry with all that its header says.
+// extract creates one entry with all properties in its header.
 func (x *extraction) extract(h *tar.Header) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
@@ -101,8 +100,7 @@ func (x *extraction) extract(h *tar.Header) error {
 	})
 }
 
-// at calls do with the folder that h goes into and its name there; "." for the
-// root itself. Folders that are missing are made.
+// at calls do with the parent folder of h and the name of h in it; for the root itself, the name is ".". It creates missing folders.
 func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.Header) error) error {
 	name, err := diskimage.EntryPath(h.Name)
 	if err != nil {
@@ -121,7 +119,7 @@ func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.H
 	return do(parent, base, h)
 }
 
-// link makes a hard link to an entry that was extracted before.
+// link creates a hard link to an entry that was extracted earlier.
 func (x *extraction) link(parent int, base, target string) error {
 	name, err := diskimage.EntryPath(target)
 	if err != nil {

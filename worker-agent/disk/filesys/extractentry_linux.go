@@ -14,11 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// xattrPrefix begins the PAX records that GNU tar and others keep extended
-// attributes in.
+// xattrPrefix is the prefix of the PAX records in which GNU tar and other programs store extended attributes.
 const xattrPrefix = "SCHILY.xattr."
 
-// makeFolder makes base in parent, or takes the folder that is there.
+// makeFolder creates the folder base in parent, unless it exists. It replaces anything else of that name.
 func makeFolder(parent int, base string) error {
 	err := unix.Mkdirat(parent, base, 0o700)
 	if !errors.Is(err, unix.EEXIST) {
@@ -38,8 +37,7 @@ func makeFolder(parent int, base string) error {
 	return unix.Mkdirat(parent, base, 0o700)
 }
 
-// make makes an entry that is neither a folder nor a hard link, with the contents
-// that follow its header.
+// make creates an entry that is neither a folder nor a hard link. The contents of a file are read from x.in.
 func (x *extraction) make(parent int, base string, h *tar.Header) error {
 	device := int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
 	switch h.Typeflag {
@@ -71,7 +69,7 @@ func (x *extraction) makeFile(parent int, base string, h *tar.Header) (err error
 	}()
 
 	if isSparse(h) {
-		// First: it says whether the file system can hold the file at all.
+		// Truncate first: it fails at once if the file system cannot hold a file of this size.
 		if err := f.Truncate(h.Size); err != nil {
 			return fmt.Errorf("making it %d bytes long: %w", h.Size, err)
 		}
@@ -79,8 +77,7 @@ func (x *extraction) makeFile(parent int, base string, h *tar.Header) (err error
 	return x.copyTo(f, isSparse(h))
 }
 
-// isSparse reports whether the archive keeps h without its holes. Other files get
-// no holes: a swap file must not have any.
+// isSparse reports whether the archive stores h without its holes. No other file gets holes, because a swap file must not have any.
 func isSparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {
 		return true
@@ -93,7 +90,7 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
-// copyTo writes the contents of the entry to f; with sparse, no block of zeros.
+// copyTo writes the contents of the entry to f. With sparse, it skips blocks of zeros.
 func (x *extraction) copyTo(f *os.File, sparse bool) error {
 	const block = 64 << 10
 	buf, zeros := make([]byte, block), make([]byte, block)
@@ -121,15 +118,15 @@ func (x *extraction) copyTo(f *os.File, sparse bool) error {
 	}
 }
 
-// setAttributes sets owner, extended attributes and mode, in this order: a change of
-// the owner takes setuid and capabilities away.
+// setAttributes sets the owner, the extended attributes and the mode, in this order: the kernel removes setuid and capabilities when
+// the owner changes.
 func setAttributes(parent int, base string, h *tar.Header) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
 
-	// FAT has no owners: asking for the present one is not an error.
+	// On FAT, which has no owners, chown succeeds only for the current owner: call it only for a change.
 	if st.Uid != uint32(h.Uid) || st.Gid != uint32(h.Gid) {
 		if err := unix.Fchownat(parent, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return fmt.Errorf("giving it to %d:%d: %w", h.Uid, h.Gid, err)
@@ -141,7 +138,7 @@ func setAttributes(parent int, base string, h *tar.Header) error {
 		if !ok {
 			continue
 		}
-		// By the descriptor of its folder: the path does not lead elsewhere.
+		// Use the descriptor of the folder: a path could lead elsewhere.
 		file := fmt.Sprintf("/proc/self/fd/%d/%s", parent, base)
 		if err := unix.Lsetxattr(file, name, []byte(value), 0); err != nil {
 			return fmt.Errorf("setting the extended attribute %s: %w", name, err)
@@ -149,7 +146,7 @@ func setAttributes(parent int, base string, h *tar.Header) error {
 	}
 
 	if h.Typeflag == tar.TypeSymlink {
-		return nil // its mode means nothing
+		return nil // the mode of a symbolic link has no effect
 	}
 	mode := uint32(h.Mode) & 0o7777
 	if err := unix.Fchmodat(parent, base, mode, 0); err != nil {
@@ -158,7 +155,7 @@ func setAttributes(parent int, base string, h *tar.Header) error {
 	return nil
 }
 
-// setTime sets the time of the last change.
+// setTime sets the modification time, and leaves the access time as it is.
 func setTime(parent int, base string, h *tar.Header) error {
 	changed, err := unix.TimeToTimespec(h.ModTime)
 	if err != nil {

@@ -19,12 +19,12 @@ type File struct {
 	Path          string
 	Contents      string
 	Directory     bool
-	Owner, Group  string // numbers, or names from the installed system; "" = uid, gid
+	Owner, Group  string // numbers, or names in the installed system; "" = UID, GID
 	UID, GID      int
 	Mode, DirMode uint32
 }
 
-// Resolve looks up the numbers of the owner's and the group's names.
+// Resolve sets UID and GID by Owner and Group. It looks names up in the passwd and group files of root.
 func (s *File) Resolve(root Tree) error {
 	for _, who := range []struct {
 		name string
@@ -49,7 +49,7 @@ func (s *File) Resolve(root Tree) error {
 	return nil
 }
 
-// Write writes s into root.
+// Write writes s into root: a file atomically, or a directory.
 func (s File) Write(root Tree) (err error) {
 	parent, err := s.parent(root, true)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s File) Write(root Tree) (err error) {
 		return errors.New("there is a directory of that name")
 	}
 
-	// The name is always the same: the file of an interrupted attempt is replaced.
+	// The temporary name depends only on the path, so that the file of an interrupted attempt is replaced.
 	temporary := temporaryName(s.Path)
 	if err := unix.Unlinkat(parent, temporary, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
@@ -104,7 +104,7 @@ func (s File) Write(root Tree) (err error) {
 	return unix.Fsync(parent)
 }
 
-// makeDirectory makes base in parent, or uses the existing directory. It refuses a symbolic link.
+// makeDirectory creates the directory base in parent, unless it exists, and sets its owner and mode. It refuses a symbolic link.
 func (s File) makeDirectory(parent int, base string) error {
 	if err := unix.Mkdirat(parent, base, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -120,15 +120,14 @@ func (s File) makeDirectory(parent int, base string) error {
 		err = unix.Fsync(fd)
 	}
 
-	_ = unix.Close(fd) // synced
+	_ = unix.Close(fd) // Fsync was called
 	if err == nil {
 		err = unix.Fsync(parent)
 	}
 	return err
 }
 
-// Compare returns an error unless root contains s. With owners, it also compares owner and mode:
-// not every file system has them.
+// Compare returns nil if root contains s. With owners, it also compares owner and mode, which not every file system has.
 func (s File) Compare(root Tree, owners bool) error {
 	parent, err := s.parent(root, false)
 	if err != nil {
@@ -168,14 +167,14 @@ func (s File) Compare(root Tree, owners bool) error {
 	return nil
 }
 
-// own sets owner and mode through the descriptor, so that no umask applies.
+// own sets the owner and the mode of a descriptor. The umask does not apply.
 func own(fd, uid, gid int, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
 
-	// FAT has no owners: setting the present owner again would fail.
+	// On FAT, which has no owners, even setting the current owner fails.
 	if st.Uid != uint32(uid) || st.Gid != uint32(gid) {
 		if err := unix.Fchown(fd, uid, gid); err != nil {
 			return fmt.Errorf("changing its owner to %d:%d: %w", uid, gid, err)
@@ -187,14 +186,13 @@ func own(fd, uid, gid int, mode uint32) error {
 	return nil
 }
 
-// temporaryName returns the temporary name for the file or directory at p.
+// temporaryName returns the temporary name under which the file or directory at p is created.
 func temporaryName(p string) string {
 	sum := sha256.Sum256([]byte(p))
 	return ".ingot-" + hex.EncodeToString(sum[:8])
 }
 
-// addDirectory makes name in parent. It has its owner and mode when it first appears under that
-// name.
+// addDirectory creates the directory name in parent. It sets the owner and the mode before the directory appears under that name.
 func (s File) addDirectory(parent int, name string) error {
 	temporary := temporaryName(name)
 	if err := unix.Unlinkat(parent, temporary, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -226,7 +224,7 @@ func (s File) addDirectory(parent int, name string) error {
 	return err
 }
 
-// parent opens the directory for s and, with create, makes missing directories.
+// parent opens the directory that contains s.Path. With create, it creates missing directories.
 func (s File) parent(root Tree, create bool) (int, error) {
 	const directory = unix.O_RDONLY | unix.O_DIRECTORY
 	at, err := root.open(".", directory)
@@ -242,7 +240,7 @@ func (s File) parent(root Tree, create bool) (int, error) {
 
 		done = path.Join(done, name)
 
-		// Resolve from the root each time: only then do absolute links stay inside the file system.
+		// Resolve the whole path from the root each time: only then do absolute links stay inside the file system.
 		next, err := root.open(done, directory)
 		if create && errors.Is(err, unix.ENOENT) {
 			if err = s.addDirectory(at, name); err == nil {

@@ -1,5 +1,5 @@
-// Package filesys gives access to the file systems of the machine: it mounts them, writes files into them, extracts archives
-// into them and runs their programs.
+// Package filesys mounts the file systems of the machine, writes files into them, extracts archives into them, and runs their
+// programs.
 package filesys
 
 import (
@@ -11,61 +11,57 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
-// Commander is an optional part of a Filesystems: it can run programs of an installed system.
+// Commander is an optional interface of a Filesystems that can run programs of an installed system.
 type Commander interface {
-	// RunInside runs a program with its arguments below root, a folder that is / for it. What the
-	// program has started ends with it. log gets its output, line by line. exit is its exit code; an
-	// error without one has exit 0.
+	// RunInside runs the program words[0] with its arguments, chrooted into root. All processes that the program has started end with it.
+	// log gets the output, line by line. exit is the program's exit code; it is 0 for an error without an exit code.
 	RunInside(ctx context.Context, root string, words, env []string, log func(line string)) (exit int, err error)
 }
 
-// Partition is a partition of a disk that the kernel knows.
+// Partition is a partition or another block device that the kernel has.
 type Partition struct {
 	Number int
 	Path   string // path of its device node
 	Size   int64  // bytes
 }
 
-// Programs is an optional part of a Filesystems: it can run the programs of the agent's system that
-// make file systems, arrays and logical volumes.
+// Programs is an optional interface of a Filesystems that can run the programs of the agent's system that create file systems, arrays
+// and logical volumes.
 type Programs interface {
-	// Has returns an error with a remedy if the system does not have program.
+	// Has returns nil if the system contains program, and otherwise an error with a remedy.
 	Has(program string) error
-	// Run runs program. log gets its output, line by line. exit is its exit code; an error without
-	// one has exit 0.
+	// Run runs program. log gets the output, line by line. exit is the program's exit code; it is 0 for an error without an exit code.
 	Run(ctx context.Context, program string, args []string, log func(line string)) (exit int, err error)
-	// Volume returns the active array or logical volume with this name in the kernel.
+	// Volume returns the active array or logical volume that has this name in the kernel.
 	Volume(name string) (Volume, bool)
-	// BootCode returns the code of SYSLINUX for the boot sector of a disk with a table of this kind,
-	// gpt or mbr.
+	// BootCode returns SYSLINUX's code for the boot sector of a disk with the given kind of partition table, gpt or mbr.
 	BootCode(table string) ([]byte, error)
 }
 
 // A Volume is an active array or logical volume.
 type Volume struct {
 	Partition
-	Level   string // of an array, such as raid1
-	Members int    // of an array, without spares
+	Level   string // RAID level of an array, such as raid1; "" for a volume
+	Members int    // number of an array's devices without spares
 }
 
-// Grower is an optional part of a Filesystems: it can enlarge file systems.
+// Grower is an optional interface of a Filesystems that can enlarge file systems.
 type Grower interface {
-	// Grow enlarges the file system of type fstype at device to the device's size in bytes.
-	// errors.ErrUnsupported means that nothing was changed and that the installed system has to
-	// grow it.
+	// Grow enlarges the file system of type fstype on device to size, the size of the device in bytes. With errors.ErrUnsupported,
+	// nothing was changed, and the installed system has to enlarge it.
 	Grow(ctx context.Context, device, fstype string, size int64) error
 }
 
-// Filesystems gives access to the file systems on a disk's partitions.
+// Filesystems lists partitions and mounts their file systems.
 type Filesystems interface {
 	// Partitions lists the partitions of the disk at path.
 	Partitions(ctx context.Context, path string) ([]Partition, error)
-	// Mount mounts the file system of type fstype at device and returns the directory. unmount
-	// writes out everything; an error of unmount is a failed write.
+	// Mount mounts the file system of type fstype on device, and returns the directory on which it is mounted. unmount syncs and
+	// unmounts it; an error of unmount means that data may not be on the disk.
 	Mount(ctx context.Context, device, fstype string, readOnly bool) (dir string, unmount func() error, err error)
 }
 
-// TypeOf returns the type of the file system on p.
+// TypeOf returns the type of the file system on p, or "" if it is unknown or cannot be read.
 func TypeOf(p Partition) string {
 	f, err := os.Open(p.Path)
 	if err != nil {
@@ -76,8 +72,8 @@ func TypeOf(p Partition) string {
 	return probe.FileSystem(f, p.Size)
 }
 
-// UseMounted calls do with the file system on part. When it returns, the file system is unmounted and
-// everything that do wrote is on the disk.
+// UseMounted mounts the file system on part and calls do with its root. When it returns, the file system is unmounted and
+// all data that do has written is on the disk.
 func UseMounted(ctx context.Context, files Filesystems, part Partition, fstype string, readOnly bool,
 	do func(root Tree) error,
 ) error {

@@ -16,12 +16,12 @@ import (
 
 // HostFilesystems mounts the file systems on the machine's real disks.
 type HostFilesystems struct {
-	// Sys is where sysfs is mounted; "" means /sys.
+	// Sys is the directory on which sysfs is mounted; "" = /sys.
 	Sys string
-	// Load loads a kernel module; nil if the kernel has all of them built in.
+	// Load loads a kernel module; nil = the kernel has all modules built in.
 	Load func(module string) error
-	// Children is held while a program runs: PID 1 reaps orphans only without it, and would take
-	// the program's exit code otherwise. nil: another process reaps them.
+	// Children is locked while a program runs. PID 1 locks it to reap orphans: otherwise it could take the program's exit code.
+	// nil = another process reaps orphans.
 	Children sync.Locker
 }
 
@@ -88,7 +88,7 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 			}
 		}
 
-		// Do not use MNT_DETACH: only a completed unmount guarantees that all data is written.
+		// Do not use MNT_DETACH: all data is certainly written only once an ordinary unmount has succeeded.
 		return errors.Join(append(errs, unix.Unmount(dir, 0), os.Remove(dir))...)
 	}, nil
 }

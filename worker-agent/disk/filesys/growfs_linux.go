@@ -12,20 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ioctl requests of linux/fs/ext4/ext4.h, fs/xfs/libxfs/xfs_fs.h and linux/btrfs.h: _IOW(group,
-// number, size).
+// Ioctl requests of linux/fs/ext4/ext4.h, fs/xfs/libxfs/xfs_fs.h and linux/btrfs.h, as _IOW(group, number, size).
 const (
 	ext4Resize  = 1<<30 | 8<<16 | 'f'<<8 | 16    // EXT4_IOC_RESIZE_FS: u64, blocks
 	xfsGrowData = 1<<30 | 16<<16 | 'X'<<8 | 110  // XFS_IOC_FSGROWFSDATA: u64 blocks, u32 imaxpct
 	btrfsResize = 1<<30 | 4096<<16 | 0x94<<8 | 3 // BTRFS_IOC_RESIZE: s64 fd, char name[4088]
 	btrfsGrow   = "1:max"                        // grow device 1 to its end
 	btrfsName   = 8                              // offset of the name
-	superblock  = 4096                           // bytes that are read from the beginning of the file system
-	ext4Magic   = "\x53\xef"                     // at 0x438
-	xfsMagic    = "XFSB"                         // at 0
+	superblock  = 4096                           // number of bytes that readSuperblock reads
+	ext4Magic   = "\x53\xef"                     // at offset 0x438
+	xfsMagic    = "XFSB"                         // at offset 0
 )
 
-// Grow implements Grower. It mounts the file system and asks the kernel to grow it.
+// Grow implements Grower. It mounts the file system, and makes the kernel grow it by an ioctl.
 func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size int64) error {
 	head, err := readSuperblock(device)
 	if err != nil {
@@ -77,7 +76,7 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 		return err
 	}
 
-	// Check in the superblock whether the file system has grown.
+	// ext4 may not have grown although the ioctl has succeeded: compare the number of blocks.
 	after, err := readSuperblock(device)
 	if err != nil {
 		return err
@@ -89,7 +88,7 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	return nil
 }
 
-// readSuperblock returns the first superblock bytes of the file system on device.
+// readSuperblock returns the beginning of the file system on device.
 func readSuperblock(device string) ([]byte, error) {
 	f, err := os.Open(device)
 	if err != nil {
@@ -100,7 +99,7 @@ func readSuperblock(device string) ([]byte, error) {
 	return head, errors.Join(err, f.Close())
 }
 
-// resize asks the kernel to grow the file system that is mounted at dir.
+// resize calls the ioctl that grows the file system mounted on dir.
 func resize(dir string, request uintptr, arg []byte) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -116,8 +115,8 @@ func resize(dir string, request uintptr, arg []byte) error {
 	case 0:
 		return nil
 	case unix.ENOTTY, unix.EOPNOTSUPP, unix.EINVAL, unix.EPERM, unix.ENOSYS:
-		// The file system has no room for a longer group table, or is marked as faulty: fsck and
-		// the offline tool can repair that, the kernel cannot.
+		// The file system has no space for a longer group table, or is marked as faulty. The kernel cannot correct that, but fsck and the
+		// offline tool can.
 		return fmt.Errorf("the kernel cannot grow it: %w: %w", e, errors.ErrUnsupported)
 	}
 	return e

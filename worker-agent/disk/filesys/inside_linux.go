@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter lets programs run in root, and mounts the agent's /dev, /proc and /sys there. It returns
-// the path of root. leave undoes it; no program may run there any more.
+// Enter makes programs executable in root, and mounts the agent's /dev, /proc and /sys there. It returns the path of root. leave
+// unmounts the three; no program may run in root any more.
 func Enter(root Tree) (dir string, leave func() error, err error) {
 	if dir, err = root.Path(); err != nil {
 		return "", nil, err
@@ -24,7 +24,7 @@ func Enter(root Tree) (dir string, leave func() error, err error) {
 	leave = func() error {
 		var errs []error
 		for _, m := range slices.Backward(mounts) {
-			// Recursively, and whatever the commands have mounted there: it is the agent's, and holds no data of the disk.
+			// Unmount lazily, including whatever the commands have mounted below: these are mounts of the agent, without data of the disk.
 			if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 				errs = append(errs, fmt.Errorf("unmounting %s: %w", m, err))
 			}
@@ -32,7 +32,7 @@ func Enter(root Tree) (dir string, leave func() error, err error) {
 		return errors.Join(errs...)
 	}
 
-	// A file system of an image is mounted without programs and devices otherwise.
+	// Mount has mounted the file system with nosuid, nodev and noexec: remove these flags.
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, ""); err != nil {
 		return "", nil, fmt.Errorf("allowing programs: %w", err)
 	}
@@ -43,7 +43,7 @@ func Enter(root Tree) (dir string, leave func() error, err error) {
 		}
 		if err == nil {
 			mounts = append(mounts, target)
-			// What is unmounted below it later must not be unmounted in the agent's own tree.
+			// Make the mounts private: an unmount below them must not propagate to the agent's own tree.
 			err = unix.Mount("", target, "", unix.MS_REC|unix.MS_PRIVATE, "")
 		}
 		if err != nil {
@@ -53,8 +53,8 @@ func Enter(root Tree) (dir string, leave func() error, err error) {
 	return dir, leave, nil
 }
 
-// folderIn returns the path at which a folder of root is, seen from the agent. It is made if it is
-// missing. A link in root does not lead out of it.
+// folderIn returns the path of the folder name in root, as the agent sees it. It creates the folder if it is missing. Links cannot
+// lead out of root.
 func folderIn(root Tree, name string) (string, error) {
 	parent, err := File{Path: path.Join(name, "entry"), DirMode: 0o755}.parent(root, true)
 	if err != nil {
@@ -64,8 +64,8 @@ func folderIn(root Tree, name string) (string, error) {
 	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", parent))
 }
 
-// RunInside implements Commander. Processes have a namespace of their own, in which the program is
-// the first: its end ends all others.
+// RunInside implements Commander. The program is the first process of its own PID namespace: when it ends, the kernel ends all
+// processes that it has started.
 func (h HostFilesystems) RunInside(ctx context.Context, root string, words, env []string, log func(string)) (int, error) {
 	file, err := lookInside(root, words[0], env)
 	if err != nil {
@@ -79,7 +79,7 @@ func (h HostFilesystems) RunInside(ctx context.Context, root string, words, env 
 	return h.run(cmd, log)
 }
 
-// lookInside returns the path of a program of the system in root.
+// lookInside returns the path, in root, of a program of the installed system.
 func lookInside(root, program string, env []string) (string, error) {
 	system, err := openTree(root)
 	if err != nil {

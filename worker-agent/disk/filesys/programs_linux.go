@@ -17,14 +17,13 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// programDirs are the folders of the programs that the agent's system contains.
+// programDirs are the folders in which findProgram looks.
 var programDirs = []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"}
 
 // bootCodeDir is the folder of the boot code of SYSLINUX in the agent's system.
 const bootCodeDir = "/usr/lib/syslinux/mbr"
 
-// programs are the programs that the agent may run, with the kernel modules without which they do
-// not work.
+// programs are the programs that the agent may run, each with the kernel modules that it needs.
 var programs = map[string][]string{
 	"mdadm": {"md_mod", "raid0", "raid1", "raid10"}, "lvm": {"dm_mod"},
 	"mke2fs": nil, "mkfs.xfs": nil, "mkfs.fat": nil, "mkswap": nil,
@@ -60,7 +59,7 @@ func (h HostFilesystems) BootCode(table string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(bootCodeDir, name))
 }
 
-// Run implements Programs. No shell reads the arguments.
+// Run implements Programs. The arguments are not interpreted by a shell.
 func (h HostFilesystems) Run(ctx context.Context, program string, args []string, log func(string)) (int, error) {
 	file, err := findProgram(program)
 	if err != nil {
@@ -81,8 +80,7 @@ func (h HostFilesystems) Run(ctx context.Context, program string, args []string,
 	return h.run(cmd, log)
 }
 
-// run runs a program and gives its output to log, line by line. exit is its exit code; an error
-// without one has exit 0.
+// run runs cmd and passes its output to log, line by line. exit is the exit code; it is 0 for an error without an exit code.
 func (h HostFilesystems) run(cmd *exec.Cmd, log func(string)) (exit int, err error) {
 	if h.Children != nil {
 		h.Children.Lock()
@@ -109,7 +107,7 @@ func (h HostFilesystems) run(cmd *exec.Cmd, log func(string)) (exit int, err err
 	return 0, nil
 }
 
-// eachLine reads r to its end. A line that is too long is given in parts.
+// eachLine reads r to its end and calls log for each line. It splits lines that are too long.
 func eachLine(r io.Reader, log func(string)) {
 	lines := bufio.NewReaderSize(r, 4096)
 	for {
@@ -137,7 +135,7 @@ func (h HostFilesystems) Volume(name string) (Volume, bool) {
 	for _, dir := range dirs {
 		sectors, err := strconv.ParseInt(blockdev.Attribute(dir, "size"), 10, 64)
 		if err != nil || sectors == 0 {
-			continue // an array that is stopped has no size
+			continue // a stopped array has the size 0
 		}
 		v := Volume{Partition: Partition{Path: "/dev/" + filepath.Base(dir), Size: sectors * 512}, Level: blockdev.Attribute(dir, "md/level")}
 		v.Members, _ = strconv.Atoi(blockdev.Attribute(dir, "md/raid_disks")) // 0 for a logical volume

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is the root of a mounted file system; paths in it are resolved as if it were /.
+// Tree is the root directory of a mounted file system. Paths are resolved as if that directory were /.
 type Tree struct{ fd int }
 
 func openTree(dir string) (Tree, error) {
@@ -23,21 +23,21 @@ func openTree(dir string) (Tree, error) {
 
 func (r Tree) close() { _ = unix.Close(r.fd) } // an O_PATH descriptor: nothing is written through it
 
-// Path returns where the file system is mounted.
+// Path returns the path on which the file system is mounted.
 func (r Tree) Path() (string, error) { return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", r.fd)) }
 
-// open opens name, an absolute path. Symbolic links are resolved as if the file system were /; none
-// can lead out of it or to another file system.
+// open opens the absolute path name. Symbolic links are resolved as if the file system were /, and cannot lead out of it or to
+// another file system.
 func (r Tree) open(name string, flags int) (int, error) {
 	return unix.Openat2(r.fd, name, &unix.OpenHow{
 		Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	})
 }
 
-// MaxText is the size limit for text files of the installed system, in bytes.
+// MaxText is the size limit of ReadFile, in bytes.
 const MaxText = 4 * blockdev.MiB
 
-// ReadFile returns the contents of name, a regular file of at most maxSmall bytes.
+// ReadFile returns the contents of the regular file name, which must have at most MaxText bytes.
 func (r Tree) ReadFile(name string) ([]byte, error) {
 	f, err := r.OpenFile(name)
 	if err != nil {
@@ -53,7 +53,7 @@ func (r Tree) ReadFile(name string) ([]byte, error) {
 
 // OpenFile opens the regular file at name for reading.
 func (r Tree) OpenFile(name string) (*os.File, error) {
-	// O_PATH would not allow reading; O_NONBLOCK keeps a fifo from blocking.
+	// O_NONBLOCK: opening a fifo must not block.
 	fd, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
@@ -72,7 +72,7 @@ func (r Tree) OpenFile(name string) (*os.File, error) {
 	return f, nil
 }
 
-// account returns the number of name in a file in the format of /etc/passwd or /etc/group.
+// account returns the id of the user or group name in a file in the format of /etc/passwd or /etc/group.
 func (r Tree) account(file, name string) (int, error) {
 	b, err := r.ReadFile(file)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r Tree) account(file, name string) (int, error) {
 	return 0, errors.New("it is not there")
 }
 
-// List returns the names in the directory dir, or nothing if it cannot be read.
+// List returns the names in the directory dir, sorted, or nil if it cannot be read.
 func (r Tree) List(dir string) []string {
 	fd, err := r.open(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

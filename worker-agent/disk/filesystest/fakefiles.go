@@ -1,4 +1,4 @@
-// Package filesystest has file systems in directories, for tests.
+// Package filesystest provides file systems in directories, for tests.
 package filesystest
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
 )
 
-// FakeFiles are directories that replace mounted partitions.
+// FakeFiles are directories that serve as mounted partitions.
 type FakeFiles struct {
 	Parts  []filesys.Partition
 	Dirs   map[string]string // by Partition.Path
-	Misses int               // Partitions returns none so many times
+	Misses int               // number of calls for which Partitions returns none
 	Mounts []string
 	Stuck  bool
 }
@@ -40,7 +40,7 @@ func (f *FakeFiles) Mount(_ context.Context, device, fstype string, readOnly boo
 	}, nil
 }
 
-// ExtPartition returns a file with the signature of an ext file system.
+// ExtPartition returns partition n, a file with the signature of an ext file system.
 func ExtPartition(t *testing.T, n int, size int64) filesys.Partition {
 	t.Helper()
 	b := make([]byte, 4096)

@@ -17,15 +17,14 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// GPT is a GUID partition table (UEFI specification 2.10, §5.3). Bytes that the agent does not
-// change stay as they were.
+// GPT is a GUID partition table (UEFI specification 2.10, §5.3). All bytes that the agent does not change are kept.
 type GPT struct {
 	Sector  int64
-	header  []byte // the primary header, HeaderSize bytes
+	header  []byte // the primary header; its length is its HeaderSize field
 	entries []byte
 }
 
-// Offsets in the header.
+// Offsets in the header of a GPT.
 const (
 	gptCRC         = 16
 	gptMyLBA       = 24
@@ -39,14 +38,13 @@ const (
 	gptEntriesCRC  = 88
 )
 
-// readGPT reads the primary table of a disk of size bytes. It returns errNoTable if there is none.
+// readGPT reads the primary table of a disk of size bytes. It returns ErrNoTable if there is none.
 func readGPT(r io.ReaderAt, size int64, sector int) (*GPT, error) {
 	return ReadGPTAt(r, size, sector, 1)
 }
 
-// ReadAnyGPT reads the primary table or, if a program was interrupted while writing it, the backup
-// at the end of the disk; torn reports which. The primary header is one sector, and it is written
-// last: it identifies the backup that belongs to it.
+// ReadAnyGPT reads the primary table. If that is damaged because a write was interrupted, it reads the backup at the end of the
+// disk, and torn is true. The primary header, one sector, is written last; it must have the same disk GUID as the backup.
 func ReadAnyGPT(r io.ReaderAt, size int64, sector int) (g *GPT, torn bool, err error) {
 	g, err = readGPT(r, size, sector)
 	if err == nil || errors.Is(err, ErrNoTable) {
@@ -69,7 +67,7 @@ func ReadAnyGPT(r io.ReaderAt, size int64, sector int) (g *GPT, torn bool, err e
 	return backup, true, nil
 }
 
-// ReadGPTAt reads the table with its header at sector lba.
+// ReadGPTAt reads the table whose header is in sector lba. It returns ErrNoTable if that sector has no GPT header.
 func ReadGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*GPT, error) {
 	s := int64(sector)
 	b := blockdev.ReadAt(r, lba*s, sector)
@@ -124,13 +122,13 @@ func (g *GPT) put64(at int, v uint64) { binary.LittleEndian.PutUint64(g.header[a
 
 func (g *GPT) count() int { return int(g32(g.header, gptCount)) }
 
-// Entry returns entry i of the table, which holds partition i+1.
+// Entry returns entry i of the table, which describes partition i+1.
 func (g *GPT) Entry(i int) GPTEntry {
 	n := int(g32(g.header, gptEntrySize))
 	return g.entries[i*n : (i+1)*n]
 }
 
-// GPTEntry is the slice of a table that holds one partition.
+// GPTEntry is the part of a table that describes one partition.
 type GPTEntry []byte
 
 func (e GPTEntry) unused() bool  { return blockdev.AllZero(e[:16]) }
@@ -142,7 +140,7 @@ func (e GPTEntry) name() string {
 	return name
 }
 
-// Spans lists the partitions.
+// Spans returns the partitions in the table.
 func (g *GPT) Spans() []Span {
 	var parts []Span
 	for i := range g.count() {
@@ -162,7 +160,7 @@ func FormatGUID(b []byte) string {
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(b), le.Uint16(b[4:]), le.Uint16(b[6:]), b[8:10], b[10:16])
 }
 
-// Set makes e a new partition from sector first to sector last.
+// Set makes e a new partition from sector first to sector last, inclusive.
 func (e GPTEntry) Set(kind []byte, first, last uint64, name string) {
 	clear(e)
 	copy(e, kind)
@@ -181,7 +179,7 @@ func (e GPTEntry) Set(kind []byte, first, last uint64, name string) {
 	}
 }
 
-// SetBootable makes the partition with that number the only one that boot code for BIOS looks for.
+// SetBootable marks the partition with that number as the only one that BIOS boot code boots.
 func (g *GPT) SetBootable(number int) {
 	const attributes, legacyBootable = 48, 1 << 2 // UEFI specification 2.10, §5.3.3
 	for i := range g.count() {
@@ -192,20 +190,20 @@ func (g *GPT) SetBootable(number int) {
 	g.Entry(number - 1)[attributes] |= legacyBootable
 }
 
-// entrySectors returns how many sectors the entries occupy.
+// entrySectors returns the number of sectors that the entries occupy.
 func (g *GPT) entrySectors() uint64 {
 	return (uint64(len(g.entries)) + uint64(g.Sector) - 1) / uint64(g.Sector)
 }
 
-// Resize changes the table for a disk of size bytes: the backup moves to the end of the disk.
+// Resize adapts the header to a disk of size bytes: the backup will be at the end of the disk.
 func (g *GPT) Resize(size int64) {
 	last := uint64(size/g.Sector) - 1
 	g.put64(gptAlternate, last)
 	g.put64(gptLastUsable, last-g.entrySectors()-1)
 }
 
-// Write writes the table and reads it back. The order is: the backup, the primary table once the
-// backup is on stable storage, then the protective MBR for the whole disk.
+// Write writes the table and verifies it. It writes the backup first, then, once the backup is on stable storage, the primary table, and
+// last the size of the disk in the protective MBR.
 func (g *GPT) Write(dev blockdev.Device) error {
 	binary.LittleEndian.PutUint32(g.header[gptEntriesCRC:], crc32.ChecksumIEEE(g.entries))
 	mine, other := g64(g.header, gptMyLBA), g64(g.header, gptAlternate)
@@ -229,7 +227,7 @@ func (g *GPT) Write(dev blockdev.Device) error {
 
 	for i := range 4 {
 		e := mbr[446+16*i:][:16]
-		// Keep the entries of a hybrid MBR: only the protective entry follows the size of the disk.
+		// Keep the other entries of a hybrid MBR: only the protective entry depends on the size of the disk.
 		if e[4] == 0xee && g32(e, 8) == 1 {
 			binary.LittleEndian.PutUint32(e[12:], uint32(min(other, 0xffffffff)))
 		}
@@ -262,7 +260,7 @@ func (g *GPT) writeCopy(dev blockdev.Device, lba, entries uint64) error {
 	return dev.Sync()
 }
 
-// NewGPT returns a GPT without partitions for a disk of size bytes: 128 entries of 128 bytes.
+// NewGPT returns a GPT for a disk of size bytes, with 128 unused entries of 128 bytes.
 func NewGPT(size int64, sector int) *GPT {
 	g := &GPT{Sector: int64(sector), header: make([]byte, 92), entries: make([]byte, 128*128)}
 	copy(g.header, "EFI PART\x00\x00\x01\x00\x5c\x00\x00\x00")
@@ -281,8 +279,8 @@ func NewGPT(size int64, sector int) *GPT {
 	return g
 }
 
-// ProtectiveMBR returns the first sector of a disk with a GPT: one partition of type 0xee that covers
-// the disk (UEFI specification 2.10, §5.2.3).
+// ProtectiveMBR returns the first sector of a disk with a GPT. It contains one partition of type 0xee that covers the disk
+// (UEFI specification 2.10, §5.2.3).
 func ProtectiveMBR(dev blockdev.Device) []byte {
 	mbr := blockdev.Aligned(dev.SectorSize())
 	e := mbr[446:][:16]
@@ -293,7 +291,7 @@ func ProtectiveMBR(dev blockdev.Device) []byte {
 	return mbr
 }
 
-// ParseGUID is the reverse of guid.
+// ParseGUID is the reverse of FormatGUID.
 func ParseGUID(text string) ([]byte, error) {
 	b, err := hex.DecodeString(strings.ReplaceAll(text, "-", ""))
 	if err != nil || len(b) != 16 {
@@ -305,8 +303,7 @@ func ParseGUID(text string) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeUTF16 decodes the little-endian UTF-16 in b up to a zero. ended reports whether there was a
-// zero; rest follows it.
+// DecodeUTF16 decodes the little-endian UTF-16 in b up to a zero unit. ended reports whether b contains one; rest is what follows it.
 func DecodeUTF16(b []byte) (text string, rest []byte, ended bool) {
 	var units []uint16
 	for len(b) >= 2 && !ended {
@@ -319,8 +316,7 @@ func DecodeUTF16(b []byte) (text string, rest []byte, ended bool) {
 	return string(utf16.Decode(units)), b, ended
 }
 
-// CheckTables returns an error unless both copies of the table on dev and the protective MBR match
-// g.
+// CheckTables returns nil if both copies of the table on dev and the protective MBR match g.
 func CheckTables(dev blockdev.Device, g *GPT) error {
 	last := dev.Size()/g.Sector - 1
 	for _, lba := range []int64{1, last} {
@@ -346,13 +342,13 @@ func CheckTables(dev blockdev.Device, g *GPT) error {
 	return nil
 }
 
-// Span is the position of a partition in bytes, with its names.
+// Span describes a partition: its position in bytes and its names.
 type Span struct {
 	Number      int
 	Start, Size int64
-	Name        string // name in the GPT, or ""
-	Kind        string // type: GUID in a GPT, or "0x83"
-	UUID        string // PARTUUID in the form of blkid
+	Name        string // name in the GPT; "" = none
+	Kind        string // partition type: a GUID in a GPT, or such as "0x83" in an MBR
+	UUID        string // PARTUUID in the format of blkid
 }
 
 // ErrNoTable means that a disk has neither a GPT nor an MBR.

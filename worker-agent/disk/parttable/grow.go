@@ -9,14 +9,13 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// Growth selects the partition that grows.
+// Growth selects the partition to enlarge.
 type Growth struct {
-	Number  int   // 0: the last partition
-	Reserve int64 // bytes that stay free at the end of the disk
+	Number  int   // 0 = the last partition
+	Reserve int64 // bytes to leave free at the end of the disk
 }
 
-// lastOf returns the partition with that number or, for 0, the last one on the disk that is not the
-// seed.
+// lastOf returns the partition with the given number. For 0, it returns the last partition on the disk that is not the seed.
 func lastOf(parts []Span, number int) (Span, error) {
 	var last Span
 	for _, p := range parts {
@@ -37,7 +36,7 @@ func lastOf(parts []Span, number int) (Span, error) {
 	return last, nil
 }
 
-// room returns the largest possible end of p, one of parts.
+// room returns the largest possible end of p, at most limit. It returns an error if a partition other than the seed is behind p.
 func room(parts []Span, p Span, limit int64) (int64, error) {
 	seed := limit
 	for _, q := range parts {
@@ -52,8 +51,8 @@ func room(parts []Span, p Span, limit int64) (int64, error) {
 	return seed, nil
 }
 
-// GrowPartition enlarges a partition in memory, and returns it and its old size. changed means that the table on dev differs and
-// has to be written.
+// GrowPartition enlarges a partition in g, and returns the partition and its old size. changed means that the caller must write g,
+// because the table on dev differs.
 func (g *GPT) GrowPartition(dev blockdev.Device, want Growth) (old int64, p Span, changed bool, err error) {
 	p, err = lastOf(g.Spans(), want.Number)
 	if err != nil {
@@ -77,8 +76,8 @@ func (g *GPT) GrowPartition(dev blockdev.Device, want Growth) (old int64, p Span
 	return old, p, changed, nil
 }
 
-// GrowMBR returns a partition of an MBR as it is after it has grown, its old size, and the first sector to write; nil if that
-// stays as it is. It does not change partitions inside an extended one.
+// GrowMBR returns a partition of an MBR as it is after growing, its old size, and the first sector that the caller must write; mbr is nil
+// if the partition cannot grow further. It returns an error for an extended partition.
 func GrowMBR(dev blockdev.Device, want Growth) (old int64, p Span, mbr []byte, err error) {
 	table, err := Read(dev, dev.Size(), dev.SectorSize())
 	if err != nil {
@@ -98,7 +97,7 @@ func GrowMBR(dev blockdev.Device, want Growth) (old int64, p Span, mbr []byte, e
 
 	sector := int64(dev.SectorSize())
 
-	// The number of sectors has 32 bits: the rest of a larger disk stays unused.
+	// An MBR stores the number of sectors in 32 bits: the rest of a larger disk stays unused.
 	limit, err := room(table.Parts, p, min(dev.Size()-want.Reserve, p.Start+0xffffffff*sector))
 	if err != nil {
 		return 0, p, nil, err
@@ -119,7 +118,7 @@ func GrowMBR(dev blockdev.Device, want Growth) (old int64, p Span, mbr []byte, e
 	e := mbr[446+16*(p.Number-1):]
 	binary.LittleEndian.PutUint32(e[12:], uint32(p.Size/sector))
 
-	// Heads and cylinders are not used any more: set them to their maximum.
+	// No system uses heads and cylinders any more: set them to their maximum.
 	copy(e[5:8], "\xfe\xff\xff")
 	return old, p, mbr, nil
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// AllPartitions lists the partitions in all of the disk's tables: the GPT and its backup, wherever
-// they are, the MBR, and the logical partitions in it. Errors in one table are logged: the other
-// tables list the same partitions, and the ends of the disk are wiped in any case.
+// AllPartitions returns the partitions in all tables of the disk: the GPT, its backup at either place, the MBR, and the logical partitions
+// of the MBR. It only logs an error in a table, because the other tables list the same partitions and a wipe zeroes the ends
+// of the disk in any case.
 func AllPartitions(dev blockdev.Device, log func(format string, args ...any)) []Span {
 	size, sector := dev.Size(), dev.SectorSize()
 	var parts []Span
@@ -28,8 +28,7 @@ func AllPartitions(dev blockdev.Device, log func(format string, args ...any)) []
 
 	headers := []int64{1, size/int64(sector) - 1}
 	if b := blockdev.ReadAt(dev, int64(sector), sector); len(b) >= 92 && string(b[:8]) == "EFI PART" {
-		// The backup table of an image that was smaller than this disk is in the middle of the
-		// disk.
+		// An image that was smaller than this disk has its backup table in the middle of the disk.
 		headers = append(headers, int64(min(g64(b, gptAlternate), uint64(size/int64(sector)-1))))
 	}
 
@@ -38,7 +37,7 @@ func AllPartitions(dev blockdev.Device, log func(format string, args ...any)) []
 		switch {
 		case err == nil:
 			add(g.Spans())
-			// The header and the entries of a copy are zeroed like a partition.
+			// List the header and the entries of a backup as a partition, so that a wipe zeroes them.
 			if first := int64(g64(g.header, gptEntriesLBA)); lba != 1 {
 				add([]Span{{
 					Start: min(first, lba) * g.Sector,
@@ -54,7 +53,7 @@ func AllPartitions(dev blockdev.Device, log func(format string, args ...any)) []
 	return parts
 }
 
-// mbrPartitions lists the entries of the MBR, including a hybrid one, and the logical partitions.
+// mbrPartitions returns the entries of an MBR, also of a hybrid one, and the logical partitions.
 func mbrPartitions(r io.ReaderAt, size, sector int64) []Span {
 	b := blockdev.ReadAt(r, 0, 512)
 	if len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
@@ -77,8 +76,7 @@ func mbrPartitions(r io.ReaderAt, size, sector int64) []Span {
 	return parts
 }
 
-// logicalPartitions follows the chain of tables in an extended partition. It also lists each of
-// these tables.
+// logicalPartitions returns the partitions in the chain of tables of an extended partition, and each of these tables.
 func logicalPartitions(r io.ReaderAt, size, sector, base int64) []Span {
 	var parts []Span
 	at := base
@@ -93,7 +91,7 @@ func logicalPartitions(r io.ReaderAt, size, sector, base int64) []Span {
 			parts = append(parts, Span{Number: n, Start: at + int64(g32(e, 8))*sector, Size: length})
 		}
 		next := base + int64(g32(link, 8))*sector
-		if link[4] == 0 || next <= at { // a valid chain leads forwards
+		if link[4] == 0 || next <= at { // in a valid chain, each table is behind the previous one
 			break
 		}
 		at = next

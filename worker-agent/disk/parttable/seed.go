@@ -7,11 +7,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// SeedLabel is the volume label that cloud-init's NoCloud looks for.
+// SeedLabel is the volume label by which cloud-init's NoCloud finds the seed.
 const SeedLabel = "CIDATA"
 
-// PlaceSeed changes the table in memory: the table covers the whole disk of size bytes and has one
-// partition named CIDATA at its end. It returns the number and the first sector of that partition.
+// PlaceSeed changes g for a disk of size bytes, and adds a partition named CIDATA at the end of the disk, in place of an earlier one. It
+// returns the number and the first sector of the new partition.
 func (g *GPT) PlaceSeed(size int64) (number int, first uint64, err error) {
 	g.Resize(size)
 	free, end := -1, uint64(0)
@@ -50,8 +50,7 @@ func (g *GPT) PlaceSeed(size int64) (number int, first uint64, err error) {
 	return free + 1, first, nil
 }
 
-// SeedBytes returns the size of the seed partition for a sector size: a FAT16 that fsck, mtools and
-// the kernel all accept.
+// SeedBytes returns the size of the seed partition for a sector size. Fsck, mtools and the kernel all accept a FAT16 of that size.
 func SeedBytes(sector int) int64 {
 	if sector == 512 {
 		return 16 * blockdev.MiB

@@ -11,16 +11,16 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// Table has the fields that GPT and MBR share.
+// Table is the part of a partition table that GPT and MBR have in common.
 type Table struct {
-	Kind  string // gpt, mbr
+	Kind  string // gpt, mbr, or "damaged gpt" if an MBR protects a GPT that cannot be read
 	Parts []Span
 }
 
 // mbrSignature is the offset of the disk signature in an MBR.
 const mbrSignature = 440
 
-// Read reads the disk's GPT or, without one, its MBR.
+// Read reads the disk's GPT or, if there is none, its MBR. It returns ErrNoTable if there is neither.
 func Read(r io.ReaderAt, size int64, sector int) (*Table, error) {
 	g, err := readGPT(r, size, sector)
 	if err == nil {
@@ -58,7 +58,7 @@ func Read(r io.ReaderAt, size int64, sector int) (*Table, error) {
 	return t, nil
 }
 
-// IsDamaged reports whether err means a damaged table, and not a missing one.
+// IsDamaged reports whether err means that a table is damaged, as opposed to missing.
 func IsDamaged(err error) bool {
 	var both interface{ Unwrap() []error }
 	if !errors.As(err, &both) {

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// FindPartition returns the only one of parts that s selects.
+// FindPartition returns the one partition in parts that s selects. It returns an error if none or several match.
 func FindPartition(s action.Partition, r io.ReaderAt, parts []parttable.Span) (parttable.Span, error) {
 	var found []parttable.Span
 	there := make([]string, 0, len(parts))
@@ -53,8 +53,7 @@ func FindPartition(s action.Partition, r io.ReaderAt, parts []parttable.Span) (p
 	return found[0], nil
 }
 
-// Names returns the label and the UUID of the file system of type kind in r, in the form of
-// blkid(8); "" if it has none.
+// Names returns the label and the UUID of the file system of type kind in r, in the format of blkid(8), or "" if it has none.
 func Names(r io.ReaderAt, kind string) (label, uuid string) {
 	text := func(at int64, n int) string {
 		b, _, _ := bytes.Cut(blockdev.ReadAt(r, at, n), []byte{0})

@@ -1,4 +1,4 @@
-// Package probe recognizes what is on a disk or a partition, by its bytes.
+// Package probe recognizes the contents of a disk or a partition by their signatures.
 package probe
 
 import (
@@ -11,19 +11,17 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// signature is a sequence of bytes that a format has at a fixed offset. A negative offset counts
-// from the end.
+// signature is a sequence of bytes at a fixed offset that identifies a format.
 type signature struct {
 	name  string
 	at    int64
 	magic string
 }
 
-// fsSignatures are the signatures of the formats that a disk or partition can hold, the more
-// specific ones first.
+// fsSignatures are the signatures of the formats that FileSystem recognizes, the more specific ones first.
 var fsSignatures = []signature{
 	{"LUKS", 0, "LUKS\xba\xbe"},
-	{"Ceph", 0, "bluestore block device\n"}, // an OSD that has the device for itself; most lie in an LVM volume
+	{"Ceph", 0, "bluestore block device\n"}, // an OSD that uses the whole device; most OSDs are on an LVM volume
 	{"xfs", 0, "XFSB"},
 	{"squashfs", 0, "hsqs"},
 	{"btrfs", 0x10040, "_BHRfS_M"},
@@ -45,8 +43,7 @@ var fsSignatures = []signature{
 	{"f2fs", 0x400, "\x10\x20\xf5\xf2"},
 }
 
-// FileSystem returns the type of the file system, volume or RAID in the size bytes of r; "" if it is
-// unknown.
+// FileSystem returns the type of the file system, volume or RAID in the first size bytes of r, or "" if it is unknown.
 func FileSystem(r io.ReaderAt, size int64) string {
 	for _, s := range fsSignatures {
 		if s.at+int64(len(s.magic)) <= size && string(blockdev.ReadAt(r, s.at, len(s.magic))) == s.magic {
@@ -57,14 +54,14 @@ func FileSystem(r io.ReaderAt, size int64) string {
 		}
 	}
 
-	// md 1.0 and 0.90 have their superblock near the end.
+	// md 1.0 and md 0.90 have their superblock near the end.
 	for _, at := range []int64{size&^0xfff - 0x2000, size&^0xffff - 0x10000} {
 		if at > 0 && string(blockdev.ReadAt(r, at, 4)) == "\xfc\x4e\x2b\xa9" {
 			return "md"
 		}
 	}
 
-	// ZFS: the uberblocks of the first label, in either byte order.
+	// ZFS: check the uberblocks of the first label, in either byte order.
 	for at := int64(0x20000); at < 0x40000 && at+8 <= size; at += 0x400 {
 		b := blockdev.ReadAt(r, at, 8)
 		if len(b) == 8 && (binary.LittleEndian.Uint64(b) == 0x00bab10c || binary.BigEndian.Uint64(b) == 0x00bab10c) {
@@ -74,9 +71,8 @@ func FileSystem(r io.ReaderAt, size int64) string {
 	return ""
 }
 
-// Signatures returns the contents of the disk r: "gpt" or "mbr" and the type in each partition
-// ("1:vfat", "2:ext4"), or the type on the whole disk. blank means that nothing was recognized and
-// that 1 MiB at both ends reads as zero.
+// Signatures describes the contents of the disk r: "gpt" or "mbr" and the type of each partition ("1:vfat", "2:ext4"), or the type of
+// the whole disk, or "data". blank means that nothing was recognized, and that the first and the last MiB contain only zeros.
 func Signatures(r io.ReaderAt, size int64, sector int) (names []string, blank bool) {
 	table, err := parttable.Read(r, size, sector)
 	if table != nil {

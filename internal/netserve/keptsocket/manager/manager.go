@@ -1,4 +1,5 @@
-// Package manager is the part of a service manager that keeps sockets and waits until a service is ready, for tests and for the lab.
+// Package manager simulates systemd for tests and for the lab: it keeps the sockets of a service, and detects when the
+// service is ready.
 package manager
 
 import (
@@ -13,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// closedIn is when a socket that was dropped is closed: systemd does it in a process of its own.
+// closedIn is the delay before a dropped socket is closed: systemd closes it asynchronously, too.
 const closedIn = 200 * time.Millisecond
 
 // A Manager keeps the sockets that a service sends it, as systemd does.
@@ -26,7 +27,7 @@ type Manager struct {
 	ready bool
 }
 
-// New listens for messages of a service at path.
+// New returns a Manager that receives the messages of a service on a socket at path.
 func New(path string) (*Manager, error) {
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -49,7 +50,7 @@ func (m *Manager) receive() {
 	}
 }
 
-// files returns the files that a message has passed.
+// files returns the files that are attached to a message.
 func files(oob []byte) (out []*os.File) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -80,7 +81,7 @@ func (m *Manager) message(lines []string, passed []*os.File) {
 	case lines[0] == "READY=1":
 		m.ready = true
 	case lines[0] == "FDSTORE=1" && len(passed) == 1:
-		if m.kept[name] == nil { // systemd keeps the one that it has
+		if m.kept[name] == nil { // like systemd, keep the socket already stored under this name
 			m.kept[name], passed = passed[0], nil
 		}
 	case lines[0] == "FDSTOREREMOVE=1" && m.kept[name] != nil:
@@ -93,8 +94,9 @@ func (m *Manager) message(lines []string, passed []*os.File) {
 	}
 }
 
-// Service returns how to start a process of the service: what comes before its command, variables of its environment, and the
-// files after standard error, which the caller closes when the process was started.
+// Service returns how to start a process of the service: command is a prefix for its command line, env are additional
+// environment variables, and kept are files to pass after standard error. The caller closes kept once the process has
+// started.
 func (m *Manager) Service() (command, env []string, kept []*os.File, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,14 +123,14 @@ func (m *Manager) Kept() int {
 	return len(m.kept)
 }
 
-// Ready reports whether a process of the service has said that it is ready.
+// Ready reports whether the service has sent READY=1.
 func (m *Manager) Ready() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ready
 }
 
-// Close forgets all sockets.
+// Close stops receiving, and closes all kept sockets.
 func (m *Manager) Close() error {
 	err := m.conn.Close()
 	<-m.done
