@@ -79,18 +79,29 @@ func JobOf(id string) string {
 // GenesisID returns the workflow id of a Genesis.
 func GenesisID(name string) string { return "genesis/" + name }
 
-// Retries and the other types that clients of the API share with the workflows are declared in package contract.
+// What clients of the API share with the workflows is declared in package contract.
+
 type (
-	Retries           = contract.Retries
-	ProvisionInput    = contract.ProvisionInput
+	// Retries is contract.Retries.
+	Retries = contract.Retries
+	// ProvisionInput is contract.ProvisionInput.
+	ProvisionInput = contract.ProvisionInput
+	// DecommissionInput is contract.DecommissionInput.
 	DecommissionInput = contract.DecommissionInput
-	RecoverInput      = contract.RecoverInput
-	RecoverState      = contract.RecoverState
-	RecoverMachine    = contract.RecoverMachine
-	MigrateInput      = contract.MigrateInput
-	InspectInput      = contract.InspectInput
-	BMCJobInput       = contract.BMCJobInput
-	Decision          = contract.Decision
+	// RecoverInput is contract.RecoverInput.
+	RecoverInput = contract.RecoverInput
+	// RecoverState is contract.RecoverState.
+	RecoverState = contract.RecoverState
+	// RecoverMachine is contract.RecoverMachine.
+	RecoverMachine = contract.RecoverMachine
+	// MigrateInput is contract.MigrateInput.
+	MigrateInput = contract.MigrateInput
+	// InspectInput is contract.InspectInput.
+	InspectInput = contract.InspectInput
+	// BMCJobInput is contract.BMCJobInput.
+	BMCJobInput = contract.BMCJobInput
+	// Decision is contract.Decision.
+	Decision = contract.Decision
 )
 
 // Policies of a ProvisionInput and choices of a Decision, from package contract.
