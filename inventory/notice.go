@@ -88,7 +88,8 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 	return notices(n, fmt.Sprintf("%s.%d", w.Phase, w.Seq), NoticeWaiting)
 }
 
-// NoticesOf is NoticesOf of a Workflow, for an operation.
+// NoticesOf returns the notices for the change from the record before to o: that the operation failed, or asks a new question. See
+// Workflow.NoticesOf.
 func (o Operation) NoticesOf(before Operation) []Notice {
 	n := Notice{Time: o.Updated, Type: o.Type, Workflow: o.ID, Run: o.Run, Text: o.Message, Next: o.Next}
 	switch {

@@ -150,7 +150,8 @@ func shortfalls(below []sbat.Shortfall) string {
 	return strings.Join(texts, "; ")
 }
 
-// loaderRemedy returns how to get the file name for netboot.loaders; loader is the value of netboot.loader.
+// loaderRemedy returns how to get the missing or outdated file called name into the directory netboot.loaders. loader is the value of
+// netboot.loader.
 func loaderRemedy(loader, name string) string {
 	switch {
 	case name == "shimx64.efi":

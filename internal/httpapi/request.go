@@ -148,7 +148,7 @@ func setQuery(field reflect.Value, name, text string) error {
 	return nil
 }
 
-// decodeBody decodes the JSON body of the request into q, with the limits of body.
+// decodeBody decodes the JSON of the request into q; body says how large and how slow it may be, and what else is allowed.
 func decodeBody(c *gin.Context, body Body, q any) error {
 	if body.Within > 0 {
 		// Any host on the network could block a connection with a slow body. The deadline is removed after the body,
