@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +34,8 @@ type redfishBench struct {
 	machine *chassis
 	keys    *keys
 	server  *httptest.Server
-	warned  bool // the last boot device was set with a warning of another one that is pending
+	conns   atomic.Int32 // open connections of the server; one is closed after its last request was answered
+	warned  bool         // the last boot device was set with a warning of another one that is pending
 }
 
 // keys is a KeyStore in memory.
@@ -62,6 +65,14 @@ func newRedfishBench(t testing.TB, shape vlab.RedfishShape) *redfishBench {
 	b.service = vlab.NewRedfish(b.machine, shape, "admin", canary)
 	b.server = httptest.NewUnstartedServer(b.service)
 	b.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	b.server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			b.conns.Add(1)
+		case http.StateClosed:
+			b.conns.Add(-1)
+		}
+	}
 	b.server.StartTLS()
 	t.Cleanup(b.server.Close)
 	b.bmc = at(t, b.server.URL)

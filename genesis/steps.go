@@ -153,9 +153,9 @@ func (l Lab) migrateSteps() []Step {
 	if m == nil {
 		return nil
 	}
-	does := fmt.Sprintf("Copies images to the standby %s and hands this server over to it at %s.", m.Target, m.Address)
+	does := fmt.Sprintf("Copies images to the standby %s and hands the site over to it; machines then reach it at %s.", m.Target, m.Address)
 	if m.ManifestFile != "" {
-		does = fmt.Sprintf("Starts a standby server on %s, copies images to it and hands this server over to it at %s.",
+		does = fmt.Sprintf("Starts a standby server on %s, copies images to it and hands the site over to it; machines then reach it at %s.",
 			l.platformMachine(), m.Address)
 	}
 	return []Step{{
