@@ -118,9 +118,9 @@ var may = map[string]string{
 	"internal/observe/tracing": "internal/httpclient action bmc bootsvc internal/host/durablefile internal/secrets/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
 		"google.golang.org/protobuf",
 
-	"internal/observe/metrics": "bmc bootsvc internal/engine internal/netserve/httpserve internal/observe/tracing inventory github.com/prometheus/client_golang",
+	"internal/observe/metrics": "internal/apitypes bmc bootsvc internal/engine internal/netserve/httpserve internal/observe/tracing inventory github.com/prometheus/client_golang",
 
-	"internal/server": "internal/netserve/guard internal/netserve/quietlog action activities api bmc bootsvc bootsvc/wire inventory inventory/sqlite metadatasvc workflows " +
+	"internal/server": "internal/apitypes internal/netserve/guard internal/netserve/quietlog action activities api bmc bootsvc bootsvc/wire inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/backup internal/images/catalog internal/host/clock internal/config internal/host/durablefile internal/systems/endpoint " +
 		"internal/engine internal/host/hostnet internal/text/human internal/secrets/identity internal/images/imagefile internal/netserve/keptsocket internal/secrets/keyring " +
 		"internal/netserve/httpserve internal/netserve/listener internal/host/memlimit internal/observe/metrics internal/observe/notify internal/temporal/payloadcodec internal/host/diskreserve internal/images/sbat internal/siterole internal/systems/harvester " +

@@ -177,7 +177,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 	if system.Probe != nil && plan.Installer.Complete == d.Kind {
 		if err := system.Probe.Provable([]byte(a.ofRun(contents, stand))); err != nil {
 			var p inventory.Problems
-			p.Add("installer.complete", "use the machine's own configuration, or another way to complete",
+			p.Add("installer.complete", "use the complete configuration of the machine, or choose another value of installer.complete",
 				"%s does not say how to recognise the installed system: %v", file, err)
 			return d, p
 		}

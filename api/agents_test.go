@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -95,7 +96,7 @@ func TestS36FirmwareIsRecorded(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	firmware := func() string {
-		return decode[MachineView](t, s.do(http.MethodGet, "/v1/machines/m1", nil), http.StatusOK).Firmware
+		return decode[apitypes.MachineView](t, s.do(http.MethodGet, "/v1/machines/m1", nil), http.StatusOK).Firmware
 	}
 	require.Empty(t, firmware(), "no agent has looked at it")
 	for epoch, version := range []string{"American Megatrends 2.3 03/04/2024", "American Megatrends 2.4 01/02/2025"} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
@@ -136,7 +137,7 @@ func (a *API) ProbeImage(ctx context.Context, address string) error {
 
 // Disks returns the free space of the disks that new runs and uploads write to: first the disk of the databases, then
 // the disk of the images.
-func (a *API) Disks() ([]SpaceStatus, error) { return a.status.space.disks() }
+func (a *API) Disks() ([]apitypes.SpaceStatus, error) { return a.status.space.disks() }
 
 // RemoveUnusedImages removes the files of replaced or deleted images that no plan of an open run needs. It keeps files
 // that no image of this inventory ever had.

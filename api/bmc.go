@@ -13,10 +13,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // BMCJobStore reads the records of BMC jobs. If the machine is "", BMCJobs returns the jobs of all machines.
@@ -57,8 +59,8 @@ type setPower struct {
 	Force  bool   `json:"force"`
 }
 
-func (b *bmcRoutes) setPower(ctx context.Context, q setPower) (Started, error) {
-	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
+func (b *bmcRoutes) setPower(ctx context.Context, q setPower) (apitypes.Started, error) {
+	return b.starter.startBMCJob(ctx, contract.BMCJobInput{
 		Machine: q.Name, Job: cmp.Or(q.Job, newJobName(ctx, "power-"+q.Action)), Tasks: []inventory.BMCTask{{Power: q.Action}}, Force: q.Force,
 	})
 }
@@ -70,8 +72,8 @@ type setBootDevice struct {
 	Force bool   `json:"force"`
 }
 
-func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (Started, error) {
-	return b.starter.startBMCJob(ctx, workflows.BMCJobInput{
+func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (apitypes.Started, error) {
+	return b.starter.startBMCJob(ctx, contract.BMCJobInput{
 		Machine: q.Name, Job: cmp.Or(q.Job, newJobName(ctx, "boot-"+q.Device)),
 		Tasks: []inventory.BMCTask{{BootDevice: &q.BootDevice}}, Force: q.Force,
 	})
@@ -113,7 +115,7 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 	}
 
 	// No worker has started the job yet, so its tasks are only in the input of the run.
-	var in workflows.BMCJobInput
+	var in contract.BMCJobInput
 	if err := json.Unmarshal(w.Input, &in); err != nil {
 		return j, fmt.Errorf("reading the input of run %q: %w", w.Run, err)
 	}
@@ -125,42 +127,42 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 // startBMCJob validates the input and starts the job. A job name is unique on its machine. If a job of this name has
 // the same tasks, that job is returned, so a client that got no answer can repeat the request. If it has other tasks,
 // the error is inventory.ErrConflict.
-func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (Started, error) {
+func (s *starter) startBMCJob(ctx context.Context, in contract.BMCJobInput) (apitypes.Started, error) {
 	m, err := s.machines.find(ctx, in.Machine)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	if in.Job == "" {
 		in.Job = newJobName(ctx, "job")
 	}
 	if err := checkBMCJob(m, in); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	old, err := s.jobs.BMCJob(ctx, m.Name, in.Job)
 	if err == nil {
-		found := Started{Workflow: workflows.BMCJobID(m.Name, in.Job), Run: old.Run, Job: in.Job, Existing: true}
+		found := apitypes.Started{Workflow: workflows.BMCJobID(m.Name, in.Job), Run: old.Run, Job: in.Job, Existing: true}
 		return found, sameJob(in, old.Tasks)
 	}
 	if !errors.Is(err, inventory.ErrNotFound) {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	reads := !slices.ContainsFunc(in.Tasks, func(t inventory.BMCTask) bool { return t.Power != powerStatus })
 	if !reads && !in.Force {
 		if err := s.refuseHeld(ctx, m.Name); err != nil {
-			return Started{}, err
+			return apitypes.Started{}, err
 		}
 	}
 
 	id := workflows.BMCJobID(m.Name, in.Job)
 	run, err := s.runs.Start(ctx, engine.Start{ID: id, Type: inventory.TypeBMCJob, Machine: m.Name, Input: in, Once: true})
-	started := Started{Workflow: id, Run: run, Job: in.Job}
+	started := apitypes.Started{Workflow: id, Run: run, Job: in.Job}
 	var busy *engine.BusyError
 	switch {
 	case errors.As(err, &busy):
 		started.Run, started.Existing = busy.Run, true
 		return started, s.checkExistingJob(ctx, in, id, busy.Run)
 	case errors.Is(err, engine.ErrUncertain):
-		return Started{}, hint(fmt.Errorf("job %q of machine %q: %w", in.Job, m.Name, err),
+		return apitypes.Started{}, hint(fmt.Errorf("job %q of machine %q: %w", in.Job, m.Name, err),
 			fmt.Sprintf("ingot bmc job get %s %s   # or order it again under this name: it is started once", m.Name, in.Job))
 	}
 	return started, err
@@ -168,12 +170,12 @@ func (s *starter) startBMCJob(ctx context.Context, in workflows.BMCJobInput) (St
 
 // checkExistingJob handles a job name that a run has used, but for which the inventory has no record. It returns a
 // conflict if that run has ended, before its first task, or if its tasks differ from those of the new job.
-func (s *starter) checkExistingJob(ctx context.Context, in workflows.BMCJobInput, id, run string) error {
+func (s *starter) checkExistingJob(ctx context.Context, in contract.BMCJobInput, id, run string) error {
 	if w, err := s.runs.Find(ctx, run); err == nil && inventory.Final(w.State) {
 		return hint(fmt.Errorf("job %q of machine %q was started before, and ended as %s before its first task: %s: give this one "+
 			"another name: %w", in.Job, in.Machine, w.State, w.Message, inventory.ErrConflict), "ingot workflow get "+run)
 	}
-	var old workflows.BMCJobInput
+	var old contract.BMCJobInput
 	if err := s.runs.Input(ctx, id, run, &old); err != nil {
 		return err
 	}
@@ -181,7 +183,7 @@ func (s *starter) checkExistingJob(ctx context.Context, in workflows.BMCJobInput
 }
 
 // sameJob returns a conflict if the tasks of the new job differ from those of the job that already has its name.
-func sameJob(in workflows.BMCJobInput, tasks []inventory.BMCTask) error {
+func sameJob(in contract.BMCJobInput, tasks []inventory.BMCTask) error {
 	order := func(t inventory.BMCTask) inventory.BMCTask {
 		t.State, t.Message, t.Seconds = "", "", 0
 		return t
@@ -204,7 +206,7 @@ func (s *starter) refuseHeld(ctx context.Context, machine string) error {
 		"ingot workflow get "+g.Run)
 }
 
-func checkBMCJob(m inventory.Machine, in workflows.BMCJobInput) error {
+func checkBMCJob(m inventory.Machine, in contract.BMCJobInput) error {
 	var problems inventory.Problems
 	if m.BMC.Manual() && !m.BMC.Wakes() {
 		problems.Add("machine", "give it a BMC, or press the button yourself", "%q has no BMC", m.Name)
@@ -237,26 +239,26 @@ type forgetKey struct {
 }
 
 // checkLogin logs in to a machine's BMC. A failed login is part of the result, not an error.
-func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (BMCCheck, error) {
+func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (apitypes.BMCCheck, error) {
 	m, err := b.machines.find(ctx, q.Machine)
 	switch {
 	case err != nil:
-		return BMCCheck{}, err
+		return apitypes.BMCCheck{}, err
 	case m.BMC.Wakes():
-		return BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
+		return apitypes.BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
 	case m.BMC.Manual():
-		return BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
+		return apitypes.BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
 	case b.bmc.Check == nil:
-		return BMCCheck{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
+		return apitypes.BMCCheck{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	report, err := b.bmc.Check(ctx, m, q.Retry)
 	if err != nil {
-		return BMCCheck{Message: err.Error()}, nil // a result, not an error of this server
+		return apitypes.BMCCheck{Message: err.Error()}, nil // a result, not an error of this server
 	}
-	return BMCCheck{OK: true, BMCReport: &report}, nil
+	return apitypes.BMCCheck{OK: true, BMCReport: &report}, nil
 }
 
 // forgetKey removes the remembered certificate key of a machine's BMC, so that a replaced BMC is trusted again at its

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -37,8 +38,8 @@ func TestBMCJobIsStartedOncePerName(t *testing.T) {
 			s.Temporal.Late = false
 			again := func(what string) {
 				t.Helper()
-				st := decode[Started](t, s.do(http.MethodPost, route, order("night", cycle)), http.StatusAccepted)
-				require.Equal(t, Started{Workflow: "bmc/m1/night", Run: "run-1", Job: "night", Existing: true}, st, what)
+				st := decode[apitypes.Started](t, s.do(http.MethodPost, route, order("night", cycle)), http.StatusAccepted)
+				require.Equal(t, apitypes.Started{Workflow: "bmc/m1/night", Run: "run-1", Job: "night", Existing: true}, st, what)
 				a := decode[answer](t, s.do(http.MethodPost, route, order("night", other)), http.StatusConflict)
 				require.Contains(t, a.Error, "other tasks", what)
 			}
@@ -56,7 +57,7 @@ func TestBMCJobIsStartedOncePerName(t *testing.T) {
 			s.Temporal.Down = false
 			require.Len(t, s.Temporal.Runs, 1)
 
-			st := decode[Started](t, s.do(http.MethodPost, route, order("morning", cycle)), http.StatusAccepted)
+			st := decode[apitypes.Started](t, s.do(http.MethodPost, route, order("morning", cycle)), http.StatusAccepted)
 			require.False(t, st.Existing)
 			require.Len(t, s.Temporal.Runs, 2)
 		})
@@ -68,7 +69,7 @@ func TestBMCJobThatNeverBeganBlocksItsName(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	order := `{"machine":"m1","job":"night","tasks":[{"powerAction":"cycle"}]}`
-	decode[Started](t, s.do(http.MethodPost, "/v1/bmc/jobs", order), http.StatusAccepted)
+	decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/bmc/jobs", order), http.StatusAccepted)
 	s.Temporal.End("run-1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
 	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 		Run: "run-1", Type: inventory.TypeBMCJob, Machine: "m1", State: inventory.StateFailed, Phase: "x", Message: "run r1 holds it",

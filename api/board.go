@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
@@ -419,7 +420,7 @@ func (b *board) addOperations(ctx context.Context, cells map[cellKey][]byte) err
 const maxRowText = 300
 
 // row returns v without the fields that the list of machines does not show.
-func row(v MachineView) MachineView {
+func row(v apitypes.MachineView) apitypes.MachineView {
 	v.Disks, v.DiskSelector, v.ProtectedDisks, v.SSHKeys, v.KernelArgs, v.Notes = nil, nil, nil, nil, nil, nil
 	v.BootFromDisk, v.HasUserData, v.HasVendorData, v.Created = "", false, false, time.Time{}
 	// Truncated, so that a new LastSeen is sent at most once a minute.

@@ -10,10 +10,12 @@ import (
 	"slices"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // GenesisStore holds lab files, which describe a whole site for Genesis.
@@ -191,12 +193,12 @@ type startGenesis struct {
 	Again bool `json:"again"`
 }
 
-func (g *genesisRoutes) start(ctx context.Context, q startGenesis) (Started, error) {
+func (g *genesisRoutes) start(ctx context.Context, q startGenesis) (apitypes.Started, error) {
 	return g.begin(ctx, workflows.GenesisInput{Name: q.Name, Again: q.Again})
 }
 
 // begin starts the Genesis if the secret key is valid and, unless it resumes a run, the plan has no problems.
-func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (Started, error) {
+func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (apitypes.Started, error) {
 	b, p, err := g.find(ctx, in.Name)
 	if err == nil {
 		err = g.keys.KeyCheck(ctx)
@@ -206,7 +208,7 @@ func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (S
 		err = p.Problems.Err()
 	}
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 
 	started, err := g.operations.start(ctx, engine.Start{
@@ -222,28 +224,28 @@ func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (S
 // resume continues a Genesis that has stopped. If its run waits for a decision of the operator, resume sends the
 // decision to retry or to continue. If its run has failed or was cancelled, resume starts a new run, which begins at
 // the first step that is not done.
-func (g *genesisRoutes) resume(ctx context.Context, q byName) (Started, error) {
+func (g *genesisRoutes) resume(ctx context.Context, q byName) (apitypes.Started, error) {
 	o, err := g.latest(ctx, q.Name)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	show := "ingot genesis status " + q.Name
 	switch {
 	case inventory.Final(o.State) && o.State != inventory.StateSuccess:
 		return g.begin(ctx, workflows.GenesisInput{Name: q.Name, Resume: true})
 	case inventory.Final(o.State):
-		return Started{}, hint(fmt.Errorf("%s is done: %w", o.ID, inventory.ErrConflict), show)
+		return apitypes.Started{}, hint(fmt.Errorf("%s is done: %w", o.ID, inventory.ErrConflict), show)
 	case o.Question == nil:
-		return Started{}, hint(fmt.Errorf("%s is under way and has no open question: %w", o.ID, inventory.ErrConflict), show+" --wait")
+		return apitypes.Started{}, hint(fmt.Errorf("%s is under way and has no open question: %w", o.ID, inventory.ErrConflict), show+" --wait")
 	}
 
-	for _, choice := range []string{workflows.Retry, workflows.Continue} {
+	for _, choice := range []string{contract.Retry, contract.Continue} {
 		if slices.Contains(o.Question.Choices, choice) {
-			d := workflows.Decision{Question: o.Question.ID, Choice: choice}
-			return Started{Workflow: o.ID, Run: o.Run}, g.operations.passDecision(ctx, o, d, show)
+			d := contract.Decision{Question: o.Question.ID, Choice: choice}
+			return apitypes.Started{Workflow: o.ID, Run: o.Run}, g.operations.passDecision(ctx, o, d, show)
 		}
 	}
-	return Started{}, hint(fmt.Errorf("%s asks the operator, and neither to try again nor to go on is a choice: %w",
+	return apitypes.Started{}, hint(fmt.Errorf("%s asks the operator, and neither to try again nor to go on is a choice: %w",
 		o.ID, inventory.ErrConflict), "ingot operation decide "+o.ID)
 }
 
@@ -260,10 +262,10 @@ func (g *genesisRoutes) getStatus(ctx context.Context, q byName) (inventory.Oper
 	return g.latest(ctx, q.Name)
 }
 
-func (g *genesisRoutes) cancel(ctx context.Context, q byName) (Started, error) {
+func (g *genesisRoutes) cancel(ctx context.Context, q byName) (apitypes.Started, error) {
 	o, err := g.latest(ctx, q.Name)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	return g.operations.end(ctx, o)
 }

@@ -13,6 +13,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -103,7 +104,7 @@ func TestGenesis(t *testing.T) {
 	lab.Replace = true
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/home", lab)
 
-	run := decode[Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", nil), http.StatusAccepted)
+	run := decode[apitypes.Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", nil), http.StatusAccepted)
 	require.Equal(t, "genesis/home", run.Workflow)
 	require.Equal(t, workflows.GenesisInput{Name: "home"}, s.Temporal.Inputs[0])
 	c.op(http.StatusOK, http.MethodGet, "/v1/genesis/home/status", nil)
@@ -120,7 +121,7 @@ func TestGenesis(t *testing.T) {
 	require.Contains(t, rec.Body.String(), "genesis/home is running as run "+run.Run)
 	_, err = s.api.operations.start(
 		t.Context(),
-		engine.Start{Type: inventory.TypeMigrate, ID: contract.MigrateID("platform"), Input: workflows.MigrateInput{Name: "platform"}},
+		engine.Start{Type: inventory.TypeMigrate, ID: contract.MigrateID("platform"), Input: contract.MigrateInput{Name: "platform"}},
 		"platform",
 	)
 	require.ErrorIs(t, err, inventory.ErrConflict)
@@ -259,13 +260,13 @@ func TestGenesisResumes(t *testing.T) {
 	o.Question, o.Seq = &inventory.Question{
 		ID:      "router.1",
 		Text:    "step router: no answer",
-		Choices: []string{workflows.Retry, workflows.Abort},
+		Choices: []string{contract.Retry, contract.Abort},
 		Since:   time.Unix(2, 0),
 	}, 2
 	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), o))
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil)
-	d := s.Temporal.Updates[0].Args[0].(workflows.Decision)
-	require.Equal(t, workflows.Decision{Question: "router.1", Choice: workflows.Retry, By: "admin"}, d)
+	d := s.Temporal.Updates[0].Args[0].(contract.Decision)
+	require.Equal(t, contract.Decision{Question: "router.1", Choice: contract.Retry, By: "admin"}, d)
 
 	// A failed Genesis starts again where it stopped.
 	o.Question, o.State, o.Seq = nil, inventory.StateFailed, 3
@@ -273,7 +274,7 @@ func TestGenesisResumes(t *testing.T) {
 	s.Temporal.Mu.Lock()
 	delete(s.Temporal.Runs, "r1")
 	s.Temporal.Mu.Unlock()
-	run := decode[Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil), http.StatusAccepted)
+	run := decode[apitypes.Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil), http.StatusAccepted)
 	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true}, s.Temporal.Inputs[0])
 
 	// A finished Genesis is not started again.

@@ -117,7 +117,7 @@ func (u upload) discardOthers(dir *os.Root) error {
 	return err
 }
 
-// removeFile removes a file. A missing file is no error.
+// removeFile removes a file. It returns nil if there is none.
 func removeFile(dir *os.Root, name string) error {
 	if err := dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err

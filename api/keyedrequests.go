@@ -16,6 +16,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
@@ -208,14 +209,14 @@ func (k *keyedRequests) findRun(ctx context.Context, r *inventory.KeyedRequest) 
 		return nil
 	}
 	r.Status = http.StatusAccepted
-	r.Answer, err = json.Marshal(Started{Workflow: r.Workflow, Run: run, Job: workflows.JobOf(r.Workflow)})
+	r.Answer, err = json.Marshal(apitypes.Started{Workflow: r.Workflow, Run: run, Job: workflows.JobOf(r.Workflow)})
 	return err
 }
 
 // recall makes the run of a stored answer known to this process, which may have been restarted since, if the run has no
 // record yet. It only logs errors.
 func (k *keyedRequests) recall(ctx context.Context, r inventory.KeyedRequest) {
-	var started Started
+	var started apitypes.Started
 	if r.Status != http.StatusAccepted || json.Unmarshal(r.Answer, &started) != nil || started.Run == "" {
 		return
 	}

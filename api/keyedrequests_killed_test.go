@@ -13,7 +13,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // killed is a server that is killed at one of its calls, counted from 1.
@@ -158,7 +158,7 @@ func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
 		{"/v1/machines/m1/decommission", ``, http.StatusAccepted, nil},
 		{"/v1/machines/m1/boot-device", `{"device":"pxe"}`, http.StatusAccepted, nil},
 		{"/v1/workflows/r1/retry", `{"from":"start"}`, http.StatusAccepted, func(s *site) {
-			s.failed("r1", workflows.ProvisionInput{Machine: "m1", Image: "debian-12"})
+			s.failed("r1", contract.ProvisionInput{Machine: "m1", Image: "debian-12"})
 		}},
 		{"/v1/workflows/r2/cancel", ``, http.StatusAccepted, nil},
 		{"/v1/genesis/home/start", ``, http.StatusAccepted, (*site).labFile},

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
@@ -51,7 +52,7 @@ func TestRepeatedRequestGetsTheFirstAnswer(t *testing.T) {
 		c.op(http.StatusAccepted, http.MethodPost, "/v1/machines/m1/inspect", nil, keyed("a")).Body.String(), "also when the run has ended")
 
 	require.Len(t, c.Temporal.Types, 2)
-	next := decode[Started](t, c.post("/v1/machines/m1/inspect", "", "c"), http.StatusAccepted)
+	next := decode[apitypes.Started](t, c.post("/v1/machines/m1/inspect", "", "c"), http.StatusAccepted)
 	require.NotContains(t, first.Body.String(), next.Run, "another key is another request")
 }
 
@@ -156,7 +157,7 @@ func TestInterruptedRequestIsNotCarriedOutAfterAnotherRun(t *testing.T) {
 			if after {
 				s.Temporal.End("run-1", enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
 			}
-			other := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted)
+			other := decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted)
 			s.Temporal.End(other.Run, enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED, nil)
 			for range 2 {
 				a := decode[answer](t, s.post("/v1/machines/m1/inspect", "", "a"), http.StatusConflict)
@@ -179,7 +180,7 @@ func TestStartThatTemporalTookLateIsTheRequestsOwn(t *testing.T) {
 			s.Temporal.Runs["late"].Memo = map[string]any{workflows.MemoKeyedRequest: keyedID("admin", "a")}
 		}
 	}
-	require.Equal(t, "late", decode[Started](t, s.post("/v1/machines/m1/inspect", "", "a"), http.StatusAccepted).Run)
+	require.Equal(t, "late", decode[apitypes.Started](t, s.post("/v1/machines/m1/inspect", "", "a"), http.StatusAccepted).Run)
 }
 
 // TestS63AnswersOfKeyedRequestsHoldNoSecrets: neither the secrets of a body nor a secret answer is stored.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -53,14 +54,14 @@ func TestListsDoNotReadEachMachine(t *testing.T) {
 	}
 	s.Arm("m7", "r7")
 	store.single.Store(0)
-	got := decode[struct{ Items []MachineView }](t, s.do(http.MethodGet, "/v1/machines", nil), http.StatusOK)
+	got := decode[struct{ Items []apitypes.MachineView }](t, s.do(http.MethodGet, "/v1/machines", nil), http.StatusOK)
 	require.Len(t, got.Items, 9)
 	require.Equal(t, "r7", got.Items[7].Workflow.Run)
 	require.True(t, got.Items[7].Netboot.AllowPXE)
 	require.Zero(t, store.single.Load(), "reads of single machines")
 
 	store.all.Store(0)
-	st := decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
+	st := decode[apitypes.Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
 	require.Equal(t, 9, st.Machines)
 	require.Equal(t, 1, st.OpenWorkflows)
 	require.Zero(t, store.all.Load(), "reads of all machines")
@@ -99,8 +100,8 @@ func TestListOutlivesAFreshRun(t *testing.T) {
 	s, _ := forgetfulSite(t)
 	s.AddMachine("m1", mac)
 	s.AddMachine("m2", "52:54:00:00:00:0b")
-	require.Equal(t, "run-1", decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted).Run)
-	got := decode[struct{ Items []MachineView }](t, s.do(http.MethodGet, "/v1/machines", nil), http.StatusOK)
+	require.Equal(t, "run-1", decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted).Run)
+	got := decode[struct{ Items []apitypes.MachineView }](t, s.do(http.MethodGet, "/v1/machines", nil), http.StatusOK)
 	require.Len(t, got.Items, 2)
 	require.Nil(t, got.Items[0].Workflow)
 }

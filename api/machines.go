@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -118,7 +119,7 @@ func (q *pushMachines) Validate() error {
 }
 
 type pushedMachines struct {
-	httpapi.List[MachineView]
+	httpapi.List[apitypes.MachineView]
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -126,7 +127,7 @@ type pushedMachines struct {
 func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, error) {
 	if q.DryRun {
 		warnings, err := m.check(ctx, q.Machines, q.Replace)
-		return pushedMachines{httpapi.NewList([]MachineView(nil)), warnings}, err
+		return pushedMachines{httpapi.NewList([]apitypes.MachineView(nil)), warnings}, err
 	}
 	stored, warnings, err := m.put(ctx, q.Machines, q.Replace)
 	return pushedMachines{httpapi.NewList(stored), warnings}, err
@@ -147,7 +148,7 @@ func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bo
 }
 
 // put validates and stores machines, all or none. It returns the stored machines and warnings about probable mistakes.
-func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool) ([]MachineView, []string, error) {
+func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool) ([]apitypes.MachineView, []string, error) {
 	before, err := m.stores.Machines.Machines(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -262,10 +263,10 @@ func (b BMC) validate(problems *inventory.Problems, prefix string, x *inventory.
 	}
 }
 
-func (m *machines) get(ctx context.Context, q byName) (MachineView, error) {
+func (m *machines) get(ctx context.Context, q byName) (apitypes.MachineView, error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {
-		return MachineView{}, err
+		return apitypes.MachineView{}, err
 	}
 	view, err := m.views.viewMachine(ctx, found)
 	if err != nil {
@@ -284,13 +285,13 @@ func (m *machines) delete(ctx context.Context, q byName) error {
 }
 
 // release ends the quarantine of a machine.
-func (m *machines) release(ctx context.Context, q byName) (MachineView, error) {
+func (m *machines) release(ctx context.Context, q byName) (apitypes.MachineView, error) {
 	found, err := m.find(ctx, q.Name)
 	if err == nil {
 		err = m.stores.Machines.Release(ctx, found.Name, httpapi.Actor(ctx))
 	}
 	if err != nil {
-		return MachineView{}, err
+		return apitypes.MachineView{}, err
 	}
 	return m.get(ctx, q)
 }
@@ -366,13 +367,13 @@ type acceptSeen struct {
 
 // acceptSeen creates a machine with a MAC that was seen on the network. If an agent has reported the hardware of that
 // machine, the new machine describes it.
-func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, error) {
+func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (apitypes.MachineView, error) {
 	mac, err := inventory.ParseMAC(q.PathMAC)
 	if err != nil {
-		return MachineView{}, err
+		return apitypes.MachineView{}, err
 	}
 	if q.MAC != "" && q.MAC != mac {
-		return MachineView{}, inventory.Invalid("mac", "leave it out", "%q is not the MAC of the path", q.MAC)
+		return apitypes.MachineView{}, inventory.Invalid("mac", "leave it out", "%q is not the MAC of the path", q.MAC)
 	}
 	q.MAC = mac
 	added := inventory.Machine{Name: q.Name, Interfaces: []inventory.Interface{q.Interface}}
@@ -381,10 +382,10 @@ func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (MachineView, e
 	case err == nil && seen.Facts != nil:
 		added = inventory.FromFacts(q.Name, q.Interface, *seen.Facts)
 	case err != nil && !errors.Is(err, inventory.ErrNotFound):
-		return MachineView{}, err
+		return apitypes.MachineView{}, err
 	}
 	if _, _, err := m.put(ctx, []inventory.Machine{added}, false); err != nil {
-		return MachineView{}, err
+		return apitypes.MachineView{}, err
 	}
 	return m.get(ctx, byName{Name: q.Name})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -57,13 +58,13 @@ func (q *patchMachine) Validate() error {
 	return nil
 }
 
-func (m *machines) patch(ctx context.Context, q patchMachine) (MachineView, error) {
+func (m *machines) patch(ctx context.Context, q patchMachine) (apitypes.MachineView, error) {
 	found, err := m.find(ctx, q.Name)
 	if err == nil {
 		_, err = m.setWindow(ctx, found.Name, *q.AllowPXE, armedFor, false)
 	}
 	if err != nil {
-		return MachineView{}, err
+		return apitypes.MachineView{}, err
 	}
 	return m.views.viewMachine(ctx, found)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,7 +21,7 @@ func TestNotices(t *testing.T) {
 	c = checking(newSite(t, func(cfg *siteConfig) {
 		cfg.TestNotice = func(context.Context) (string, error) { return "n1", taken }
 		cfg.Status = func(context.Context) StatusExtra {
-			return StatusExtra{Notify: &NotifyStatus{Receiver: "https://example.com", Waiting: 2, Oldest: time.Now(), Error: "403"}}
+			return StatusExtra{Notify: &apitypes.NotifyStatus{Receiver: "https://example.com", Waiting: 2, Oldest: time.Now(), Error: "403"}}
 		}
 	}))
 	rec = c.op(503, "POST", "/v1/notices/test", nil)

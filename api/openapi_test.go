@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -190,7 +191,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "HEAD", "/v1/images/half/upload", nil)
 	c.op(400, "POST", "/v1/images", `{"name":"x","url":"file:///etc/passwd"}`)
 
-	run := decode[Started](t, c.op(202, "POST", "/v1/machines/m1/provision", nil), 202).Run
+	run := decode[apitypes.Started](t, c.op(202, "POST", "/v1/machines/m1/provision", nil), 202).Run
 	c.op(409, "POST", "/v1/machines/m1/inspect", nil)
 	c.op(202, "POST", "/v1/workflows", `{"type":"BMCJob","input":{"machine":"m1","job":"j1","tasks":[{"powerAction":"status"}]}}`)
 	c.op(400, "POST", "/v1/workflows", `{"type":"Demolish","input":{}}`)

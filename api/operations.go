@@ -9,10 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // OperationStore holds the records of operations: workflows about more than one machine, such as Genesis, Migrate and
@@ -52,30 +53,30 @@ var exclusive = map[string]string{
 
 // start starts an operation. If an operation of the same type, or of the type that exclusive lists for it, is open
 // under any name, the error is a conflict with the id of the open one.
-func (o *operations) start(ctx context.Context, w engine.Start, name string) (Started, error) {
+func (o *operations) start(ctx context.Context, w engine.Start, name string) (apitypes.Started, error) {
 	if _, err := o.runs.Client(); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	for _, kind := range []string{w.Type, exclusive[w.Type]} {
 		if kind == "" {
 			continue
 		}
 		if err := o.refuseBeside(ctx, inventory.OperationFilter{Type: kind}); err != nil {
-			return Started{}, err
+			return apitypes.Started{}, err
 		}
 	}
 	// Checked last: during a migration, new runs are refused. The error for a second migration should name the first
 	// migration instead.
 	if err := o.admission.check(ctx); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	run, input, err := o.runs.Execute(ctx, w)
 	var busy *engine.BusyError
 	if errors.As(err, &busy) {
-		return Started{}, operationIsBusy(busy.ID, busy.Run)
+		return apitypes.Started{}, operationIsBusy(busy.ID, busy.Run)
 	}
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 
 	// Record the operation now: the worker, which may be busy or unavailable, records it later.
@@ -89,7 +90,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (St
 	}
 	o.changed.Notify()
 
-	return Started{Workflow: w.ID, Run: run}, nil
+	return apitypes.Started{Workflow: w.ID, Run: run}, nil
 }
 
 // refuseBeside returns a conflict if an operation that f selects is open.
@@ -159,7 +160,7 @@ func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 	d := q.Decision
 	if err == nil {
 		err = checkDecision(d, "GET /v1/operations/"+found.Run,
-			workflows.Retry, workflows.Undo, workflows.Skip, workflows.Continue, workflows.Abort)
+			contract.Retry, contract.Undo, contract.Skip, contract.Continue, contract.Abort)
 	}
 	if err == nil {
 		err = o.passDecision(ctx, found, d, "ingot operation get "+found.Run)
@@ -173,7 +174,7 @@ func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 
 // passDecision sends a decision of the current operator to an operation. show is the command that shows the operation,
 // for error messages.
-func (o *operations) passDecision(ctx context.Context, found inventory.Operation, d workflows.Decision, show string) error {
+func (o *operations) passDecision(ctx context.Context, found inventory.Operation, d contract.Decision, show string) error {
 	d.By = httpapi.Actor(ctx)
 	if err := o.runs.DecideOperation(ctx, found, d, show); err != nil {
 		return err
@@ -183,27 +184,27 @@ func (o *operations) passDecision(ctx context.Context, found inventory.Operation
 	return nil
 }
 
-func (o *operations) cancel(ctx context.Context, q byRun) (Started, error) {
+func (o *operations) cancel(ctx context.Context, q byRun) (apitypes.Started, error) {
 	found, err := o.find(ctx, q.Run)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	return o.end(ctx, found)
 }
 
-// end requests the cancellation of an operation. An operation that was cancelled before is no error; one that ended
-// otherwise is a conflict.
-func (o *operations) end(ctx context.Context, found inventory.Operation) (Started, error) {
-	started := Started{Workflow: found.ID, Run: found.Run}
+// end requests the cancellation of an operation. It does nothing if the operation was cancelled before, and returns
+// inventory.ErrConflict if the operation ended otherwise.
+func (o *operations) end(ctx context.Context, found inventory.Operation) (apitypes.Started, error) {
+	started := apitypes.Started{Workflow: found.ID, Run: found.Run}
 	switch {
 	case found.State == inventory.StateCancelled:
 		return started, nil
 	case inventory.Final(found.State):
-		return Started{}, hint(fmt.Errorf("%q ended as %s: %w", found.ID, found.State, inventory.ErrConflict),
+		return apitypes.Started{}, hint(fmt.Errorf("%q ended as %s: %w", found.ID, found.State, inventory.ErrConflict),
 			"ingot operation get "+found.Run)
 	}
 	if err := o.runs.CancelOperation(ctx, found); err != nil {
-		return Started{}, fmt.Errorf("cancelling %q: %w", found.ID, err)
+		return apitypes.Started{}, fmt.Errorf("cancelling %q: %w", found.ID, err)
 	}
 	o.log.Info("cancelled", "operation", found.ID, "by", httpapi.Actor(ctx))
 

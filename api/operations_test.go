@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -55,13 +56,13 @@ func TestOperations(t *testing.T) {
 	}
 	c.op(http.StatusNotFound, http.MethodGet, "/v1/operations/genesis.other", nil)
 
-	decide := func(status int, d workflows.Decision) string {
+	decide := func(status int, d contract.Decision) string {
 		t.Helper()
 		return c.op(status, http.MethodPost, "/v1/operations/genesis.lab/decide", d).Body.String()
 	}
-	decide(http.StatusOK, workflows.Decision{Question: "router.1", Choice: workflows.Undo})
+	decide(http.StatusOK, contract.Decision{Question: "router.1", Choice: contract.Undo})
 	require.Equal(t, "genesis/lab", s.Temporal.Updates[0].WorkflowID)
-	require.Equal(t, "admin", s.Temporal.Updates[0].Args[0].(workflows.Decision).By)
+	require.Equal(t, "admin", s.Temporal.Updates[0].Args[0].(contract.Decision).By)
 
 	rec := s.do(http.MethodPost, "/v1/operations/r1/decide", `{"choice":"restart"}`)
 	require.Equal(t, http.StatusBadRequest, rec.Code, rec.Body)
@@ -108,7 +109,7 @@ func TestOneOperationOfATypeAtATime(t *testing.T) {
 	}
 	_, err = s.api.operations.start(
 		t.Context(),
-		engine.Start{Type: inventory.TypeRecover, ID: contract.RecoverID("rack"), Input: workflows.RecoverInput{Name: "rack"}},
+		engine.Start{Type: inventory.TypeRecover, ID: contract.RecoverID("rack"), Input: contract.RecoverInput{Name: "rack"}},
 		"rack",
 	)
 	require.NoError(t, err, "another type")
@@ -167,7 +168,7 @@ func TestOperationThatContinuesKeepsItsRecord(t *testing.T) {
 	require.Equal(t, 2, s.Temporal.Runs["r2"].Cancels)
 	checking(
 		s,
-	).op(http.StatusOK, http.MethodPost, "/v1/operations/recover.rack/decide", workflows.Decision{Question: "q.1", Choice: workflows.Retry})
+	).op(http.StatusOK, http.MethodPost, "/v1/operations/recover.rack/decide", contract.Decision{Question: "q.1", Choice: contract.Retry})
 	require.Equal(t, "r2", s.Temporal.Updates[0].RunID)
 
 	// r2 was reset from outside, which gives it a record of its own.
@@ -233,8 +234,8 @@ func TestWaitingIsShown(t *testing.T) {
 		Question: &inventory.Question{ID: "relay.1", Text: "the relay is silent", Since: asked}, Next: "ingot operation decide genesis/lab",
 	}))
 
-	st := decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
-	require.Equal(t, []WaitingStatus{
+	st := decode[apitypes.Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
+	require.Equal(t, []apitypes.WaitingStatus{
 		{
 			Name: "m2", Type: "Provision", Run: "rm2", Since: s.Clock.Now().UTC(), Text: "power it on now",
 			Next: "ingot workflow powered-on m2",
@@ -257,7 +258,7 @@ func TestWaitingIsShown(t *testing.T) {
 	for n := 4; n < 4+maxWaiting; n++ {
 		put(n, inventory.PhaseWaiting, "", question)
 	}
-	st = decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
+	st = decode[apitypes.Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
 	require.Len(t, st.Waiting, maxWaiting+1)
 	require.True(t, st.MoreWaiting)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
@@ -17,8 +17,8 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 		machine, path, body, kind string
 		want                      any
 	}{
-		{"m1", "reprovision", `{"policy":"pause"}`, "Reprovision", workflows.ProvisionInput{Machine: "m1", Policy: "pause"}},
-		{"m2", "decommission", `{"wipe":"metadata","keepAddress":true}`, "Decommission", workflows.DecommissionInput{Machine: "m2", Wipe: "metadata", KeepAddress: true}},
+		{"m1", "reprovision", `{"policy":"pause"}`, "Reprovision", contract.ProvisionInput{Machine: "m1", Policy: "pause"}},
+		{"m2", "decommission", `{"wipe":"metadata","keepAddress":true}`, "Decommission", contract.DecommissionInput{Machine: "m2", Wipe: "metadata", KeepAddress: true}},
 	} {
 		n := len(c.Temporal.Inputs)
 		m := machine(x.machine, "52:54:00:00:01:0"+x.machine[1:])
@@ -82,7 +82,7 @@ func TestRecoverStartsAnOperation(t *testing.T) {
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/recover", `{"name":"flood","machines":["m1"],"abortAfter":1,"template":"empty"}`)
 	require.Equal(t, "Recover", c.Temporal.Types[0])
 	require.Equal(t, "recover/flood", c.Temporal.Options[0].ID)
-	require.Equal(t, workflows.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1, Template: "empty"}, c.Temporal.Inputs[0])
+	require.Equal(t, contract.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1, Template: "empty"}, c.Temporal.Inputs[0])
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/operations/recover.flood", nil).Body.String(), `"type":"Recover"`)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/recover", `{"name":"another","machines":["m1"],"template":"empty"}`)
 	none := decode[answer](t, c.do(http.MethodPost, "/v1/recover", `{"name":"none","machines":["m1"]}`), http.StatusBadRequest)

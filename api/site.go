@@ -9,10 +9,10 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
@@ -153,17 +153,17 @@ func (s *sites) removePeer(ctx context.Context, q byName) error {
 }
 
 // startMigrate starts a migration, which makes a peer the active server.
-func (s *sites) startMigrate(ctx context.Context, in workflows.MigrateInput) (Started, error) {
+func (s *sites) startMigrate(ctx context.Context, in contract.MigrateInput) (apitypes.Started, error) {
 	in.Name = cmp.Or(in.Name, in.Target)
 	if !peerName.MatchString(in.Name) {
-		return Started{}, inventory.Invalid("name", peerNameRule, "invalid name of a migration %q", in.Name)
+		return apitypes.Started{}, inventory.Invalid("name", peerNameRule, "invalid name of a migration %q", in.Name)
 	}
 	st, err := s.get(ctx, httpapi.Empty{})
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	if !slices.ContainsFunc(st.Peers, func(p inventory.Peer) bool { return p.Name == in.Target }) {
-		return Started{}, hint(inventory.Invalid("target", "name a peer", "there is no peer %q", in.Target), "ingot peer list")
+		return apitypes.Started{}, hint(inventory.Invalid("target", "name a peer", "there is no peer %q", in.Target), "ingot peer list")
 	}
 
 	return s.operations.start(ctx, engine.Start{

@@ -5,6 +5,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 )
@@ -34,7 +35,7 @@ func newSpace(c SpaceConfig, imageDir string) *space {
 }
 
 // look returns the free space of a directory's file system, and the number of its device.
-func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
+func (s *space) look(dir string) (st apitypes.SpaceStatus, device uint64, err error) {
 	free, err := diskreserve.Free(dir)
 	if err != nil {
 		return st, 0, err
@@ -43,13 +44,13 @@ func (s *space) look(dir string) (st SpaceStatus, device uint64, err error) {
 	if err != nil {
 		return st, 0, fmt.Errorf("looking for the file system of %q: %w", dir, err)
 	}
-	return SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
+	return apitypes.SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
 }
 
 // disks returns the space of the disks of DataDir and of the image directory, in this order. If both are on the same
 // device, it returns only the first.
-func (s *space) disks() ([]SpaceStatus, error) {
-	out := []SpaceStatus{}
+func (s *space) disks() ([]apitypes.SpaceStatus, error) {
+	out := []apitypes.SpaceStatus{}
 	var data uint64
 	if s.DataDir != "" {
 		st, device, err := s.look(s.DataDir)
@@ -59,7 +60,7 @@ func (s *space) disks() ([]SpaceStatus, error) {
 		data = device
 		if s.Reserve != nil {
 			if r := s.Reserve(); r.Size > 0 {
-				st.Reserve = &ReserveStatus{SizeBytes: r.Size, Held: r.Held}
+				st.Reserve = &apitypes.ReserveStatus{SizeBytes: r.Size, Held: r.Held}
 				st.FreeBytes -= r.Missing()
 			}
 		}
@@ -82,7 +83,7 @@ func (s *space) disks() ([]SpaceStatus, error) {
 }
 
 // judgeSpace sets Low, and a message with the remedy if the space is low or the reserve is in use.
-func judgeSpace(st *SpaceStatus) {
+func judgeSpace(st *apitypes.SpaceStatus) {
 	st.FreeBytes = max(st.FreeBytes, 0)
 	st.Low = st.FreeBytes < st.MinFreeBytes
 	const refused = "new runs and uploads are refused; remove what is not needed (ingot image prune), or make the disk bigger"
@@ -108,7 +109,7 @@ func (s *space) checkData() error {
 }
 
 // refuseLow returns an error with the remedy if st is low, otherwise nil.
-func refuseLow(st SpaceStatus) error {
+func refuseLow(st apitypes.SpaceStatus) error {
 	if !st.Low {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/host/diskreserve"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -56,7 +57,7 @@ func TestRunsAndUploadsNeedSpace(t *testing.T) {
 	require.Contains(t, a.Error, "ingot image prune")
 	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/machines/m1/netboot", `{"arm":false}`).Code)
 
-	st := decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
+	st := decode[apitypes.Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
 	require.Len(t, st.Space, 1, "one disk")
 	require.True(t, st.Space[0].Low)
 	require.False(t, st.Space[0].Reserve.Held)
@@ -71,7 +72,7 @@ func TestImagesHaveTheirOwnDisk(t *testing.T) {
 	}
 	s := newSite(t, func(c *siteConfig) { c.DataDir, c.ImageDir, c.MinFree = data, images, (dataFree+imagesFree)/2 })
 	s.AddMachine("m1", mac)
-	st := decode[Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
+	st := decode[apitypes.Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
 	require.Len(t, st.Space, 2)
 	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12", "text"), http.StatusInsufficientStorage)
 	require.Contains(t, a.Error, images)

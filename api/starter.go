@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -55,16 +56,16 @@ type starter struct {
 }
 
 // start starts a run of a machine. If the machine has an open run, the error is a conflict that names it.
-func (s *starter) start(ctx context.Context, w engine.Start) (Started, error) {
+func (s *starter) start(ctx context.Context, w engine.Start) (apitypes.Started, error) {
 	run, err := s.runs.Start(ctx, w)
 	var busy *engine.BusyError
 	if errors.As(err, &busy) {
-		return Started{}, machineIsBusy(w.Machine, busy.ID, busy.Run)
+		return apitypes.Started{}, machineIsBusy(w.Machine, busy.ID, busy.Run)
 	}
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
-	return Started{Workflow: w.ID, Run: run}, nil
+	return apitypes.Started{Workflow: w.ID, Run: run}, nil
 }
 
 // machineIsBusy returns the conflict for a machine that already has an open run.
@@ -82,35 +83,35 @@ func (s *starter) admit(ctx context.Context, name string) (inventory.Machine, er
 }
 
 // provision validates the input and starts a run of the given kind, Provision or Reprovision.
-func (s *starter) provision(ctx context.Context, kind string, in workflows.ProvisionInput) (Started, error) {
+func (s *starter) provision(ctx context.Context, kind string, in contract.ProvisionInput) (apitypes.Started, error) {
 	m, err := s.admit(ctx, in.Machine)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	if m.Quarantined() {
-		return Started{}, hint(fmt.Errorf("machine %q is quarantined: %s: %w", m.Name, m.Standing.Reason, inventory.ErrConflict),
+		return apitypes.Started{}, hint(fmt.Errorf("machine %q is quarantined: %s: %w", m.Name, m.Standing.Reason, inventory.ErrConflict),
 			"ingot machine release "+m.Name+"   # when you have seen to it")
 	}
 	if in.Resume != "" {
 		if err := s.newest(ctx, inventory.Workflow{Run: in.Resume, Machine: m.Name}); err != nil {
-			return Started{}, err
+			return apitypes.Started{}, err
 		}
 		// Only for an early error: the run checks this again when it takes the machine.
 		if err := s.store.Resumable(ctx, in.Resume); err != nil {
-			return Started{}, hint(err, engine.RetryCommand(in.Resume, contract.FromStart))
+			return apitypes.Started{}, hint(err, engine.RetryCommand(in.Resume, contract.FromStart))
 		}
 	}
 
 	name, image := cmp.Or(in.Template, m.Template, defaultTemplate), cmp.Or(in.Image, m.Image)
 	if err := s.checkProvision(ctx, in, name, image); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	return s.start(ctx, engine.Start{
 		ID: workflows.MachineID(m.Name), Type: kind, Machine: m.Name, Template: name, Image: image, Input: in,
 	})
 }
 
-func (s *starter) checkProvision(ctx context.Context, in workflows.ProvisionInput, template, image string) error {
+func (s *starter) checkProvision(ctx context.Context, in contract.ProvisionInput, template, image string) error {
 	var problems inventory.Problems
 	if err := s.templates.check(ctx, &problems, "template", template); err != nil {
 		return err
@@ -136,21 +137,21 @@ func checkWord(problems *inventory.Problems, field, value string, words ...strin
 	}
 }
 
-func (s *starter) inspect(ctx context.Context, in workflows.InspectInput) (Started, error) {
+func (s *starter) inspect(ctx context.Context, in contract.InspectInput) (apitypes.Started, error) {
 	m, err := s.admit(ctx, in.Machine)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	return s.start(ctx, engine.Start{ID: workflows.MachineID(m.Name), Type: inventory.TypeInspect, Machine: m.Name, Input: in})
 }
 
-func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInput) (Started, error) {
+func (s *starter) decommission(ctx context.Context, in contract.DecommissionInput) (apitypes.Started, error) {
 	m, err := s.admit(ctx, in.Machine)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	if err := in.Validate().Err(); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	return s.start(ctx, engine.Start{
 		ID: workflows.MachineID(m.Name), Type: inventory.TypeDecommission, Machine: m.Name, Input: in,
@@ -161,7 +162,7 @@ func (s *starter) decommission(ctx context.Context, in workflows.DecommissionInp
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
 // recoverMachines validates the input and starts a Recover, which wipes and installs many machines.
-func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput) (Started, error) {
+func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
 	var problems inventory.Problems
 	if !operationName.MatchString(in.Name) {
 		problems.Add("name", "use letters, digits, - and _", "invalid name of a recovery %q", in.Name)
@@ -169,7 +170,7 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 	problems = append(problems, in.Validate()...)
 	if in.Template != "" {
 		if err := s.templates.check(ctx, &problems, "template", in.Template); err != nil {
-			return Started{}, err
+			return apitypes.Started{}, err
 		}
 	}
 	if in.Continued != nil {
@@ -177,13 +178,13 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 	}
 	all, err := s.machines.stores.Machines.Machines(ctx)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	groups, err := inventory.RecoverOrder(all, in.Machines, in.Selector, in.Order)
 	if err != nil {
 		var more inventory.Problems
 		if !errors.As(err, &more) {
-			return Started{}, err
+			return apitypes.Started{}, err
 		}
 		problems = append(problems, more...)
 	}
@@ -196,7 +197,7 @@ func (s *starter) recoverMachines(ctx context.Context, in workflows.RecoverInput
 		}
 	}
 	if err := problems.Err(); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 
 	return s.operations.start(ctx, engine.Start{
@@ -210,12 +211,12 @@ type createWorkflow struct {
 }
 
 // startAny starts a workflow of the type that the request names.
-func (s *starter) startAny(ctx context.Context, q createWorkflow) (Started, error) {
+func (s *starter) startAny(ctx context.Context, q createWorkflow) (apitypes.Started, error) {
 	switch q.Type {
 	case inventory.TypeProvision, inventory.TypeReprovision:
-		return startWith(ctx, q.Input, func(ctx context.Context, in workflows.ProvisionInput) (Started, error) {
+		return startWith(ctx, q.Input, func(ctx context.Context, in contract.ProvisionInput) (apitypes.Started, error) {
 			if err := s.checkResume(ctx, in); err != nil {
-				return Started{}, err
+				return apitypes.Started{}, err
 			}
 			return s.provision(ctx, q.Type, in)
 		})
@@ -228,23 +229,23 @@ func (s *starter) startAny(ctx context.Context, q createWorkflow) (Started, erro
 	case inventory.TypeBMCJob:
 		return startWith(ctx, q.Input, s.startBMCJob)
 	}
-	return Started{}, inventory.Invalid("type", "Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
+	return apitypes.Started{}, inventory.Invalid("type", "Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
 		"there is no workflow type %q", q.Type)
 }
 
 // startWith decodes the input of a workflow and calls start with it.
 func startWith[T any](
-	ctx context.Context, input json.RawMessage, start func(context.Context, T) (Started, error),
-) (Started, error) {
+	ctx context.Context, input json.RawMessage, start func(context.Context, T) (apitypes.Started, error),
+) (apitypes.Started, error) {
 	var in T
 	if err := httpapi.ReadField("input", input, &in); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	return start(ctx, in)
 }
 
 // checkResume returns an error if the run that in.Resume names belongs to another machine.
-func (s *starter) checkResume(ctx context.Context, in workflows.ProvisionInput) error {
+func (s *starter) checkResume(ctx context.Context, in contract.ProvisionInput) error {
 	if in.Resume == "" {
 		return nil
 	}
@@ -257,20 +258,20 @@ func (s *starter) checkResume(ctx context.Context, in workflows.ProvisionInput) 
 
 // retry starts a new run with the type and the input of w. Its from is contract.FromStart, or contract.FromFailedStep
 // to begin at the step at which w failed.
-func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) (Started, error) {
+func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) (apitypes.Started, error) {
 	switch w.Type {
 	case inventory.TypeInspect:
-		return s.inspect(ctx, workflows.InspectInput{Machine: w.Machine})
+		return s.inspect(ctx, contract.InspectInput{Machine: w.Machine})
 	case inventory.TypeDecommission:
-		again := workflows.DecommissionInput{Machine: w.Machine}
+		again := contract.DecommissionInput{Machine: w.Machine}
 		if err := readInput(w, &again); err != nil {
-			return Started{}, err
+			return apitypes.Started{}, err
 		}
 		return s.decommission(ctx, again)
 	}
-	again := workflows.ProvisionInput{Machine: w.Machine, Template: w.Template, Image: w.Image}
+	again := contract.ProvisionInput{Machine: w.Machine, Template: w.Template, Image: w.Image}
 	if err := readInput(w, &again); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	again.Resume = ""
 	if from == contract.FromFailedStep {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
@@ -38,10 +39,10 @@ type Process struct {
 
 // StatusExtra holds the parts of the status that Process.Status returns.
 type StatusExtra struct {
-	Temporal  TemporalStatus // without Ready
-	Netboot   NetbootStatus
-	Notify    *NotifyStatus // nil if notices are off
-	Inventory InventoryStatus
+	Temporal  apitypes.TemporalStatus // without Ready
+	Netboot   apitypes.NetbootStatus
+	Notify    *apitypes.NotifyStatus // nil if notices are off
+	Inventory apitypes.InventoryStatus
 }
 
 type statusRoutes struct {
@@ -59,7 +60,7 @@ type statusRoutes struct {
 func (s *statusRoutes) routes() []httpapi.Route {
 	return []httpapi.Route{
 		{Method: "GET", Path: "/v1/openapi.yaml", Handler: func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", openapi) }},
-		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(func(ctx context.Context, _ httpapi.Empty) (Status, error) {
+		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(func(ctx context.Context, _ httpapi.Empty) (apitypes.Status, error) {
 			return s.read(ctx)
 		})},
 		{Method: "GET", Path: "/v1/secrets", Handler: httpapi.Get(s.getSecrets)},
@@ -67,7 +68,7 @@ func (s *statusRoutes) routes() []httpapi.Route {
 }
 
 // read returns the current status.
-func (s *statusRoutes) read(ctx context.Context) (Status, error) {
+func (s *statusRoutes) read(ctx context.Context) (apitypes.Status, error) {
 	st := s.readProcess(ctx)
 	var err error
 	if st.Machines, err = s.stores.Views.MachineCount(ctx); err != nil {
@@ -80,7 +81,7 @@ func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 	st.OpenWorkflows = len(open)
 	if s.process.Restored != nil && s.process.Restored().Backup != "" {
 		r := s.process.Restored()
-		st.Restored = &RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: openHeldRuns(r.Held, open)}
+		st.Restored = &apitypes.RestoredStatus{Backup: r.Backup, Taken: r.Taken, At: r.At, Held: openHeldRuns(r.Held, open)}
 	}
 	if st.Retrying, err = s.readRetrying(ctx, open); err != nil {
 		return st, err
@@ -106,14 +107,14 @@ func (s *statusRoutes) read(ctx context.Context) (Status, error) {
 }
 
 // readProcess returns the part of the status that is not read from the inventory.
-func (s *statusRoutes) readProcess(ctx context.Context) Status {
+func (s *statusRoutes) readProcess(ctx context.Context) apitypes.Status {
 	now := s.now()
-	extra := StatusExtra{Netboot: NetbootStatus{Off: true}}
+	extra := StatusExtra{Netboot: apitypes.NetbootStatus{Off: true}}
 	if s.process.Status != nil {
 		extra = s.process.Status(ctx)
 	}
 	_, err := s.engine.Runs.Client()
-	st := Status{
+	st := apitypes.Status{
 		Version: s.process.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(),
 		Temporal: extra.Temporal, Netboot: extra.Netboot, Notify: extra.Notify, Inventory: extra.Inventory,
 		Reconcile: s.engine.Reconciler.Counts(), Panics: s.guard.Panics(),
@@ -176,7 +177,7 @@ func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRu
 const maxWaiting = 10
 
 // readWaiting adds to st the runs and operations that wait for the operator, oldest first.
-func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
+func (s *statusRoutes) readWaiting(ctx context.Context, st *apitypes.Status) error {
 	oldest := inventory.RunPage{Oldest: true}
 	runs, err := s.stores.Workflows.Workflows(ctx, inventory.WorkflowFilter{
 		State: inventory.FilterWaiting, RunPage: oldest, Limit: maxWaiting + 1,
@@ -193,11 +194,11 @@ func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
 
 	st.MoreWaiting = len(runs) > maxWaiting || len(operations) > maxWaiting
 	for _, w := range runs[:min(len(runs), maxWaiting)] {
-		x := WaitingStatus{Name: w.Machine, Type: w.Type, Run: w.Run, Since: w.Updated, Text: w.Message, Next: w.Next}
+		x := apitypes.WaitingStatus{Name: w.Machine, Type: w.Type, Run: w.Run, Since: w.Updated, Text: w.Message, Next: w.Next}
 		st.Waiting = append(st.Waiting, withQuestion(x, w.Question))
 	}
 	for _, o := range operations[:min(len(operations), maxWaiting)] {
-		x := WaitingStatus{Name: o.ID, Type: o.Type, Run: o.Run, Since: o.Updated, Text: o.Message, Next: o.Next}
+		x := apitypes.WaitingStatus{Name: o.ID, Type: o.Type, Run: o.Run, Since: o.Updated, Text: o.Message, Next: o.Next}
 		st.Waiting = append(st.Waiting, withQuestion(x, o.Question))
 	}
 	return nil
@@ -205,7 +206,7 @@ func (s *statusRoutes) readWaiting(ctx context.Context, st *Status) error {
 
 // withQuestion returns w with the time and the text of q. q is nil if the run asks nothing and only waits until the
 // operator presses a button.
-func withQuestion(w WaitingStatus, q *inventory.Question) WaitingStatus {
+func withQuestion(w apitypes.WaitingStatus, q *inventory.Question) apitypes.WaitingStatus {
 	if q != nil {
 		w.Since, w.Text = q.Since, q.Text
 	}
@@ -228,14 +229,14 @@ func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	return "ok", nil
 }
 
-func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (SecretsStatus, error) {
+func (s *statusRoutes) getSecrets(ctx context.Context, _ httpapi.Empty) (apitypes.SecretsStatus, error) {
 	state, err := s.keyState(ctx)
 	if err != nil || state == "ok" {
-		return SecretsStatus{State: state, Unreadable: []string{}}, err
+		return apitypes.SecretsStatus{State: state, Unreadable: []string{}}, err
 	}
 	names, err := s.stores.Keys.SecretsUnreadable(ctx)
 
-	return SecretsStatus{State: state, Unreadable: append([]string{}, names...)}, err
+	return apitypes.SecretsStatus{State: state, Unreadable: append([]string{}, names...)}, err
 }
 
 // servePage serves the dashboard for unknown paths. A path under /v1, /agent or /login gets the 404 of the API instead.

@@ -11,6 +11,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 )
@@ -92,7 +93,7 @@ func TestHeldRunsAreTold(t *testing.T) {
 
 	st, err := s.api.status.read(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, &RestoredStatus{Backup: "b1", Taken: taken, Held: []inventory.HeldRun{held[0], held[4]}}, st.Restored)
+	require.Equal(t, &apitypes.RestoredStatus{Backup: "b1", Taken: taken, Held: []inventory.HeldRun{held[0], held[4]}}, st.Restored)
 
 	for _, run := range []string{"r2", "r4", "r5", "o2"} {
 		s.Temporal.End(run, enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, nil)

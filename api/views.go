@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -39,8 +40,8 @@ type listMachines struct {
 }
 
 // list returns the machines that the query selects.
-func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineView], error) {
-	empty := httpapi.List[MachineView]{}
+func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[apitypes.MachineView], error) {
+	empty := httpapi.List[apitypes.MachineView]{}
 	if q == (listMachines{}) {
 		all, err := v.ofNames(ctx, nil)
 		return httpapi.NewList(all), err
@@ -71,11 +72,11 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[MachineV
 	if descending {
 		slices.Reverse(found)
 	}
-	return httpapi.List[MachineView]{Items: found, Next: page.Next}, err
+	return httpapi.List[apitypes.MachineView]{Items: found, Next: page.Next}, err
 }
 
 // ofNames returns the views of the named machines, sorted by name; nil means all machines.
-func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, error) {
+func (v *views) ofNames(ctx context.Context, names []string) ([]apitypes.MachineView, error) {
 	states, err := v.states(ctx, names)
 	if err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, err
 	if err != nil {
 		return nil, err
 	}
-	out := make([]MachineView, len(states))
+	out := make([]apitypes.MachineView, len(states))
 	for i, st := range states {
 		out[i] = v.ofState(st, installed)
 	}
@@ -97,16 +98,16 @@ func (v *views) ofNames(ctx context.Context, names []string) ([]MachineView, err
 }
 
 // viewMachine returns the view of one machine.
-func (v *views) viewMachine(ctx context.Context, m inventory.Machine) (MachineView, error) {
+func (v *views) viewMachine(ctx context.Context, m inventory.Machine) (apitypes.MachineView, error) {
 	out, err := v.of(ctx, []inventory.Machine{m})
 	if err != nil {
-		return MachineView{Machine: m}, err
+		return apitypes.MachineView{Machine: m}, err
 	}
 	return out[0], nil
 }
 
 // of returns the views of ms, in the same order. A machine that was just deleted has only its Machine field set.
-func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, error) {
+func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]apitypes.MachineView, error) {
 	names := make([]string, len(ms))
 	for i, m := range ms {
 		names[i] = m.Name
@@ -116,11 +117,11 @@ func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, 
 		return nil, err
 	}
 
-	byName := make(map[string]MachineView, len(found))
+	byName := make(map[string]apitypes.MachineView, len(found))
 	for _, x := range found {
 		byName[x.Name] = x
 	}
-	out := make([]MachineView, len(ms))
+	out := make([]apitypes.MachineView, len(ms))
 	for i, m := range ms {
 		out[i] = byName[m.Name]
 		out[i].Machine = m
@@ -130,8 +131,8 @@ func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]MachineView, 
 
 // ofState returns the view of st, with what is installed on the machine and what only this process knows, such as the
 // last contact with the agent.
-func (v *views) ofState(st inventory.MachineState, installed map[string]inventory.Installed) MachineView {
-	out := MachineView{Machine: st.Machine, Netboot: st.Grant.View(v.now()), LastSeen: v.agents.LastSeen(st.Name)}
+func (v *views) ofState(st inventory.MachineState, installed map[string]inventory.Installed) apitypes.MachineView {
+	out := apitypes.MachineView{Machine: st.Machine, Netboot: st.Grant.View(v.now()), LastSeen: v.agents.LastSeen(st.Name)}
 	if out.LastSeen.IsZero() {
 		out.LastSeen = st.LastSeen
 	}

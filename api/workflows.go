@@ -14,10 +14,10 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
@@ -66,20 +66,20 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 
 type installMachine struct {
 	byName
-	Installation
+	apitypes.Installation
 }
 
 // install returns a handler that starts a run of the given type, Provision or Reprovision.
 func (w *workflowRoutes) install(kind string) gin.HandlerFunc {
-	return acceptOptional(func(ctx context.Context, q installMachine) (Started, error) {
-		return w.starter.provision(ctx, kind, workflows.ProvisionInput{
+	return acceptOptional(func(ctx context.Context, q installMachine) (apitypes.Started, error) {
+		return w.starter.provision(ctx, kind, contract.ProvisionInput{
 			Machine: q.Name, Template: q.Template, Image: q.Image, Retries: q.Retries, Policy: q.Policy, HardwareMap: q.HardwareMap,
 		})
 	})
 }
 
-func (w *workflowRoutes) inspect(ctx context.Context, q byName) (Started, error) {
-	return w.starter.inspect(ctx, workflows.InspectInput{Machine: q.Name})
+func (w *workflowRoutes) inspect(ctx context.Context, q byName) (apitypes.Started, error) {
+	return w.starter.inspect(ctx, contract.InspectInput{Machine: q.Name})
 }
 
 type decommissionMachine struct {
@@ -89,8 +89,8 @@ type decommissionMachine struct {
 }
 
 // decommission starts a run that takes a machine out of service.
-func (w *workflowRoutes) decommission(ctx context.Context, q decommissionMachine) (Started, error) {
-	return w.starter.decommission(ctx, workflows.DecommissionInput{Machine: q.Name, Wipe: q.Wipe, KeepAddress: q.KeepAddress})
+func (w *workflowRoutes) decommission(ctx context.Context, q decommissionMachine) (apitypes.Started, error) {
+	return w.starter.decommission(ctx, contract.DecommissionInput{Machine: q.Name, Wipe: q.Wipe, KeepAddress: q.KeepAddress})
 }
 
 type listWorkflows struct {
@@ -274,29 +274,29 @@ type retryRun struct {
 }
 
 // retry starts a new run in place of one that has ended.
-func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (Started, error) {
+func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (apitypes.Started, error) {
 	found, err := w.runs.Find(ctx, q.Run)
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	from := cmp.Or(q.From, contract.FromFailedStep)
 	var problems inventory.Problems
 	checkWord(&problems, "from", from, contract.FromFailedStep, contract.FromStart)
 	switch {
 	case len(problems) > 0:
-		return Started{}, problems
+		return apitypes.Started{}, problems
 	case !inventory.Final(found.State):
-		return Started{}, machineIsBusy(found.Machine, found.ID, found.Run)
+		return apitypes.Started{}, machineIsBusy(found.Machine, found.ID, found.Run)
 	case from == contract.FromFailedStep && found.State == inventory.StateSuccess:
-		return Started{}, hint(fmt.Errorf("run %q succeeded, there is no failed step: %w", found.Run, inventory.ErrConflict),
+		return apitypes.Started{}, hint(fmt.Errorf("run %q succeeded, there is no failed step: %w", found.Run, inventory.ErrConflict),
 			engine.RetryCommand(found.Run, contract.FromStart))
 	case found.Type == inventory.TypeBMCJob:
-		return Started{}, hint(fmt.Errorf("run %q is a BMC job, create it again: %w", found.Run, inventory.ErrConflict),
+		return apitypes.Started{}, hint(fmt.Errorf("run %q is a BMC job, create it again: %w", found.Run, inventory.ErrConflict),
 			"ingot bmc job create")
 	}
 
 	if err := w.starter.newest(ctx, found); err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	return w.starter.retry(ctx, found, from)
 }
@@ -316,7 +316,7 @@ func (w *workflowRoutes) findOpen(ctx context.Context, run string) (inventory.Wo
 
 type decideRun struct {
 	byRun
-	workflows.Decision
+	contract.Decision
 }
 
 // decided is the answer to a decision.
@@ -332,7 +332,7 @@ func (w *workflowRoutes) decide(ctx context.Context, q decideRun) (decided, erro
 	}
 	d := q.Decision
 	err = checkDecision(d, "GET /v1/workflows/"+found.Run,
-		workflows.Retry, workflows.Skip, workflows.Restart, workflows.Abort, workflows.Continue)
+		contract.Retry, contract.Skip, contract.Restart, contract.Abort, contract.Continue)
 	if err != nil {
 		return decided{}, err
 	}
@@ -347,7 +347,7 @@ func (w *workflowRoutes) decide(ctx context.Context, q decideRun) (decided, erro
 
 // checkDecision validates d before it is sent to a run or an operation. where is the route that shows the question, for
 // error messages.
-func checkDecision(d workflows.Decision, where string, choices ...string) error {
+func checkDecision(d contract.Decision, where string, choices ...string) error {
 	var problems inventory.Problems
 	if d.Question == "" {
 		problems.Add("question", "its id is in "+where, "is missing")
@@ -363,19 +363,19 @@ type cancelRun struct {
 	Reason string `json:"reason"`
 }
 
-// cancel requests the cancellation of a run. A run that was cancelled before is no error; one that ended otherwise is a
-// conflict.
-func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, error) {
+// cancel requests the cancellation of a run. It does nothing if the run was cancelled before, and returns inventory.ErrConflict if the
+// run ended otherwise.
+func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (apitypes.Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
-	started := Started{Workflow: found.ID, Run: found.Run}
+	started := apitypes.Started{Workflow: found.ID, Run: found.Run}
 	switch {
 	case found.State == inventory.StateCancelled:
 		return started, nil
 	case err != nil:
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	if err := w.runs.Cancel(ctx, found.ID, found.Run); err != nil {
-		return Started{}, fmt.Errorf("cancelling run %q: %w", found.Run, err)
+		return apitypes.Started{}, fmt.Errorf("cancelling run %q: %w", found.Run, err)
 	}
 	w.events.note(ctx, found, inventory.EventOperator, "cancel", map[string]string{"reason": q.Reason})
 
@@ -383,15 +383,15 @@ func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (Started, erro
 }
 
 // reportPoweredOn signals a run that the operator has switched its machine on.
-func (w *workflowRoutes) reportPoweredOn(ctx context.Context, q byRun) (Started, error) {
+func (w *workflowRoutes) reportPoweredOn(ctx context.Context, q byRun) (apitypes.Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
 	if err == nil {
 		err = w.runs.ReportPoweredOn(ctx, found)
 	}
 	if err != nil {
-		return Started{}, err
+		return apitypes.Started{}, err
 	}
 	w.events.note(ctx, found, inventory.EventOperator, "powered on", struct{}{})
 
-	return Started{Workflow: found.ID, Run: found.Run}, nil
+	return apitypes.Started{Workflow: found.ID, Run: found.Run}, nil
 }

@@ -16,9 +16,11 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func (s *site) image(name string) {
@@ -32,7 +34,7 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	s.image("debian-12")
-	st := decode[Started](
+	st := decode[apitypes.Started](
 		t,
 		s.do(http.MethodPost, "/v1/machines/m1/provision", `{"image":"debian-12","retries":{"count":2}}`),
 		http.StatusAccepted,
@@ -51,7 +53,7 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	require.Equal(t, "Provision", s.Temporal.Types[0])
-	require.Equal(t, workflows.ProvisionInput{Machine: "m1", Image: "debian-12", Retries: workflows.Retries{Count: 2}}, s.Temporal.Inputs[0])
+	require.Equal(t, contract.ProvisionInput{Machine: "m1", Image: "debian-12", Retries: contract.Retries{Count: 2}}, s.Temporal.Inputs[0])
 
 	// It is shown before a worker has taken it up.
 	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK)
@@ -120,7 +122,7 @@ func TestWithoutTemporalTheRestWorks(t *testing.T) {
 }
 
 // failed makes a run of m1 that failed.
-func (s *site) failed(run string, in workflows.ProvisionInput) {
+func (s *site) failed(run string, in contract.ProvisionInput) {
 	s.T.Helper()
 	raw, err := json.Marshal(in)
 	require.NoError(s.T, err)
@@ -143,15 +145,15 @@ func TestRetryIsANewRun(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	s.image("debian-12")
-	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0"}
+	in := contract.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0"}
 	s.failed("r1", in)
 	require.NoError(t, s.Store.Plans.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
-	st := decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", nil), http.StatusAccepted)
+	st := decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", nil), http.StatusAccepted)
 	require.NotEqual(t, "r1", st.Run)
 	in.Resume = "r1"
 	require.Equal(t, in, s.Temporal.Inputs[0])
 	s.Temporal.End(st.Run, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
-	decode[Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"start"}`), http.StatusAccepted)
+	decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"start"}`), http.StatusAccepted)
 	in.Resume = ""
 	require.Equal(t, in, s.Temporal.Inputs[1])
 	require.Equal(t, http.StatusBadRequest, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"middle"}`).Code)
@@ -165,11 +167,11 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	s.image("debian-12")
-	in := workflows.ProvisionInput{Machine: "m1", Image: "debian-12"}
+	in := contract.ProvisionInput{Machine: "m1", Image: "debian-12"}
 	refused := func(run, why, next string) {
 		t.Helper()
 		resume, err := json.Marshal(
-			map[string]any{"type": inventory.TypeProvision, "input": workflows.ProvisionInput{Machine: "m1", Resume: run}},
+			map[string]any{"type": inventory.TypeProvision, "input": contract.ProvisionInput{Machine: "m1", Resume: run}},
 		)
 		require.NoError(t, err)
 		for path, body := range map[string]any{"/v1/workflows/" + run + "/retry": nil, "/v1/workflows": string(resume)} {
@@ -320,7 +322,7 @@ func TestDecideIsAnUpdateThatMayBeRefused(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/workflows/r1/decide", in).Code)
 	u := s.Temporal.Updates[0]
 	require.Equal(t, []string{"machine/m1", "r1", workflows.UpdateDecide}, []string{u.WorkflowID, u.RunID, u.UpdateName})
-	require.Equal(t, []any{workflows.Decision{Question: "1.0.1", Choice: workflows.Retry, By: "admin"}}, u.Args)
+	require.Equal(t, []any{contract.Decision{Question: "1.0.1", Choice: contract.Retry, By: "admin"}}, u.Args)
 	require.Equal(t, 1, s.Events(inventory.EventFilter{Run: "r1"})[inventory.EventDecision])
 
 	s.Temporal.Update = func(context.Context) error { return temporal.NewApplicationError("nobody asks 1.0.1", "Invalid") }
@@ -352,13 +354,13 @@ func TestBMCJobUnderARunNeedsForce(t *testing.T) {
 	s.Arm("m1", "r1")
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off"}`), http.StatusConflict)
 	require.Contains(t, a.Error, "r1")
-	st := decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"status"}`), http.StatusAccepted)
+	st := decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"status"}`), http.StatusAccepted)
 	require.Equal(t, "bmc/m1/"+st.Job, st.Workflow)
 	job := decode[inventory.BMCJob](t, s.do(http.MethodGet, "/v1/bmc/jobs/m1/"+st.Job, nil), http.StatusOK)
 	require.Equal(t, []inventory.BMCTask{{Power: "status"}}, job.Tasks) // shown before a worker took it up
 	require.Equal(t, http.StatusNotFound, s.do(http.MethodGet, "/v1/bmc/jobs/m1/other", nil).Code)
-	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off","force":true}`), http.StatusAccepted)
-	require.True(t, s.Temporal.Inputs[1].(workflows.BMCJobInput).Force)
+	decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/machines/m1/power", `{"action":"off","force":true}`), http.StatusAccepted)
+	require.True(t, s.Temporal.Inputs[1].(contract.BMCJobInput).Force)
 	require.Equal(
 		t,
 		"r1",
@@ -454,7 +456,7 @@ func TestStreamShowsEverythingThenChanges(t *testing.T) {
 	o := s.Arm("m1", "r1")
 	frames := s.watch()
 	f := until(t, frames, func(f frame) bool { return f.event == "machines" })
-	var all struct{ Items []MachineView }
+	var all struct{ Items []apitypes.MachineView }
 	require.NoError(t, json.Unmarshal([]byte(f.data), &all))
 	require.Len(t, all.Items, 1)
 	require.Equal(t, "r1", all.Items[0].Workflow.Run)
@@ -520,7 +522,7 @@ func TestStreamShowsAFreshRun(t *testing.T) {
 	s.AddMachine("m1", mac)
 	frames := s.watch()
 	until(t, frames, func(f frame) bool { return f.event == "machines" })
-	decode[Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted)
+	decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusAccepted)
 	f := until(t, frames, func(f frame) bool { return f.event == "machine" && strings.Contains(f.data, `"PREPARING"`) })
 	require.Contains(t, f.data, `"retrying":["PowerOff failed 2 times: no answer"]`)
 }

@@ -23,7 +23,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestNativeActions: what GNU tar put into an archive is on the disk of a QEMU machine afterwards, attribute by attribute,
@@ -64,7 +64,7 @@ tasks:
 
 	m, err := s.Add(ctx, lab.Spec{Name: "guest", Firmware: lab.UEFI}, nil)
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "actions", Image: "mini"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "guest", Template: "actions", Image: "mini"})
 	require.NoError(t, err)
 	s.ended(ctx, t, "guest", inventory.StateSuccess)
 	require.Contains(t, s.must(ctx, t, "workflow", "logs", "guest"), "/boot/vmlinuz is loaded: leaving by kexec")
@@ -253,7 +253,7 @@ tasks:
 `)
 	m, err := s.Add(ctx, lab.Spec{Name: "guest", Firmware: lab.BIOS}, nil)
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "syslinux", Image: "bare"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "guest", Template: "syslinux", Image: "bare"})
 	require.NoError(t, err)
 	s.ended(ctx, t, "guest", inventory.StateSuccess)
 	line, err := m.WaitSerial(ctx, "LAB-MINI-BOOTED")
@@ -310,7 +310,7 @@ tasks:
 `, l.Addr()))
 	m, err := s.Add(ctx, lab.Spec{Name: "guest", Firmware: lab.UEFI, DiskSize: size}, nil)
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "slurp", Image: "mini"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "guest", Template: "slurp", Image: "mini"})
 	require.NoError(t, err)
 	s.ended(ctx, t, "guest", inventory.StateSuccess)
 	require.NoError(t, m.WaitPower(ctx, lab.Off))

@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/backup/dbcopy"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestBackupAndRestore backs a server up during installations, lets them end, and restores the
@@ -67,7 +67,7 @@ tasks:
   - {name: wait, image: noop, timeout: 300}
 `)
 	agent := s.bare(ctx, t, "acting", 7)
-	_, args := s.begun(ctx, t, agent, workflows.ProvisionInput{Template: "idle"})
+	_, args := s.begun(ctx, t, agent, contract.ProvisionInput{Template: "idle"})
 	a, err := agent.Redeem(ctx, args, Nonce())
 	require.NoError(t, err)
 	welcome, err := a.Welcome()
@@ -147,7 +147,7 @@ tasks:
 		require.NoError(t, err)
 		require.NotNil(t, w.Question)
 		require.Contains(t, w.Question.Text, "the server was restored", name)
-		require.Equal(t, []string{workflows.Abort}, w.Question.Choices)
+		require.Equal(t, []string{contract.Abort}, w.Question.Choices)
 	}
 	t.Logf("all runs had asked %.1f s after the start", time.Since(restored).Seconds())
 	status := o.must(ctx, t, "status")
@@ -187,7 +187,7 @@ tasks:
 	w, err := o.Follow(ctx, "booting", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
 	require.NoError(t, err)
 	require.Contains(t, w.Question.Text, "which Ingot did not write")
-	o.must(ctx, t, "workflow", "decide", "booting", "--choice", workflows.Retry, "--disk-serial", machines["booting"].Spec().DiskSerial)
+	o.must(ctx, t, "workflow", "decide", "booting", "--choice", contract.Retry, "--disk-serial", machines["booting"].Spec().DiskSerial)
 	for name, m := range machines {
 		w := o.ended(ctx, t, name, inventory.StateSuccess)
 		require.Equal(t, touched[name][0].(int)+1, m.PowerOns(), name)

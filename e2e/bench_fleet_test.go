@@ -20,10 +20,10 @@ import (
 	"go.temporal.io/sdk/log"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/api"
-	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // fleet is the time and CPU time of a number of parallel runs.
@@ -154,7 +154,7 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, first, n int) (fleet
 	g.SetLimit(16)
 	for i, m := range machines {
 		g.Go(func() (err error) {
-			runs[i], err = s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name, Template: tmpl})
+			runs[i], err = s.Provision(gctx, contract.ProvisionInput{Machine: m.Name, Template: tmpl})
 			return err
 		})
 	}
@@ -169,7 +169,7 @@ func (s *Site) benchRuns(ctx context.Context, t *testing.T, first, n int) (fleet
 		return armed == n
 	})
 	require.Eventually(t, func() bool { // the record of the phase is written before the window opens
-		var views struct{ Items []api.MachineView }
+		var views struct{ Items []apitypes.MachineView }
 		if err := s.REST(ctx, http.MethodGet, "/v1/machines", nil, &views); err != nil {
 			return false
 		}
@@ -275,9 +275,9 @@ func (m *Simulated) workThrough(ctx context.Context, n int) (waits []time.Durati
 }
 
 // repaired counts the repairs of runs and agents by the reconcile loop.
-func (s *Site) repaired(ctx context.Context, t *testing.T) engine.Counts {
+func (s *Site) repaired(ctx context.Context, t *testing.T) apitypes.Repairs {
 	t.Helper()
-	var st api.Status
+	var st apitypes.Status
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/status", nil, &st))
 	c := st.Reconcile
 	c.ClockSteps = 0 // does not count

@@ -27,6 +27,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 var bench = flag.Bool("bench", false, "measure the figures of docs/performance.md (see make bench)")
@@ -112,7 +113,7 @@ func (s *Site) benchActions(ctx context.Context, t *testing.T, n, k int) (waits 
 	for _, m := range machines {
 		g.Go(func() error {
 			ctx := gctx
-			run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: fmt.Sprintf("bench-%d", n)})
+			run, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name, Template: fmt.Sprintf("bench-%d", n)})
 			if err != nil {
 				return err
 			}
@@ -178,7 +179,7 @@ func (s *Site) benchAgent(ctx context.Context, t *testing.T) (anon, rss float64)
 		"interfaces": []any{map[string]any{"mac": m.MAC, "address": "10.10.99.1", "netmask": "255.255.255.0"}},
 	}
 	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
-	_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: "waits"})
+	_, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name, Template: "waits"})
 	require.NoError(t, err)
 	args, err := m.armed(ctx)
 	require.NoError(t, err)

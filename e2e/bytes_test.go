@@ -18,7 +18,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestBinaryUserData: binary user data comes from a YAML file and is the same on the CIDATA volume, in the NoCloud seed
@@ -50,7 +50,7 @@ func TestBinaryUserData(t *testing.T) {
 			doc = s.must(ctx, t, "machine", "get", name, "--output", "yaml")
 			require.Contains(t, doc, "hasUserData: true")
 		}
-		_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: name})
+		_, err = s.Provision(ctx, contract.ProvisionInput{Machine: name})
 		require.NoError(t, err)
 	}
 	for _, gate := range gates {

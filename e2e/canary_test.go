@@ -31,6 +31,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // canary is a secret that must not be found, or text that must be found: a search that never
@@ -266,7 +267,7 @@ tasks:
 
 	// During the runs.
 	runs := map[string]string{}
-	for name, in := range map[string]workflows.ProvisionInput{"good": {}, "bad": {Template: "fails"}, "refused": {}} {
+	for name, in := range map[string]contract.ProvisionInput{"good": {}, "bad": {Template: "fails"}, "refused": {}} {
 		in.Machine = names[name]
 		runs[name], err = s.Provision(ctx, in)
 		require.NoError(t, err)

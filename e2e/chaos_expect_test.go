@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // A strike is a fault of the matrix.
@@ -328,14 +328,14 @@ var expectations = map[strike]row{
 	idleBMC:    {inventory.PhasePower: right(1)},
 	lyingBMC:   {inventory.PhasePower: right(1)},
 	brokenBMC:  {inventory.PhasePower: right(1)},
-	refusedBMC: {inventory.PhasePower: asked(workflows.Retry, 1)},
+	refusedBMC: {inventory.PhasePower: asked(contract.Retry, 1)},
 
 	cutRedfish:     bmcAway,
 	slowRedfish:    {inventory.PhasePower: right(1)},
 	idleRedfish:    {inventory.PhasePower: right(1)},
 	lyingRedfish:   {inventory.PhasePower: right(1)},
 	brokenRedfish:  {inventory.PhasePower: right(1)},
-	refusedRedfish: {inventory.PhasePower: asked(workflows.Retry, 1)},
+	refusedRedfish: {inventory.PhasePower: asked(contract.Retry, 1)},
 
 	// The long form.
 	serveAndBMC:     {inventory.PhasePower: right(1)},

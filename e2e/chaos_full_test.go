@@ -16,7 +16,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // The faults of the long form: two at once, long ones, rare ones, and those of other kinds of run and of site.
@@ -87,17 +87,17 @@ func (x *cell) decommissions() bool {
 }
 
 // Decommission starts the decommission of a machine.
-func (s *Site) Decommission(ctx context.Context, in workflows.ProvisionInput) (string, error) {
+func (s *Site) Decommission(ctx context.Context, in contract.ProvisionInput) (string, error) {
 	var started struct{ Run string }
 	err := s.REST(ctx, http.MethodPost, "/v1/workflows", map[string]any{
-		"type": inventory.TypeDecommission, "input": workflows.DecommissionInput{Machine: in.Machine},
+		"type": inventory.TypeDecommission, "input": contract.DecommissionInput{Machine: in.Machine},
 	}, &started)
 	return started.Run, err
 }
 
 // install installs the cell's machine, undisturbed.
 func (x *cell) install(ctx context.Context) error {
-	run, err := x.c.Provision(ctx, workflows.ProvisionInput{Machine: x.m.Name()})
+	run, err := x.c.Provision(ctx, contract.ProvisionInput{Machine: x.m.Name()})
 	if err != nil {
 		return err
 	}

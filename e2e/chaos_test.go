@@ -25,6 +25,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // chaosTemplate is the built-in template with a shorter timeout for the reboot.
@@ -246,7 +247,7 @@ func (x *cell) start(ctx context.Context) error {
 	if x.decommissions() {
 		start = x.c.Decommission
 	}
-	run, err := start(ctx, workflows.ProvisionInput{Machine: x.m.Name()})
+	run, err := start(ctx, contract.ProvisionInput{Machine: x.m.Name()})
 	x.run, x.began = run, time.Now()
 	x.runs++
 	return err
@@ -525,7 +526,7 @@ func (x *cell) finish(ctx context.Context, answer func() error) error {
 			return false, err
 		}
 		return false, x.c.REST(ctx, http.MethodPost, "/v1/workflows/"+x.run+"/decide",
-			workflows.Decision{Question: w.Question.ID, Choice: x.want.answer}, nil)
+			contract.Decision{Question: w.Question.ID, Choice: x.want.answer}, nil)
 	})
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // needClients returns the folder of the unpacked clients.
@@ -93,7 +93,7 @@ func TestUnmodifiedClients(t *testing.T) {
 			doc["image"], doc["template"], doc["userData"], doc["userDataByAddress"] = "sim", "image-metadata", userData, name == "ec2"
 		})
 		require.NoError(t, err)
-		_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: name})
+		_, err = s.Provision(ctx, contract.ProvisionInput{Machine: name})
 		require.NoError(t, err)
 	}
 	for _, gate := range gates {

@@ -13,6 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestTemporalRestored loses the server's host while runs are open in the cluster, and restores a backup of before. The restored
@@ -41,7 +42,7 @@ func TestTemporalRestored(t *testing.T) {
 	passphrase, backup := filepath.Join(s.dir, "passphrase"), filepath.Join(s.dir, "backup.tar")
 	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))
 	s.must(ctx, t, "backup", "--to", backup, "--images", "--passphrase-file", passphrase)
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: later})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: later})
 	require.NoError(t, err)
 	require.NoError(t, gates[later].Reached(ctx))
 
@@ -65,7 +66,7 @@ func TestTemporalRestored(t *testing.T) {
 	w, err := s.Follow(ctx, first, func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseWaiting })
 	require.NoError(t, err)
 	require.Contains(t, w.Question.Text, "the server was restored")
-	require.Equal(t, []string{workflows.Abort}, w.Question.Choices)
+	require.Equal(t, []string{contract.Abort}, w.Question.Choices)
 	require.Contains(t, s.must(ctx, t, "status"), first+": its run began before the restore")
 	o := s.operationEnds(ctx, t, "recover.all")
 	require.Equal(t, inventory.StateFailed, o.State)
@@ -79,7 +80,7 @@ func TestTemporalRestored(t *testing.T) {
 		d, err := c.DescribeWorkflowExecution(ctx, workflows.MachineID(later), run)
 		return d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED, err
 	}))
-	s.must(ctx, t, "workflow", "decide", first, "--choice", workflows.Abort)
+	s.must(ctx, t, "workflow", "decide", first, "--choice", contract.Abort)
 	s.ended(ctx, t, first, inventory.StateFailed)
 	for name := range machines {
 		s.closed(ctx, t, name)

@@ -27,11 +27,12 @@ import (
 	"go.temporal.io/sdk/converter"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 var (
@@ -169,7 +170,7 @@ func (s *Site) installAll(ctx context.Context, t *testing.T, image lab.Image, si
 	began := time.Now()
 	g, gctx := errgroup.WithContext(ctx)
 	install := func(m *lab.Machine) (w inventory.Workflow, err error) {
-		if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+		if _, err := s.Provision(gctx, contract.ProvisionInput{Machine: m.Name()}); err != nil {
 			return w, err
 		}
 		return s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
@@ -528,7 +529,7 @@ func TestTemporalAway(t *testing.T) {
 
 	idle := s.bare(ctx, t, "idle", 1)
 	var from, to time.Time
-	var away api.Status
+	var away apitypes.Status
 	machines := s.fleet(ctx, t, image, 8)
 	firmware, installed := lab.NewGate(lab.StageDHCP), lab.NewGate(lab.StageDisk) // they open while the cluster is away
 	for n, m := range machines {
@@ -583,7 +584,7 @@ func TestTemporalAway(t *testing.T) {
 	require.False(t, away.Temporal.Ready)
 	require.WithinRange(t, away.Temporal.Since, from.Add(-10*time.Second), from.Add(30*time.Second))
 	require.NotEmpty(t, away.Temporal.Error)
-	var back api.Status
+	var back apitypes.Status
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/status", nil, &back))
 	require.True(t, back.Temporal.Ready)
 	received := map[string]int{}

@@ -17,6 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestTemporalDownAcrossDeadlines stops Temporal before a report and starts it after the
@@ -51,10 +52,10 @@ tasks:
 		require.NoError(t, err)
 		machines = append(machines, m)
 	}
-	leaving, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "leaving"})
+	leaving, err := s.Provision(ctx, contract.ProvisionInput{Machine: "leaving"})
 	require.NoError(t, err)
 	require.NoError(t, gate.Reached(ctx))
-	acting, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "acting"})
+	acting, err := s.Provision(ctx, contract.ProvisionInput{Machine: "acting"})
 	require.NoError(t, err)
 	_, err = s.Follow(ctx, "acting", func(w inventory.Workflow) bool { return len(w.Actions) > 2 && w.Actions[2].State == action.Running })
 	require.NoError(t, err)

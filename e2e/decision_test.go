@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestKilledAsAnOperatorDecides kills the server as soon as its record of a run shows that a question
@@ -43,7 +43,7 @@ func TestKilledAsAnOperatorDecides(t *testing.T) {
 		deciding, forget := context.WithCancel(ctx)
 		decided := make(chan error, 1)
 		go func() {
-			decided <- s.decides(deciding, machine, workflows.Decision{Question: asked, Choice: workflows.Retry})
+			decided <- s.decides(deciding, machine, contract.Decision{Question: asked, Choice: contract.Retry})
 		}()
 		for record() == before {
 			require.NoError(t, ctx.Err())
@@ -76,7 +76,7 @@ func TestKilledAsAnOperatorDecides(t *testing.T) {
 	t.Logf("of %d decisions %d were taken", rounds, taken)
 
 	last := asks("")
-	require.NoError(t, s.decides(ctx, machine, workflows.Decision{Question: last, Choice: workflows.Abort}))
+	require.NoError(t, s.decides(ctx, machine, contract.Decision{Question: last, Choice: contract.Abort}))
 	w = s.of(ctx, t, run, final)
 	require.Equal(t, inventory.StateFailed, w.State, w.Message)
 	s.closed(ctx, t, machine)

@@ -20,6 +20,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestDecommission installs two machines and decommissions them. On the first machine's disk, no
@@ -59,7 +60,7 @@ func TestDecommission(t *testing.T) {
 			continue
 		}
 		g.Go(func() error {
-			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: name}); err != nil {
+			if _, err := s.Provision(gctx, contract.ProvisionInput{Machine: name}); err != nil {
 				return err
 			}
 			_, err := s.Follow(gctx, name, func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })

@@ -18,6 +18,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 var (
@@ -263,7 +264,7 @@ tasks:
 	m, err := s.Add(ctx, spec, nil)
 	require.NoError(t, err)
 
-	in, err := json.Marshal(workflows.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
+	in, err := json.Marshal(contract.ProvisionInput{Machine: "nvme", Template: "two-steps", Image: "mini"})
 	require.NoError(t, err)
 	start := []string{
 		"workflow",
@@ -337,9 +338,9 @@ tasks:
 	require.NoError(t, err)
 	busy := func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseAction }
 
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "relayed", Template: "long"})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: "relayed", Template: "long"})
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "relayed", Template: "long"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "relayed", Template: "long"})
 	require.ErrorContains(t, err, "409")
 	require.ErrorContains(t, err, run, "the refusal names the running one")
 	_, err = s.Follow(ctx, "relayed", busy)
@@ -349,7 +350,7 @@ tasks:
 	s.closed(ctx, t, "relayed")
 	require.Equal(t, 1, m.PowerOns())
 
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "relayed", Template: "long"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "relayed", Template: "long"})
 	require.NoError(t, err)
 	_, err = s.Follow(ctx, "relayed", busy)
 	require.NoError(t, err)
@@ -386,7 +387,7 @@ func TestFlippedBit(t *testing.T) {
 	m, err := s.Add(ctx, lab.Spec{Name: "bios"}, func(doc map[string]any) { doc["image"] = "mini" })
 	require.NoError(t, err)
 
-	in, err := json.Marshal(workflows.ProvisionInput{Machine: "bios"})
+	in, err := json.Marshal(contract.ProvisionInput{Machine: "bios"})
 	require.NoError(t, err)
 	_, err = s.TemporalCLI(ctx, "workflow", "execute", "--type", inventory.TypeProvision, "--task-queue", workflows.TaskQueue,
 		"--workflow-id", "machine/other", "--input", string(in))
@@ -445,7 +446,7 @@ tasks:
 	m.SetDecoysFirst(true)
 
 	require.NoError(t, s.SlowServer(ctx, "20mbit"))
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "vm", Template: "write-only", Image: "mini"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "vm", Template: "write-only", Image: "mini"})
 	require.NoError(t, err)
 	w, err := s.Follow(ctx, "vm", func(w inventory.Workflow) bool {
 		return len(w.Actions) > 0 && w.Actions[0].Total > 0 && w.Actions[0].Done*10 > w.Actions[0].Total*3

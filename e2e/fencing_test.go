@@ -28,6 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestBetweenRuns covers effects of an earlier run and repeated requests: they must not harm the
@@ -94,7 +95,7 @@ func (s *Site) bare(ctx context.Context, t *testing.T, name string, n int) *Simu
 }
 
 // begun starts a run and returns its id and the contents of its boot script.
-func (s *Site) begun(ctx context.Context, t *testing.T, m *Simulated, in workflows.ProvisionInput) (run string, args map[string]string) {
+func (s *Site) begun(ctx context.Context, t *testing.T, m *Simulated, in contract.ProvisionInput) (run string, args map[string]string) {
 	t.Helper()
 	in.Machine = m.Name
 	run, err := s.Provision(ctx, in)
@@ -220,7 +221,7 @@ func (s *Site) signal(ctx context.Context, t *testing.T, machine, name string, p
 }
 
 // decides answers a question with the temporal command.
-func (s *Site) decides(ctx context.Context, machine string, d workflows.Decision) error {
+func (s *Site) decides(ctx context.Context, machine string, d contract.Decision) error {
 	b, err := json.Marshal(d)
 	if err != nil {
 		return err
@@ -276,7 +277,7 @@ func (m *Simulated) gone(ctx context.Context, t *testing.T, args map[string]stri
 
 func reportThrice(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "thrice", 1)
-	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	run, _ := s.begun(ctx, t, m, contract.ProvisionInput{Template: "two-empty"})
 	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	a := m.assigned(ctx, t)
@@ -313,7 +314,7 @@ func reportThrice(ctx context.Context, t *testing.T, s *Site) {
 
 func leftovers(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "leftovers", 2)
-	first, old := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	first, old := s.begun(ctx, t, m, contract.ProvisionInput{Template: "two-empty"})
 	nonce := Nonce()
 	answer, err := m.Redeem(ctx, old, nonce)
 	require.NoError(t, err)
@@ -322,7 +323,7 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 	m.Use(w.Token)
 	held := m.assigned(ctx, t) // its report is delayed for a long time
 	s.terminate(ctx, t, m.Name, first)
-	second, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: "two-empty"})
+	second, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name, Template: "two-empty"})
 	require.NoError(t, err)
 	s.of(ctx, t, second, func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
 
@@ -396,7 +397,7 @@ func leftovers(ctx context.Context, t *testing.T, s *Site) {
 
 func lostAnswer(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "unheard", 3)
-	run, args := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	run, args := s.begun(ctx, t, m, contract.ProvisionInput{Template: "two-empty"})
 	nonce := Nonce()
 	drop, err := m.RedeemWithoutAnswer(ctx, args, nonce)
 	require.NoError(t, err)
@@ -425,7 +426,7 @@ func lostAnswer(ctx context.Context, t *testing.T, s *Site) {
 
 func secondClaimant(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "contested", 8)
-	run, args := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	run, args := s.begun(ctx, t, m, contract.ProvisionInput{Template: "two-empty"})
 	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	m.assigned(ctx, t)
@@ -440,7 +441,7 @@ func secondClaimant(ctx context.Context, t *testing.T, s *Site) {
 	asked := s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil })
 	require.Equal(t, "1.claim.1", asked.Question.ID)
 	require.Contains(t, asked.Question.Text, "switch the machine off", "the first claimant may be writing, and there is no BMC")
-	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.claim.1", Choice: workflows.Restart}))
+	require.NoError(t, s.decides(ctx, m.Name, contract.Decision{Question: "1.claim.1", Choice: contract.Restart}))
 	until(ctx, t, "there is another boot", func() bool {
 		again, err := m.armed(ctx)
 		require.NoError(t, err)
@@ -466,7 +467,7 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 		ctx,
 		t,
 		m,
-		workflows.ProvisionInput{
+		contract.ProvisionInput{
 			Template:    "writes",
 			HardwareMap: map[string]string{"url": "http://192.0.2.1/", "sum": strings.Repeat("0", 64)},
 		},
@@ -478,41 +479,41 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	}
 	var refusals []string
 	refuse := func(text, question, choice string) {
-		err := s.decides(ctx, m.Name, workflows.Decision{Question: question, Choice: choice})
+		err := s.decides(ctx, m.Name, contract.Decision{Question: question, Choice: choice})
 		require.ErrorContains(t, err, text)
 		refusals = append(refusals, question+" "+choice)
 	}
 	bySignal := func(question, choice string) {
-		s.signal(ctx, t, m.Name, workflows.SignalDecide, workflows.Decision{Question: question, Choice: choice})
+		s.signal(ctx, t, m.Name, workflows.SignalDecide, contract.Decision{Question: question, Choice: choice})
 	}
 	asks("1.bind.1")
-	refuse(`invalid choice \"continue\"`, "1.bind.1", workflows.Continue)
+	refuse(`invalid choice \"continue\"`, "1.bind.1", contract.Continue)
 	// By an update, and again in each way, also with another choice.
-	require.NoError(t, s.decides(ctx, m.Name, workflows.Decision{Question: "1.bind.1", Choice: workflows.Retry}))
+	require.NoError(t, s.decides(ctx, m.Name, contract.Decision{Question: "1.bind.1", Choice: contract.Retry}))
 	asks("1.bind.2")
-	refuse(`the decision is for question \"1.bind.1\", the run asks \"1.bind.2\"`, "1.bind.1", workflows.Retry)
-	refuse(`the run asks \"1.bind.2\"`, "1.bind.1", workflows.Abort)
-	bySignal("1.bind.1", workflows.Abort)
+	refuse(`the decision is for question \"1.bind.1\", the run asks \"1.bind.2\"`, "1.bind.1", contract.Retry)
+	refuse(`the run asks \"1.bind.2\"`, "1.bind.1", contract.Abort)
+	bySignal("1.bind.1", contract.Abort)
 	status := s.asks(ctx, t, m.Name)
 	require.NotNil(t, status.Question, "an old decision answers no new question")
 	require.Equal(t, "1.bind.2", status.Question.ID)
 	// By a signal first.
-	bySignal("1.bind.2", workflows.Retry)
+	bySignal("1.bind.2", contract.Retry)
 	asks("1.bind.3")
-	bySignal("1.bind.2", workflows.Retry)
-	refuse(`the run asks \"1.bind.3\"`, "1.bind.2", workflows.Retry)
+	bySignal("1.bind.2", contract.Retry)
+	refuse(`the run asks \"1.bind.3\"`, "1.bind.2", contract.Retry)
 	require.Equal(t, "1.bind.3", s.asks(ctx, t, m.Name).Question.ID)
 	require.NoError(
 		t,
 		s.decides(ctx, m.Name,
-			workflows.Decision{Question: "1.bind.3", Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "B"}}),
+			contract.Decision{Question: "1.bind.3", Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "B"}}),
 	)
 	given := m.assigned(ctx, t)
 	require.Equal(t, "B", given.Disk.Serial)
-	refuse("the run has no open question", "1.bind.3", workflows.Abort)
+	refuse("the run has no open question", "1.bind.3", contract.Abort)
 	_, err = s.CLI(ctx, "workflow", "decide", m.Name, "--question", "1.bind.3", "--choice", "abort")
 	require.ErrorContains(t, err, "no open question")
-	bySignal("1.bind.3", workflows.Abort)
+	bySignal("1.bind.3", contract.Abort)
 	require.Equal(t, "write", s.asks(ctx, t, m.Name).Action)
 	require.NoError(t, m.Done(ctx, given))
 	m.obey(ctx, t)
@@ -523,7 +524,7 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 
 func startersAtOnce(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "wanted", 4)
-	in, err := json.Marshal(workflows.ProvisionInput{Machine: m.Name, Template: "two-empty"})
+	in, err := json.Marshal(contract.ProvisionInput{Machine: m.Name, Template: "two-empty"})
 	require.NoError(t, err)
 	byCommand := func() error {
 		_, err := s.TemporalCLI(ctx, "workflow", "start", "--type", inventory.TypeProvision, "--task-queue", workflows.TaskQueue,
@@ -531,7 +532,7 @@ func startersAtOnce(ctx context.Context, t *testing.T, s *Site) {
 		return err
 	}
 	byREST := func() error {
-		_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name, Template: "two-empty"})
+		_, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name, Template: "two-empty"})
 		return err
 	}
 	starters := []func() error{byCommand, byREST, byCommand, byREST}
@@ -590,7 +591,7 @@ func (s *Site) shut(ctx context.Context, t *testing.T, m *Simulated, from time.T
 
 func terminatedWhileOpen(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "open", 5)
-	run, args := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	run, args := s.begun(ctx, t, m, contract.ProvisionInput{Template: "two-empty"})
 	began := time.Now()
 	s.terminate(ctx, t, m.Name, run)
 	took := s.shut(ctx, t, m, began)
@@ -602,7 +603,7 @@ func terminatedWhileOpen(ctx context.Context, t *testing.T, s *Site) {
 
 func cancelledWhileOpen(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "opened", 10)
-	run, args := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	run, args := s.begun(ctx, t, m, contract.ProvisionInput{Template: "two-empty"})
 	s.cancelled(ctx, t, m, run)
 	m.gone(ctx, t, args, Nonce())
 }
@@ -611,7 +612,7 @@ func cancelledWhileOpen(ctx context.Context, t *testing.T, s *Site) {
 // it has stopped.
 func cancelledInAction(ctx context.Context, t *testing.T, s *Site) {
 	m := s.bare(ctx, t, "busy", 11)
-	run, _ := s.begun(ctx, t, m, workflows.ProvisionInput{Template: "two-empty"})
+	run, _ := s.begun(ctx, t, m, contract.ProvisionInput{Template: "two-empty"})
 	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	a := m.assigned(ctx, t)
@@ -876,8 +877,8 @@ func (s *Site) inMidWrite(ctx context.Context, t *testing.T, name string, n int)
 	return w
 }
 
-func (d *drip) input() workflows.ProvisionInput {
-	return workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"url": d.url, "sum": d.sum}}
+func (d *drip) input() contract.ProvisionInput {
+	return contract.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"url": d.url, "sum": d.sum}}
 }
 
 // again lets the next run install after the agent of the first run has ended on its own, and
@@ -943,8 +944,8 @@ func resetInMidWrite(ctx context.Context, t *testing.T, s *Site) {
 	t.Logf("reset to event %s of %d; after %.1f s the run asks: %q %s", point, len(events), time.Since(over).Seconds(),
 		r.Question.ID, r.Question.Text)
 	require.Contains(t, r.Question.ID, ".fenced.")
-	require.Equal(t, []string{workflows.Abort}, r.Question.Choices)
-	require.NoError(t, s.decides(ctx, w.m.Name, workflows.Decision{Question: r.Question.ID, Choice: workflows.Abort}))
+	require.Equal(t, []string{contract.Abort}, r.Question.Choices)
+	require.NoError(t, s.decides(ctx, w.m.Name, contract.Decision{Question: r.Question.ID, Choice: contract.Abort}))
 	r = s.of(ctx, t, second.RunID, final)
 	require.Equal(t, inventory.StateFailed, r.State)
 	run, args := s.begun(ctx, t, w.m, w.second.input())
@@ -1021,11 +1022,11 @@ func latePowerOff(ctx context.Context, t *testing.T, s *Site) {
 	require.NoError(t, m.PowerOn(ctx))
 	thaw, err := s.Freeze(ctx, s.controller(t, m))
 	require.NoError(t, err)
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
 	require.NoError(t, err)
 	until(ctx, t, "run 1 waits for its BMC", func() bool { return s.talking(t, m.BMC().Address) })
 	s.terminate(ctx, t, m.Name(), run)
-	second, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
+	second, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
 	require.NoError(t, err)
 	s.owned(ctx, t, m.Name(), run)
 	require.NoError(t, thaw())
@@ -1056,14 +1057,14 @@ func latePowerOn(ctx context.Context, t *testing.T, s *Site) {
 	m, err := s.Add(ctx, lab.Spec{Name: "one-start"}, nil)
 	require.NoError(t, err)
 	pid := s.controller(t, m)
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
 	require.NoError(t, err)
 	until(ctx, t, "run 1 has chosen the boot device", func() bool { return m.NextBoot() == lab.NextNetwork })
 	thaw, err := s.Freeze(ctx, pid)
 	require.NoError(t, err)
 	require.Zero(t, m.PowerOns())
 	s.terminate(ctx, t, m.Name(), run)
-	second, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
+	second, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name(), Template: "two-empty"})
 	require.NoError(t, err)
 	s.owned(ctx, t, m.Name(), run)
 	require.NoError(t, thaw())

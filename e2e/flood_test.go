@@ -25,6 +25,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestS46S48FloodOfDiscovers sends forged DISCOVERs of an armed machine and of unknown machines
@@ -103,7 +104,7 @@ func (s *Site) floodRun(
 		"mac": m.MAC, "address": fmt.Sprintf("10.10.20.%d", 200+n), "netmask": "255.255.255.0",
 	}}}
 	require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: name, Template: "two"})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: name, Template: "two"})
 	require.NoError(t, err)
 	_, err = m.armed(ctx)
 	require.NoError(t, err)

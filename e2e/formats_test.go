@@ -10,7 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // shell runs a command with $1 and $2.
@@ -43,7 +43,7 @@ tasks:
 		s.must(ctx, t, append([]string{"image", "add", name, file}, flags...)...)
 		m, err := s.Add(ctx, lab.Spec{Name: name, Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")}, nil)
 		require.NoError(t, err)
-		_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: name, Template: "write-only", Image: name})
+		_, err = s.Provision(ctx, contract.ProvisionInput{Machine: name, Template: "write-only", Image: name})
 		require.NoError(t, err)
 		machines[name] = m
 	}
@@ -92,7 +92,7 @@ func TestDebianQcow2(t *testing.T) {
 		doc["image"], doc["template"] = "debian-12", "image"
 	})
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "uefi"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "uefi"})
 	require.NoError(t, err)
 	s.ended(ctx, t, "uefi", inventory.StateSuccess)
 	require.Equal(t, 1, m.PowerOns())

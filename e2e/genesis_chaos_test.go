@@ -547,7 +547,7 @@ func (w *wrecked) asks(ctx context.Context, step string, says string) inventory.
 			require.LessOrEqual(w.t, unasked, 3, q.Text)
 			require.Contains(w.t, q.Text, "its budget of", "in step %s", step)
 			w.t.Logf("unasked for: %s", q.Text)
-			w.decide(ctx, o, workflows.Retry)
+			w.decide(ctx, o, contract.Retry)
 		}
 		require.False(w.t, inventory.Final(o.State), "%s: %s", o.Step, o.Message)
 		select {
@@ -581,16 +581,16 @@ func (w *wrecked) fails(ctx context.Context, s inventory.OperationStep, f failur
 	if none {
 		require.Greater(w.t, len(reason), 10, "the reason why step %s has no undo", s.Name)
 		require.Nil(w.t, f.undone)
-		require.NotContains(w.t, o.Question.Choices, workflows.Undo)
+		require.NotContains(w.t, o.Question.Choices, contract.Undo)
 	} else {
 		require.NotNil(w.t, f.undone, "no test looks at the undo of step %s", s.Name)
-		require.Contains(w.t, o.Question.Choices, workflows.Undo)
-		w.decide(ctx, o, workflows.Undo)
+		require.Contains(w.t, o.Question.Choices, contract.Undo)
+		w.decide(ctx, o, contract.Undo)
 		o = w.asks(ctx, s.Name, "undone: ")
 		f.undone()
 		w.t.Logf("%s: seen to be undone: %s", s.Name, s.Undo)
 	}
-	w.decide(ctx, o, workflows.Abort)
+	w.decide(ctx, o, contract.Abort)
 	eventually(ctx, w.t, "the end of the Genesis", func() bool {
 		o, err := w.record(ctx)
 		return err == nil && inventory.Final(o.State)

@@ -23,6 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 var realFirmware = flag.Bool("qemu", false, "the machines of a Genesis are real ones, under QEMU (make genesis)")
@@ -463,7 +464,7 @@ func TestGenesis(t *testing.T) {
 	require.Contains(t, q.Text, `the BMC of "ms-02-c" does not report the power state`)
 	e.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{})
 	_, err = e.TemporalCLI(ctx, "workflow", "signal", "--workflow-id", workflows.GenesisID("home"), "--name", workflows.SignalDecide,
-		"--input", fmt.Sprintf(`{"question":%q,"choice":%q}`, q.ID, workflows.Retry))
+		"--input", fmt.Sprintf(`{"question":%q,"choice":%q}`, q.ID, contract.Retry))
 	require.NoError(t, err)
 	e.whole(ctx, e.ends(ctx))
 	require.Equal(t, 1, e.machines["ms-02-a"].PowerOns())

@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestHandlers lets an action fail, and another one time out, behind an image that was written: on-failure wipes the disk,
@@ -38,7 +38,7 @@ tasks:
 		spec := lab.Spec{Name: name, Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")}
 		m, err := s.Add(ctx, spec, func(doc map[string]any) { doc["image"], doc["template"] = "sim", name })
 		require.NoError(t, err)
-		_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: name})
+		_, err = s.Provision(ctx, contract.ProvisionInput{Machine: name})
 		require.NoError(t, err)
 		if name == "failing" {
 			w := s.ended(ctx, t, name, inventory.StateFailed)

@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // programs is the directory in which the tests find ingot; empty: bin of the repository.
@@ -46,7 +46,7 @@ func TestSeed(t *testing.T) {
 					func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" })
 				require.NoError(t, err)
 				g.Go(func() error {
-					if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+					if _, err := s.Provision(gctx, contract.ProvisionInput{Machine: m.Name()}); err != nil {
 						return err
 					}
 					_, err := s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
@@ -87,7 +87,7 @@ func TestTwoSites(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, target.Start(ctx)) // it knows no machines and does not answer
 	seed.must(ctx, t, "image", "add", "sim", image.Zst)
-	_, err = seed.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
+	_, err = seed.Provision(ctx, contract.ProvisionInput{Machine: m.Name()})
 	require.NoError(t, err)
 	_, err = seed.Follow(ctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestSeedFirmware(t *testing.T) {
 		})
 		require.NoError(t, err)
 		g.Go(func() error {
-			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+			if _, err := s.Provision(gctx, contract.ProvisionInput{Machine: m.Name()}); err != nil {
 				return err
 			}
 			_, err := s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })

@@ -17,7 +17,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // hostile is a text from a machine that tries to control a browser or a terminal. %s is a unique
@@ -52,7 +52,7 @@ func TestS47HostileMachineInTheBrowser(t *testing.T) {
 			"interfaces": []any{map[string]any{"mac": m.MAC, "address": fmt.Sprintf("10.10.20.%d", 210+n), "netmask": "255.255.255.0"}},
 		}
 		require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines", map[string]any{"machines": []any{doc}}, nil))
-		_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: name, Template: template})
+		_, err := s.Provision(ctx, contract.ProvisionInput{Machine: name, Template: template})
 		require.NoError(t, err)
 		_, err = m.armed(ctx)
 		require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // imageRoot builds the container image with only a loopback interface that is down, and unpacks its
@@ -56,7 +56,7 @@ func TestImage(t *testing.T) {
 	m, err := s.Add(ctx, lab.Spec{Name: "one", Firmware: lab.Simulated, Agent: filepath.Join(s.root, "bin/worker-agent")},
 		func(doc map[string]any) { doc["image"], doc["template"] = "sim", "image-metadata" })
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: m.Name()})
 	require.NoError(t, err)
 	_, err = s.Follow(ctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // clusterToken is the secret of the document that the stand-in reads.
@@ -106,7 +106,7 @@ func TestInstaller(t *testing.T) {
 		require.NoError(t, err)
 		return m
 	}
-	provision := func(t *testing.T, in workflows.ProvisionInput) {
+	provision := func(t *testing.T, in contract.ProvisionInput) {
 		t.Helper()
 		_, err := s.Provision(ctx, in)
 		require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestInstaller(t *testing.T) {
 		gate := lab.NewGate(lab.StageWrite)
 		m := add(t, lab.Spec{Name: "create", Stage: gate.Stage}, "DISK-create")
 		require.NoError(t, m.PowerOn(ctx)) // the run has to switch it off
-		provision(t, workflows.ProvisionInput{Machine: "create", Template: "harvester-create", HardwareMap: images})
+		provision(t, contract.ProvisionInput{Machine: "create", Template: "harvester-create", HardwareMap: images})
 		require.NoError(t, gate.Reached(ctx))
 		_, err := s.Follow(ctx, "create", func(w inventory.Workflow) bool {
 			return w.Phase == inventory.PhaseInstall && w.State == inventory.StateRunning
@@ -171,7 +171,7 @@ func TestInstaller(t *testing.T) {
 
 	t.Run("without a BMC, the agent first", func(t *testing.T) {
 		m := add(t, lab.Spec{Name: "by-hand", NoBMC: true, VLAN: lab.RelayedVLAN}, "DISK-by-hand")
-		provision(t, workflows.ProvisionInput{Machine: "by-hand", Template: "wiped-first"})
+		provision(t, contract.ProvisionInput{Machine: "by-hand", Template: "wiped-first"})
 		w, err := s.FollowUntilButton(ctx, "by-hand")
 		require.NoError(t, err)
 		require.Equal(t, "power it on now, with network boot (boot 1)", w.Message)
@@ -191,7 +191,7 @@ func TestInstaller(t *testing.T) {
 			gate := lab.NewGate(stage)
 			name := "at-" + string(stage)
 			m := add(t, lab.Spec{Name: name, Stage: gate.Stage}, "DISK-"+name)
-			provision(t, workflows.ProvisionInput{Machine: name, Template: "harvester-create", HardwareMap: images})
+			provision(t, contract.ProvisionInput{Machine: name, Template: "harvester-create", HardwareMap: images})
 			require.NoError(t, gate.Reached(ctx))
 			s.Kill()
 			gate.Open()
@@ -205,7 +205,7 @@ func TestInstaller(t *testing.T) {
 
 	t.Run("an installer that fails", func(t *testing.T) {
 		m := add(t, lab.Spec{Name: "wrong"}, "DISK-of-another")
-		provision(t, workflows.ProvisionInput{Machine: "wrong", Template: "harvester-create", HardwareMap: images})
+		provision(t, contract.ProvisionInput{Machine: "wrong", Template: "harvester-create", HardwareMap: images})
 		w := s.ended(ctx, t, "wrong", inventory.StateFailed)
 		require.Equal(t, "the installer reported that it failed: there is no disk /dev/disk/by-id/virtio-DISK-of-another", w.Message)
 		s.closed(ctx, t, "wrong")
@@ -215,7 +215,7 @@ func TestInstaller(t *testing.T) {
 	t.Run("an image that was replaced, and a word that comes late", func(t *testing.T) {
 		gate := lab.NewGate(lab.StageWrite)
 		m := add(t, lab.Spec{Name: "late", NoBMC: true, Stage: gate.Stage}, "DISK-late")
-		provision(t, workflows.ProvisionInput{Machine: "late", Template: "impatient"})
+		provision(t, contract.ProvisionInput{Machine: "late", Template: "impatient"})
 		_, err := s.FollowUntilButton(ctx, "late")
 		require.NoError(t, err)
 		store(t, "initrd-h", []byte("another one"))
@@ -242,7 +242,7 @@ func TestInstaller(t *testing.T) {
 		m := add(t, lab.Spec{Name: "refused"}, "DISK-refused")
 		provision(
 			t,
-			workflows.ProvisionInput{
+			contract.ProvisionInput{
 				Machine:     "refused",
 				Template:    "harvester-create",
 				HardwareMap: map[string]string{"kernel": "kernel-h", "initrd": "initrd-h", "rootfs": "missing"},

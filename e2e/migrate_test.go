@@ -24,7 +24,7 @@ import (
 	handover "github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 const (
@@ -316,7 +316,7 @@ func TestMigrate(t *testing.T) {
 	require.Equal(t, handover.Active, seed.is().Role)
 
 	// A run that waits for the operator at the power button.
-	w, err := seed.Provision(ctx, workflows.ProvisionInput{Machine: "one"})
+	w, err := seed.Provision(ctx, contract.ProvisionInput{Machine: "one"})
 	require.NoError(t, err)
 	_, err = seed.FollowUntilButton(ctx, "one")
 	require.NoError(t, err)
@@ -474,7 +474,7 @@ func TestMigrateKeepsItsCluster(t *testing.T) {
 	needIngot(t, h, image.Zst)
 	m := h.addOne(ctx, t)
 	require.NoError(t, h.seed.SetRelays(lab.SeedAddress, lab.TargetAddress))
-	run, err := h.seed.Provision(ctx, workflows.ProvisionInput{Machine: "one"})
+	run, err := h.seed.Provision(ctx, contract.ProvisionInput{Machine: "one"})
 	require.NoError(t, err)
 	_, err = h.seed.FollowUntilButton(ctx, "one")
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 const monitoring = "../deploy/monitoring"
@@ -47,7 +47,7 @@ func TestMonitoring(t *testing.T) {
 		doc["image"], doc["labels"] = "sim", map[string]string{inventory.LabelClass: "r640"}
 	})
 	require.NoError(t, err)
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name()})
 	require.NoError(t, err)
 	// At the same time: a BMC that refuses the password, a window that an operator has opened, and a run that asks which disk is meant.
 	spec.Name = "refused"
@@ -63,7 +63,7 @@ func TestMonitoring(t *testing.T) {
 	p.until(ctx, t, "the question alerts", func() bool { return p.fires(ctx, t, "IngotQuestionOpen", asking.Machine) })
 	p.checkBoard(ctx, t)
 	p.checkRules(ctx, t)
-	require.NoError(t, s.decides(ctx, asking.Machine, workflows.Decision{Question: asking.Question.ID, Choice: workflows.Abort}))
+	require.NoError(t, s.decides(ctx, asking.Machine, contract.Decision{Question: asking.Question.ID, Choice: contract.Abort}))
 	s.of(ctx, t, asking.Run, final)
 	p.until(ctx, t, "the alert is resolved", func() bool { return !p.fires(ctx, t, "IngotQuestionOpen", asking.Machine) })
 	require.Empty(t, p.query(ctx, t, `up{job="ingot"} == 0`), "a scrape has failed")
@@ -90,7 +90,7 @@ tasks:
 		{Path: "/dev/vdb", Serial: "B", Size: 64 << 20, Blank: true},
 	}
 	run, _ := s.begun(ctx, t, m,
-		workflows.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}})
+		contract.ProvisionInput{Template: "writes", HardwareMap: map[string]string{"sum": strings.Repeat("0", 64)}})
 	_, err := m.Boot(ctx)
 	require.NoError(t, err)
 	return s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil })

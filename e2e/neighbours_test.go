@@ -17,7 +17,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestS30S34BootsBesideAbsentNeighbours installs a machine with real firmware twice: on a quiet network, and during forged packets
@@ -33,7 +33,7 @@ func TestS30S34BootsBesideAbsentNeighbours(t *testing.T) {
 	require.NoError(t, err)
 	install := func() time.Duration {
 		began := time.Now()
-		_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "one"})
+		_, err := s.Provision(ctx, contract.ProvisionInput{Machine: "guest", Template: "one"})
 		require.NoError(t, err)
 		s.ended(ctx, t, "guest", inventory.StateSuccess)
 		return time.Since(began)

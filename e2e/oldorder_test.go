@@ -12,7 +12,6 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
@@ -92,11 +91,11 @@ tasks:
 	for _, c := range []struct{ template, state, retry string }{
 		{"", inventory.StateSuccess, "false"}, {"fails", inventory.StateFailed, "true"},
 	} {
-		run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "kept", Template: c.template})
+		run, err := s.Provision(ctx, contract.ProvisionInput{Machine: "kept", Template: c.template})
 		require.NoError(t, err)
 		w := s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil || final(w) })
 		if w.Question != nil {
-			require.NoError(t, s.decides(ctx, "kept", workflows.Decision{Question: w.Question.ID, Choice: workflows.Abort}))
+			require.NoError(t, s.decides(ctx, "kept", contract.Decision{Question: w.Question.ID, Choice: contract.Abort}))
 			s.of(ctx, t, run, final)
 		}
 		s.must(ctx, t, "machine", "power", "status", "kept")

@@ -23,12 +23,14 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 const pageToken = "the-token-of-the-test-of-the-page-0123456789"
@@ -110,7 +112,7 @@ func newPageSite(t *testing.T) *pageSite {
 }
 
 func pageStatus(context.Context) api.StatusExtra {
-	return api.StatusExtra{Temporal: api.TemporalStatus{UI: "http://127.0.0.1:8233"}, Netboot: api.NetbootStatus{Interfaces: []string{"eno2"}}}
+	return api.StatusExtra{Temporal: apitypes.TemporalStatus{UI: "http://127.0.0.1:8233"}, Netboot: apitypes.NetbootStatus{Interfaces: []string{"eno2"}}}
 }
 
 func pageRetrying(run string) []string {
@@ -306,7 +308,7 @@ func TestPageWithManyMachines(t *testing.T) {
 	)
 	started, _ := s.temporal.noted()
 	require.Len(t, started, 1)
-	require.Equal(t, "debian-12", started[0].(workflows.ProvisionInput).Image)
+	require.Equal(t, "debian-12", started[0].(contract.ProvisionInput).Image)
 
 	// Installed machines are decommissioned by name.
 	var off bool

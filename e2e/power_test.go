@@ -10,7 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // ipmiScript is an operator's power command: another way to use a BMC that Ingot could also use
@@ -105,7 +105,7 @@ func TestEveryPower(t *testing.T) {
 	require.Contains(t, s.asks(ctx, t, "amt").Question.Text, "check user and password of AMT")
 	require.Equal(t, 1, amt.Refused())
 	amt.Pretend(lab.AMTFaults{})
-	s.must(ctx, t, "workflow", "decide", "amt", "--choice", workflows.Retry)
+	s.must(ctx, t, "workflow", "decide", "amt", "--choice", contract.Retry)
 	s.ended(ctx, t, "amt", inventory.StateSuccess)
 
 	_, err = s.CLI(ctx, "machine", "power", "off", "wol")

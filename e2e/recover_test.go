@@ -41,7 +41,7 @@ func TestRecover(t *testing.T) {
 		)
 		require.NoError(t, err)
 		g.Go(func() error {
-			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: name}); err != nil {
+			if _, err := s.Provision(gctx, contract.ProvisionInput{Machine: name}); err != nil {
 				return err
 			}
 			_, err := s.Follow(gctx, name, func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })

@@ -11,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestResetLeavesTheMachineAlone resets a run that has installed a machine to each of its workflow
@@ -26,7 +27,7 @@ func TestResetLeavesTheMachineAlone(t *testing.T) {
 	m, err := s.Add(ctx, lab.Spec{Name: "kept", Firmware: lab.Simulated, Agent: filepath.Join(s.bin, "worker-agent")},
 		func(doc map[string]any) { doc["image"] = "sim" })
 	require.NoError(t, err)
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: m.Name()})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: m.Name()})
 	require.NoError(t, err)
 	w := s.of(ctx, t, run, final)
 	require.Equal(t, inventory.StateSuccess, w.State, w.Message)
@@ -73,8 +74,8 @@ func (s *Site) resetRun(ctx context.Context, t *testing.T, machine, run, event s
 	require.NoError(t, json.Unmarshal([]byte(out), &next), "%s", out)
 	r := s.of(ctx, t, next.RunID, func(w inventory.Workflow) bool { return w.Question != nil || final(w) })
 	if r.Question != nil {
-		require.Equal(t, []string{workflows.Abort}, r.Question.Choices, r.Question.Text)
-		require.NoError(t, s.decides(ctx, machine, workflows.Decision{Question: r.Question.ID, Choice: workflows.Abort}))
+		require.Equal(t, []string{contract.Abort}, r.Question.Choices, r.Question.Text)
+		require.NoError(t, s.decides(ctx, machine, contract.Decision{Question: r.Question.ID, Choice: contract.Abort}))
 		r = s.of(ctx, t, next.RunID, final)
 	}
 	return r

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestSectors: an image for 512-byte sectors is not written to a disk with sectors of 4096 bytes, though an operator names the
@@ -22,7 +22,7 @@ func TestSectors(t *testing.T) {
 	require.NoError(t, err)
 	before, err := DigestOf(m.DiskPath(), size(m.DiskPath()))
 	require.NoError(t, err)
-	run, err := s.Provision(ctx, workflows.ProvisionInput{Machine: "large"})
+	run, err := s.Provision(ctx, contract.ProvisionInput{Machine: "large"})
 	require.NoError(t, err)
 
 	asks := func(not string) inventory.Question {
@@ -32,12 +32,12 @@ func TestSectors(t *testing.T) {
 	const reason = "for disks with 512-byte sectors, and this disk has 4096-byte sectors"
 	require.Contains(t, q.Text, reason)
 	require.Equal(t, 4096, q.Disks[0].SectorSize)
-	require.NoError(t, s.decides(ctx, "large", workflows.Decision{
-		Question: q.ID, Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "DISK-large"},
+	require.NoError(t, s.decides(ctx, "large", contract.Decision{
+		Question: q.ID, Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "DISK-large"},
 	}))
 	q = asks(q.ID)
 	require.Contains(t, q.Text, reason)
-	require.NoError(t, s.decides(ctx, "large", workflows.Decision{Question: q.ID, Choice: workflows.Abort}))
+	require.NoError(t, s.decides(ctx, "large", contract.Decision{Question: q.ID, Choice: contract.Abort}))
 	s.ended(ctx, t, "large", inventory.StateFailed)
 
 	after, err := DigestOf(m.DiskPath(), size(m.DiskPath()))

@@ -23,7 +23,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 var simulatedMachines = flag.Int("machines", 4, "how many machines TestSimulatedMachine installs at once")
@@ -56,7 +56,7 @@ func TestSimulatedMachine(t *testing.T) {
 	for i, m := range machines {
 		g.Go(func() error {
 			began := time.Now()
-			if _, err := s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name()}); err != nil {
+			if _, err := s.Provision(gctx, contract.ProvisionInput{Machine: m.Name()}); err != nil {
 				return err
 			}
 			w, err := s.Follow(gctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })

@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/netserve/keptsocket/manager"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // Ports of the server inside the lab.
@@ -653,7 +653,7 @@ func (s *Site) FollowUntilButton(ctx context.Context, machine string) (inventory
 }
 
 // Provision starts a run over REST and returns its id.
-func (s *Site) Provision(ctx context.Context, in workflows.ProvisionInput) (string, error) {
+func (s *Site) Provision(ctx context.Context, in contract.ProvisionInput) (string, error) {
 	var started struct{ Run string }
 	err := s.REST(ctx, http.MethodPost, "/v1/workflows", map[string]any{"type": inventory.TypeProvision, "input": in}, &started)
 	return started.Run, err

@@ -24,7 +24,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 var (
@@ -124,7 +124,7 @@ func sizeOf(t *testing.T, n int) sized {
 	asking.SetLimit(16)
 	for i, m := range machines {
 		asking.Go(func() (err error) {
-			runs[i], err = s.Provision(gctx, workflows.ProvisionInput{Machine: m.Name, Template: "sizing"})
+			runs[i], err = s.Provision(gctx, contract.ProvisionInput{Machine: m.Name, Template: "sizing"})
 			return err
 		})
 	}

@@ -18,10 +18,10 @@ import (
 	"go.temporal.io/sdk/client"
 	"golang.org/x/sys/unix"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestFullDisk fills the disk of the data directory while two machines are being installed: first
@@ -40,7 +40,7 @@ func TestFullDisk(t *testing.T) {
 
 	more, err := s.Fill(data, 0)
 	require.NoError(t, err)
-	s.awaitSpace(ctx, t, "the reserve is in use", func(d api.SpaceStatus) bool { return !d.Reserve.Held })
+	s.awaitSpace(ctx, t, "the reserve is in use", func(d apitypes.SpaceStatus) bool { return !d.Reserve.Held })
 	require.True(t, s.space(ctx, t).Low)
 	t.Log("the disk is full, and the reserve is in use")
 	for what, try := range map[string]func() error{
@@ -87,7 +87,7 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, all())
 	require.NoError(t, more())
 	second.right(ctx, t, s)
-	s.awaitSpace(ctx, t, "the reserve is held again", func(d api.SpaceStatus) bool { return d.Reserve.Held && !d.Low })
+	s.awaitSpace(ctx, t, "the reserve is held again", func(d apitypes.SpaceStatus) bool { return d.Reserve.Held && !d.Low })
 	run, err := s.Provision(ctx, first.input(late.Name))
 	require.NoError(t, err, "new runs are taken again")
 	s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Phase == inventory.PhasePower })
@@ -131,16 +131,16 @@ func smallSite(ctx context.Context, t *testing.T, size int64, top string) *Site 
 }
 
 // space returns what the server reports about the disk of its data.
-func (s *Site) space(ctx context.Context, t *testing.T) api.SpaceStatus {
+func (s *Site) space(ctx context.Context, t *testing.T) apitypes.SpaceStatus {
 	t.Helper()
-	var st api.Status
+	var st apitypes.Status
 	require.NoError(t, s.REST(ctx, http.MethodGet, "/v1/status", nil, &st))
 	require.NotEmpty(t, st.Space)
 	require.NotNil(t, st.Space[0].Reserve)
 	return st.Space[0]
 }
 
-func (s *Site) awaitSpace(ctx context.Context, t *testing.T, what string, so func(api.SpaceStatus) bool) {
+func (s *Site) awaitSpace(ctx context.Context, t *testing.T, what string, so func(apitypes.SpaceStatus) bool) {
 	t.Helper()
 	until(ctx, t, what, func() bool { return so(s.space(ctx, t)) })
 }
@@ -173,7 +173,7 @@ func (s *Site) writing(ctx context.Context, t *testing.T, name string, n int) in
 }
 
 // input returns the input for installing the same image on another machine.
-func (i installation) input(machine string) workflows.ProvisionInput {
+func (i installation) input(machine string) contract.ProvisionInput {
 	in := i.image.input()
 	in.Machine = machine
 	return in

@@ -14,7 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestStorage: rootio makes a mirror with LVM on two disks of a QEMU machine. The disks are read on the host afterwards: both
@@ -70,7 +70,7 @@ tasks:
 	require.NoError(t, err)
 	before, err := DigestOf(m.DiskPathOf("THIRD"), 2<<30)
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "storage"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "guest", Template: "storage"})
 	require.NoError(t, err)
 	s.ended(ctx, t, "guest", inventory.StateSuccess)
 	require.NoError(t, m.WaitPower(ctx, lab.Off))
@@ -137,7 +137,7 @@ tasks:
 		}
 	})
 	require.NoError(t, err)
-	_, err = s.Provision(ctx, workflows.ProvisionInput{Machine: "guest", Template: "mirror"})
+	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "guest", Template: "mirror"})
 	require.NoError(t, err)
 	s.ended(ctx, t, "guest", inventory.StateSuccess)
 	require.NoError(t, m.WaitPower(ctx, lab.Off))

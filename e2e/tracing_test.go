@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 	"github.com/ingotmetal/ingot/lab/fakecollector"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // collectorAt is where the collector of a test listens.
@@ -73,7 +73,7 @@ func TestS62Traces(t *testing.T) {
 	require.NoError(t, err)
 
 	const trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	run := s.startTraced(ctx, t, workflows.ProvisionInput{Machine: m.Name()}, "00-"+trace+"-"+caller+"-01")
+	run := s.startTraced(ctx, t, contract.ProvisionInput{Machine: m.Name()}, "00-"+trace+"-"+caller+"-01")
 	// The server is killed in the middle, while the run asks which of two disks is meant.
 	asking := s.of(ctx, t, run, func(w inventory.Workflow) bool { return w.Question != nil })
 	before := []string{
@@ -84,8 +84,8 @@ func TestS62Traces(t *testing.T) {
 	awaitSpans(ctx, t, c, trace, before...)
 	s.Kill()
 	require.NoError(t, s.Start(ctx))
-	require.NoError(t, s.decides(ctx, m.Name(), workflows.Decision{
-		Question: asking.Question.ID, Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "MAIN"},
+	require.NoError(t, s.decides(ctx, m.Name(), contract.Decision{
+		Question: asking.Question.ID, Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "MAIN"},
 	}))
 	w := s.ended(ctx, t, m.Name(), inventory.StateSuccess)
 	require.Equal(t, trace, w.Trace.ID)
@@ -153,7 +153,7 @@ func awaitSpans(ctx context.Context, t *testing.T, c *fakecollector.Collector, t
 }
 
 // startTraced starts a Provision as a client that has a trace of its own.
-func (s *Site) startTraced(ctx context.Context, t *testing.T, in workflows.ProvisionInput, traceparent string) (run string) {
+func (s *Site) startTraced(ctx context.Context, t *testing.T, in contract.ProvisionInput, traceparent string) (run string) {
 	t.Helper()
 	var out struct{ Run string }
 	require.NoError(t, s.RESTWith(ctx, http.Header{"Traceparent": {traceparent}}, http.MethodPost, "/v1/workflows",

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestUpgradeUnderLoad starts runs with the build of the baseline commit, which is named in the
@@ -68,7 +68,7 @@ tasks:
 		return s.Simulate(name, mac)
 	}
 	start := func(name, template string, see func(w inventory.Workflow) bool) {
-		_, err := s.Provision(ctx, workflows.ProvisionInput{Machine: name, Template: template})
+		_, err := s.Provision(ctx, contract.ProvisionInput{Machine: name, Template: template})
 		require.NoError(t, err)
 		_, err = s.Follow(ctx, name, see)
 		require.NoError(t, err)
@@ -116,7 +116,7 @@ tasks:
 	busy.obey(ctx, t)
 	s.ended(ctx, t, "busy", inventory.StateSuccess)
 
-	s.must(ctx, t, "workflow", "decide", "asks", "--question", w.Question.ID, "--choice", workflows.Retry, "--disk-serial", "B")
+	s.must(ctx, t, "workflow", "decide", "asks", "--question", w.Question.ID, "--choice", contract.Retry, "--disk-serial", "B")
 	a := asks.assigned(ctx, t)
 	require.Equal(t, "B", a.Disk.Serial)
 	require.NoError(t, asks.Done(ctx, a))

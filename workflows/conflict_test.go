@@ -9,7 +9,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestRestartAfterConflictIgnoresEarlierReports: reports of the contested agent do not
@@ -30,15 +30,15 @@ func TestRestartAfterConflictIgnoresEarlierReports(t *testing.T) {
 				}
 				return &action.Result{Key: a.Key, State: action.Success}
 			}
-			w.answer = func(q inventory.Question) *workflows.Decision {
+			w.answer = func(q inventory.Question) *contract.Decision {
 				require.Contains(t, q.Text, "another client presented the claim")
 				g, err := w.Store.Grants.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				require.Equal(t, int64(1), g.Epoch)
 				require.False(t, g.SecretsOpen(w.env.Now()), "the client that knows the path may be the impostor")
-				return &workflows.Decision{Choice: workflows.Restart}
+				return &contract.Decision{Choice: contract.Restart}
 			}
-			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 			require.Len(t, w.asked, 1)
 			again := map[int]bool{}
 			for _, k := range w.assigned {
@@ -63,8 +63,8 @@ func TestConflictBeforePhoneHomeAsksOperator(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Abort} }
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
 	w.closed()
 }
@@ -79,14 +79,14 @@ func TestPowerThatCannotBeCutAsksOperator(t *testing.T) {
 			w := newWorld(t, nil)
 			w.loses(0, func(inventory.Assignment) { w.bmcDown = cause })
 			asked := ""
-			w.answer = func(q inventory.Question) *workflows.Decision {
+			w.answer = func(q inventory.Question) *contract.Decision {
 				w.bmcDown = nil
 				if asked == "" {
 					asked = q.Text
 				}
-				return &workflows.Decision{Choice: q.Choices[0]}
+				return &contract.Decision{Choice: q.Choices[0]}
 			}
-			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 			require.Contains(t, asked, "may still be writing")
 			w.closed()
 		})
@@ -99,7 +99,7 @@ func TestRestartAfterAConflictOfAResumedRun(t *testing.T) {
 	w := newWorld(t, nil)
 	w.runID("r1")
 	w.fails(1)
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 
 	w = w.another("r2")
 	failed, told := false, false
@@ -115,8 +115,8 @@ func TestRestartAfterAConflictOfAResumedRun(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Restart} }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Resume: "r1", Retries: workflows.Retries{Count: 1, From: "start"}}))
+	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Restart} }
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Resume: "r1", Retries: contract.Retries{Count: 1, From: "start"}}))
 	last := w.assigned[len(w.assigned)-1].Epoch
 	var order []int
 	for _, k := range w.assigned {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TaskQueue is the task queue of the workflows and of all activities that are not in WaitQueue.
@@ -78,44 +77,6 @@ func JobOf(id string) string {
 
 // GenesisID returns the workflow id of a Genesis.
 func GenesisID(name string) string { return "genesis/" + name }
-
-// What clients of the API share with the workflows is declared in package contract.
-
-type (
-	// Retries is contract.Retries.
-	Retries = contract.Retries
-	// ProvisionInput is contract.ProvisionInput.
-	ProvisionInput = contract.ProvisionInput
-	// DecommissionInput is contract.DecommissionInput.
-	DecommissionInput = contract.DecommissionInput
-	// RecoverInput is contract.RecoverInput.
-	RecoverInput = contract.RecoverInput
-	// RecoverState is contract.RecoverState.
-	RecoverState = contract.RecoverState
-	// RecoverMachine is contract.RecoverMachine.
-	RecoverMachine = contract.RecoverMachine
-	// MigrateInput is contract.MigrateInput.
-	MigrateInput = contract.MigrateInput
-	// InspectInput is contract.InspectInput.
-	InspectInput = contract.InspectInput
-	// BMCJobInput is contract.BMCJobInput.
-	BMCJobInput = contract.BMCJobInput
-	// Decision is contract.Decision.
-	Decision = contract.Decision
-)
-
-// Policies of a ProvisionInput and choices of a Decision, from package contract.
-const (
-	Fail  = contract.Fail
-	Pause = contract.Pause
-
-	Retry    = contract.Retry
-	Skip     = contract.Skip
-	Restart  = contract.Restart
-	Abort    = contract.Abort
-	Continue = contract.Continue
-	Undo     = contract.Undo
-)
 
 // Recovered is the result of Recover. The workflow completes with it even if machines have failed.
 type Recovered struct {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // short has an action that ends within minutes, and a global timeout if wanted.
@@ -116,7 +116,7 @@ func TestTemporalDownAcrossEachDeadline(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
 			c.set(w)
-			err := w.run(workflows.ProvisionInput{Machine: machine, Template: c.template})
+			err := w.run(contract.ProvisionInput{Machine: machine, Template: c.template})
 			if c.fails == "" {
 				require.NoError(t, err)
 			} else {
@@ -198,7 +198,7 @@ func TestClockSetForwardInEachWait(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
 			c.set(w)
-			err := w.run(workflows.ProvisionInput{Machine: machine, Template: c.template})
+			err := w.run(contract.ProvisionInput{Machine: machine, Template: c.template})
 			if c.fails == "" {
 				require.NoError(t, err)
 			} else {
@@ -230,7 +230,7 @@ func TestServerAwayWhileAMachineBoots(t *testing.T) {
 	w := newWorld(t, nil)
 	w.bootDelay = 20 * time.Minute
 	w.after(10*time.Minute, func() { w.started = w.elapsed() })
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	w.untouched()
 
 	dead := newWorld(t, nil)
@@ -243,7 +243,7 @@ func TestServerAwayWhileAMachineBoots(t *testing.T) {
 		}
 	}
 	dead.after(time.Minute, restart)
-	require.NoError(t, dead.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, dead.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, dead.warm, "the ladder was climbed")
 	dead.closed()
 }
@@ -254,7 +254,7 @@ func TestClockSetForwardUnderADeadMachine(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noPXEUntil = 1
 	w.after(2*time.Minute, func() { w.jump(24 * time.Hour) })
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.warm, "it was started again")
 	w.closed()
 }
@@ -266,11 +266,11 @@ func TestClockBehindItsEventsAsks(t *testing.T) {
 	require.NoError(t, w.Store.Events.AppendEvents(t.Context(), []inventory.Event{{
 		Machine: machine, Kind: inventory.EventOS, At: w.env.Now().Add(24 * time.Hour),
 	}}))
-	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Continue} }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Continue} }
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
 	require.Contains(t, w.asked[0].Text, "behind its newest event")
-	require.Equal(t, []string{workflows.Retry, workflows.Continue, workflows.Abort}, w.asked[0].Choices)
+	require.Equal(t, []string{contract.Retry, contract.Continue, contract.Abort}, w.asked[0].Choices)
 	w.untouched()
 
 	again := newWorld(t, nil)
@@ -281,7 +281,7 @@ func TestClockBehindItsEventsAsks(t *testing.T) {
 			[]inventory.Event{{Machine: machine, Kind: inventory.EventOS, At: again.env.Now().Add(24 * time.Hour)}},
 		),
 	)
-	require.ErrorContains(t, again.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, again.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Zero(t, again.cycles)
 	again.closed()
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // decommissioning is a run of Decommission: a provisioning whose actions wipe instead of
 // install.
 type decommissioning struct {
 	*provisioning
-	in DecommissionInput
+	in contract.DecommissionInput
 	// doubts lists what could not be verified. If there is one entry, the machine is quarantined.
 	doubts []string
 	// notes are messages for the operator that do not cause a quarantine.
@@ -31,12 +32,12 @@ type decommissioning struct {
 //
 // To each question that offers Retry, the operator may also answer Skip, for a machine that is dead or gone. The
 // remaining steps still run, and the machine is quarantined.
-func Decommission(ctx workflow.Context, in DecommissionInput) (Outcome, error) {
+func Decommission(ctx workflow.Context, in contract.DecommissionInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, inventory.TypeDecommission, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
 	}
-	d := &decommissioning{provisioning: &provisioning{machineRun: r, in: ProvisionInput{Machine: in.Machine}}, in: in}
+	d := &decommissioning{provisioning: &provisioning{machineRun: r, in: contract.ProvisionInput{Machine: in.Machine}}, in: in}
 	return r.carryOut(ctx, d.decommission, d.stopAssigned)
 }
 
@@ -130,7 +131,7 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 		if err == nil || !operatorCanHelp(err) {
 			return err
 		}
-		if _, err := d.ask(ctx, d.questionID("off", n), messageOf(err), Retry, Abort); err != nil {
+		if _, err := d.ask(ctx, d.questionID("off", n), messageOf(err), contract.Retry, contract.Abort); err != nil {
 			return err
 		}
 	}
@@ -160,7 +161,7 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 
 	a.State, a.Message = action.Failed, "the agent did not report"
 	text := "the agent did not report that it switches the machine off: switch it off by hand, then continue"
-	_, err := d.ask(ctx, k.String()+".off", text, Continue, Abort)
+	_, err := d.ask(ctx, k.String()+".off", text, contract.Continue, contract.Abort)
 	d.notes = append(d.notes, "switched off by the operator")
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // runAs runs a workflow of the machine under its proper id.
@@ -39,7 +40,7 @@ func TestReprovisionWipesInTheSameBoot(t *testing.T) {
 		require.NotNil(t, a.Payload.Disk, "the bound disk is wiped, and no other")
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.runAs(workflows.Reprovision, workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.runAs(workflows.Reprovision, contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, "wipe", images[0])
 	require.Equal(t, 1, w.cycles)
 	rec := w.record()
@@ -53,7 +54,7 @@ func TestReprovisionWipesInTheSameBoot(t *testing.T) {
 func TestReprovisionAsksAboutForeignDisks(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Signatures: []string{"gpt"}}}
-	require.Error(t, w.runAs(workflows.Reprovision, workflows.ProvisionInput{Machine: machine}))
+	require.Error(t, w.runAs(workflows.Reprovision, contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
 	require.Empty(t, w.assigned)
 }
@@ -66,7 +67,7 @@ func TestDecommission(t *testing.T) {
 		require.Nil(t, a.Payload.Disk, "no disk is bound: all are wiped")
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine}))
+	require.NoError(t, w.runAs(workflows.Decommission, contract.DecommissionInput{Machine: machine}))
 	require.Len(t, did, 2)
 	require.Equal(t, action.Environment{"ALL_DISKS": "true", "WIPE_MODE": "quick"}, did[0].Environment)
 	require.Equal(t, action.Environment{"DELETE_STALE": "true"}, did[1].Environment)
@@ -93,7 +94,7 @@ func TestDecommissionQuarantinesUnwipedDisk(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	err := w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine})
+	err := w.runAs(workflows.Decommission, contract.DecommissionInput{Machine: machine})
 	require.ErrorContains(t, err, "quarantined")
 	rec := w.record()
 	require.Equal(t, inventory.StateFailed, rec.State)
@@ -119,11 +120,11 @@ func TestDecommissionQuarantinesUnwipedDisk(t *testing.T) {
 func TestDecommissionWithADeadBMC(t *testing.T) {
 	w := newWorld(t, lively)
 	w.bmcDown = inventory.ErrUnreachable
-	w.answer = func(q inventory.Question) *workflows.Decision {
-		require.Contains(t, q.Choices, workflows.Skip)
-		return &workflows.Decision{Choice: workflows.Skip}
+	w.answer = func(q inventory.Question) *contract.Decision {
+		require.Contains(t, q.Choices, contract.Skip)
+		return &contract.Decision{Choice: contract.Skip}
 	}
-	require.ErrorContains(t, w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine}), "given up by the operator")
+	require.ErrorContains(t, w.runAs(workflows.Decommission, contract.DecommissionInput{Machine: machine}), "given up by the operator")
 	require.Len(t, w.asked, 1)
 	m := w.machine()
 	require.True(t, m.Quarantined())
@@ -135,8 +136,8 @@ func TestDecommissionWithADeadBMC(t *testing.T) {
 func TestProvisionCannotSkipItsMachine(t *testing.T) {
 	w := newWorld(t, nil)
 	w.bmcDown = inventory.ErrUnreachable
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
-	require.Equal(t, []string{workflows.Retry, workflows.Abort}, w.asked[0].Choices)
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
+	require.Equal(t, []string{contract.Retry, contract.Abort}, w.asked[0].Choices)
 }
 
 func TestDecommissionWithoutABMC(t *testing.T) {
@@ -147,7 +148,7 @@ func TestDecommissionWithoutABMC(t *testing.T) {
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
 	w.powersOn()
-	require.NoError(t, w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine, Wipe: "metadata"}))
+	require.NoError(t, w.runAs(workflows.Decommission, contract.DecommissionInput{Machine: machine, Wipe: "metadata"}))
 	require.Equal(t, []action.DiskID{{Serial: "KEEP"}}, spared)
 	st := w.machine().Standing
 	require.Equal(t, inventory.StandingAvailable, st.State)
@@ -165,7 +166,7 @@ func TestDecommissionBrokenAnywhere(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t, lively)
 		w.failAt = n
-		err := w.runAs(workflows.Decommission, workflows.DecommissionInput{Machine: machine})
+		err := w.runAs(workflows.Decommission, contract.DecommissionInput{Machine: machine})
 		if !w.failing {
 			require.NoError(t, err)
 			require.Greater(t, n, 8)

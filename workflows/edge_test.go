@@ -12,6 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestUnreadableSignalIsIgnored: a client that reaches Temporal can send anything,
@@ -22,7 +23,7 @@ func TestUnreadableSignalIsIgnored(t *testing.T) {
 		w.after(100*time.Millisecond, func() { w.env.SignalWorkflow(workflows.SignalDecide, "retry") })
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Less(t, w.record().Actions[0].Seconds, time.Minute.Seconds(), "the report waited for the deadline")
 	require.Equal(t, 1, w.cycles)
 	w.closed()
@@ -51,7 +52,7 @@ func TestHelloInTheSameTaskAsTheDeadlineCounts(t *testing.T) {
 		require.NoError(t, err)
 		w.env.SignalWorkflowSkippingWorkflowTask(workflows.SignalEvent, workflows.Event{Kind: inventory.EventHello, Epoch: g.Epoch, Boot: g.Boot})
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.cycles, "the machine was switched off under its agent")
 	w.closed()
 }
@@ -65,8 +66,8 @@ func TestClaimConflictStartsTheMachineOnce(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Restart} }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Restart} }
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
 	require.Equal(t, 2, w.cycles)
 	w.closed()
@@ -81,7 +82,7 @@ func TestAgentThatFindsNoRowGetsItAgain(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, w.assigned[0], w.assigned[1])
 	require.Less(t, w.record().Actions[0].Seconds, (5 * time.Minute).Seconds())
 	w.closed()
@@ -106,7 +107,7 @@ func TestReportOfReturningAgentCounts(t *testing.T) {
 	w.loses(0, func(a inventory.Assignment) {
 		w.after(30*time.Second, func() { w.reports(a, action.Result{Key: a.Key, State: action.Success}) })
 	})
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.record().Actions[0].Attempt)
 	require.Equal(t, 1, w.cycles)
 	w.closed()
@@ -115,7 +116,7 @@ func TestReportOfReturningAgentCounts(t *testing.T) {
 func TestCancelWhileASilentAgentIsStoppedTakesThePower(t *testing.T) {
 	w := newWorld(t, nil)
 	w.loses(0, func(inventory.Assignment) { w.after(20*time.Second, w.env.CancelWorkflow) })
-	err := w.run(workflows.ProvisionInput{Machine: machine})
+	err := w.run(contract.ProvisionInput{Machine: machine})
 	require.True(t, temporal.IsCanceledError(err), "%v", err)
 	require.False(t, w.on, "the agent may still be writing")
 	w.closed()
@@ -129,7 +130,7 @@ func TestTheBoundDiskStaysBound(t *testing.T) {
 	w.loses(1, func(inventory.Assignment) {
 		w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D2", Model: "X", Size: 1 << 30}}
 	})
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
 	require.Contains(t, w.asked[0].Text, "no disk matches")
 	require.Len(t, w.assigned, 2, "nothing was handed out for the other disk")
@@ -140,13 +141,13 @@ func TestEachQuestionAboutDisksHasItsOwnName(t *testing.T) {
 	w := newWorld(t, nil)
 	w.loses(0, func(inventory.Assignment) { w.disks = nil })
 	w.disks = append(w.disks, action.Disk{Path: "/dev/vdb", Serial: "D2", Size: 1 << 30, Blank: true})
-	w.answer = func(inventory.Question) *workflows.Decision {
+	w.answer = func(inventory.Question) *contract.Decision {
 		if len(w.asked) == 1 {
-			return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D2"}}
+			return &contract.Decision{Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D2"}}
 		}
-		return &workflows.Decision{Choice: workflows.Abort}
+		return &contract.Decision{Choice: contract.Abort}
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 2)
 	require.NotEqual(t, w.asked[0].ID, w.asked[1].ID)
 	w.closed()
@@ -157,11 +158,11 @@ func TestEachQuestionAboutDisksHasItsOwnName(t *testing.T) {
 func TestWindowIsOpenAfterOperatorHelped(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noPXE = inventory.ErrUnsupported
-	w.answer = func(inventory.Question) *workflows.Decision {
+	w.answer = func(inventory.Question) *contract.Decision {
 		w.noPXE = nil
-		return &workflows.Decision{Choice: workflows.Retry}
+		return &contract.Decision{Choice: contract.Retry}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
 	require.Equal(t, 1, w.cycles, "the first boot found its window closed")
 	w.closed()
@@ -231,7 +232,7 @@ func TestRetriedFailuresAreRecorded(t *testing.T) {
 		}
 		return nil
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Empty(t, seen[0])
 	require.Equal(t, []string{"Record failed 1 times: database or disk is full"}, seen[1])
 	require.Equal(t, []string{"Record failed 3 times: database or disk is full"}, seen[3])

@@ -17,6 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func tokenOf(epoch string) []byte {
@@ -30,10 +31,10 @@ func TestDecisionSentTwiceAnswersOneQuestion(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = nil
 	refused := 0
-	w.answer = func(q inventory.Question) *workflows.Decision {
-		d := workflows.Decision{Question: q.ID, Choice: workflows.Retry}
+	w.answer = func(q inventory.Question) *contract.Decision {
+		d := contract.Decision{Question: q.ID, Choice: contract.Retry}
 		if len(w.asked) == 3 {
-			d.Choice = workflows.Abort
+			d.Choice = contract.Abort
 		}
 		for _, late := range []time.Duration{0, time.Second, 10 * time.Minute} {
 			w.after(time.Hour+late, func() { w.env.SignalWorkflow(workflows.SignalDecide, d) })
@@ -43,7 +44,7 @@ func TestDecisionSentTwiceAnswersOneQuestion(t *testing.T) {
 		}
 		return &d
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 3)
 	for i := 1; i < len(w.asked); i++ {
 		require.NotEqual(t, w.asked[i-1].ID, w.asked[i].ID)
@@ -68,10 +69,10 @@ func TestPolicyPause(t *testing.T) {
 		message  string
 		cycles   int
 	}{
-		workflows.Retry:   {attempts: []int{1, 2, 1}, cycles: 1},
-		workflows.Skip:    {attempts: []int{1, 1, 1}, cycles: 1, message: "skipped by ann: disk on fire"},
-		workflows.Restart: {attempts: []int{2, 2, 1}, cycles: 2},
-		workflows.Abort:   {attempts: []int{1, 1, 0}, cycles: 1, message: "disk on fire", fails: "disk on fire"},
+		contract.Retry:   {attempts: []int{1, 2, 1}, cycles: 1},
+		contract.Skip:    {attempts: []int{1, 1, 1}, cycles: 1, message: "skipped by ann: disk on fire"},
+		contract.Restart: {attempts: []int{2, 2, 1}, cycles: 2},
+		contract.Abort:   {attempts: []int{1, 1, 0}, cycles: 1, message: "disk on fire", fails: "disk on fire"},
 	} {
 		t.Run(choice, func(t *testing.T) {
 			w := newWorld(t, nil)
@@ -81,15 +82,15 @@ func TestPolicyPause(t *testing.T) {
 				}
 				return &action.Result{Key: a.Key, State: action.Success}
 			}
-			w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: choice, By: "ann"} }
-			err := w.run(workflows.ProvisionInput{Machine: machine, Policy: workflows.Pause})
+			w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: choice, By: "ann"} }
+			err := w.run(contract.ProvisionInput{Machine: machine, Policy: contract.Pause})
 			if c.fails != "" {
 				require.ErrorContains(t, err, c.fails)
 			} else {
 				require.NoError(t, err)
 			}
 			require.Len(t, w.asked, 1)
-			require.Equal(t, []string{workflows.Retry, workflows.Skip, workflows.Restart, workflows.Abort}, w.asked[0].Choices)
+			require.Equal(t, []string{contract.Retry, contract.Skip, contract.Restart, contract.Abort}, w.asked[0].Choices)
 			require.Equal(t, "1.1.1", w.asked[0].ID, "epoch, action, attempt")
 			var attempts []int
 			for _, a := range w.record().Actions {
@@ -106,7 +107,7 @@ func TestPolicyPause(t *testing.T) {
 // TestAChangedImageIsAsked: an action that fails because the file of its image was changed under the plan
 // asks, also under the policy that fails; any other failure does not.
 func TestAChangedImageIsAsked(t *testing.T) {
-	for choice, fails := range map[string]bool{workflows.Retry: false, workflows.Abort: true} {
+	for choice, fails := range map[string]bool{contract.Retry: false, contract.Abort: true} {
 		t.Run(choice, func(t *testing.T) {
 			w := newWorld(t, nil)
 			changed, began := false, false
@@ -123,18 +124,18 @@ func TestAChangedImageIsAsked(t *testing.T) {
 				}
 				return &action.Result{Key: a.Key, State: action.Success}
 			}
-			w.answer = func(inventory.Question) *workflows.Decision {
+			w.answer = func(inventory.Question) *contract.Decision {
 				changed = false // it is put back
-				return &workflows.Decision{Choice: choice, By: "ann"}
+				return &contract.Decision{Choice: choice, By: "ann"}
 			}
-			err := w.run(workflows.ProvisionInput{Machine: machine})
+			err := w.run(contract.ProvisionInput{Machine: machine})
 			if fails {
 				require.ErrorContains(t, err, "the server answers 409")
 			} else {
 				require.NoError(t, err)
 			}
 			require.Len(t, w.asked, 1)
-			require.Equal(t, []string{workflows.Retry, workflows.Abort}, w.asked[0].Choices)
+			require.Equal(t, []string{contract.Retry, contract.Abort}, w.asked[0].Choices)
 			require.Contains(t, w.asked[0].Text, "the server answers 409")
 			require.Contains(t, w.asked[0].Text, "/mnt/images/a.raw has changed since it was added")
 			w.closed()
@@ -147,7 +148,7 @@ func TestAChangedImageIsAsked(t *testing.T) {
 		gone = inventory.ErrNotFound // a file of this server: the operator cannot put it back
 		return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "disk on fire")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "disk on fire")
 	require.Empty(t, w.asked)
 }
 
@@ -171,11 +172,11 @@ func TestPolicyPauseAfterThePowerWasTaken(t *testing.T) {
 		require.Equal(t, 2, a.Boot, "handed to an agent that has no power")
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	w.answer = func(inventory.Question) *workflows.Decision {
+	w.answer = func(inventory.Question) *contract.Decision {
 		require.False(t, w.on)
-		return &workflows.Decision{Choice: workflows.Retry}
+		return &contract.Decision{Choice: contract.Retry}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Template: "short", Policy: workflows.Pause}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Template: "short", Policy: contract.Pause}))
 	require.Contains(t, w.asked[0].Text, "did not end within its timeout")
 	require.Equal(t, 2, w.cycles)
 	w.closed()
@@ -185,7 +186,7 @@ func TestUnknownPolicyTouchesNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	require.ErrorContains(
 		t,
-		w.run(workflows.ProvisionInput{Machine: machine, Policy: "hope"}),
+		w.run(contract.ProvisionInput{Machine: machine, Policy: "hope"}),
 		`policy: invalid value "hope"; must be one of [fail pause]`,
 	)
 	require.Zero(t, w.cycles)
@@ -222,8 +223,8 @@ func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 	t.Run("with a BMC", func(t *testing.T) {
 		w := newWorld(t, nil)
 		conflict(w, func(inventory.Assignment) { require.GreaterOrEqual(t, w.offs, 2, "a second writer") })
-		w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Restart} }
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Restart} }
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		w.closed()
 	})
 	t.Run("without", func(t *testing.T) {
@@ -233,13 +234,13 @@ func TestClaimConflictStopsTheOldAgentFirst(t *testing.T) {
 			w.env.SignalWorkflow(workflows.SignalPoweredOn, nil)
 			w.after(time.Minute, w.boots)
 		}
-		w.answer = func(q inventory.Question) *workflows.Decision {
+		w.answer = func(q inventory.Question) *contract.Decision {
 			require.Contains(t, q.Text, "switch the machine off before you choose restart")
 			w.after(2*time.Hour, press)
-			return &workflows.Decision{Choice: workflows.Restart}
+			return &contract.Decision{Choice: contract.Restart}
 		}
 		w.after(time.Minute, press)
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Len(t, w.asked, 1)
 		w.closed()
 	})
@@ -268,7 +269,7 @@ func TestRunTakesMachineArmedByHand(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, g.Epoch+1, w.record().Epoch)
 	require.Equal(t, 1, w.offs, "it was switched off before it was started")
 	w.closed()
@@ -356,7 +357,7 @@ func TestLateEffectsOfAnEarlierRun(t *testing.T) {
 		require.Equal(t, []int{offs, cycles, resets, set}, []int{w.offs, w.cycles, w.resets, len(w.boot)}, "the BMC was written to")
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 3, late)
 	require.Equal(t, old.Epoch+1, w.record().Epoch)
 	w.untouched()
@@ -372,9 +373,9 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	w.replayed = &before // what the history says of Arm
 	w.on = true
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
-	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
+	require.Equal(t, []string{contract.Abort}, w.asked[0].Choices)
 	require.Zero(t, w.offs)
 	require.Zero(t, w.cycles)
 	g, err := w.Store.Grants.Grant(ctx, machine)
@@ -382,7 +383,7 @@ func TestRunThatWasResetAsksAndANewRunGoesOn(t *testing.T) {
 	require.Equal(t, before.Owner, g.Owner, "what it does not own it does not end")
 
 	next := w.another("next")
-	require.NoError(t, next.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, next.run(contract.ProvisionInput{Machine: machine}))
 	g, err = next.Store.Grants.Grant(ctx, machine)
 	require.NoError(t, err)
 	require.Equal(t, before.Epoch+1, g.Epoch)
@@ -408,15 +409,15 @@ func TestDecisionForADiskThatIsNotThere(t *testing.T) {
 		{Path: "/dev/sdc", Serial: "S3", Size: 1 << 30, ReadOnly: true},
 	}
 	var refused []string
-	w.answer = func(q inventory.Question) *workflows.Decision {
+	w.answer = func(q inventory.Question) *contract.Decision {
 		if len(w.asked) > 1 {
 			return nil // a refused decision asked again: abort
 		}
 		require.True(t, strings.HasSuffix(w.last.Next, "--choice retry --disk-serial SERIAL"), w.last.Next)
-		for i, d := range []workflows.Decision{
-			{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "NOPE"}},
-			{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "S3"}},
-			{Choice: workflows.Abort, DiskSelector: &inventory.DiskSelector{Serial: "S1"}},
+		for i, d := range []contract.Decision{
+			{Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "NOPE"}},
+			{Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "S3"}},
+			{Choice: contract.Abort, DiskSelector: &inventory.DiskSelector{Serial: "S1"}},
 		} {
 			d.Question = q.ID
 			w.after(time.Minute, func() {
@@ -424,9 +425,9 @@ func TestDecisionForADiskThatIsNotThere(t *testing.T) {
 				w.env.UpdateWorkflow(workflows.UpdateDecide, fmt.Sprint(q.ID, i), u, d)
 			})
 		}
-		return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{WWN: "0x5"}}
+		return &contract.Decision{Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{WWN: "0x5"}}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1, "a refused decision asks no second question")
 	require.Len(t, refused, 3)
 	for _, text := range refused[:2] {

@@ -30,6 +30,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // house is a lab in which this test simulates everything that Genesis uses: routers, Talos,
@@ -209,7 +210,7 @@ func (h *house) PutOperation(ctx context.Context, o inventory.Operation) error {
 		h.asked = append(h.asked, *q)
 		if choice := h.answer(*q); choice != "" {
 			h.env.RegisterDelayedCallback(func() {
-				h.env.SignalWorkflow(workflows.SignalDecide, workflows.Decision{Question: q.ID, Choice: choice})
+				h.env.SignalWorkflow(workflows.SignalDecide, contract.Decision{Question: q.ID, Choice: choice})
 			}, time.Minute)
 		}
 	}
@@ -225,7 +226,7 @@ func (h *house) PutOperation(ctx context.Context, o inventory.Operation) error {
 
 // provision plays the run of a machine: it succeeds unless the machine is broken, and writes
 // its record.
-func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (workflows.Outcome, error) {
+func (h *house) provision(ctx workflow.Context, in contract.ProvisionInput) (workflows.Outcome, error) {
 	info := workflow.GetInfo(ctx)
 	w := inventory.Workflow{
 		Run:     info.WorkflowExecution.RunID,
@@ -279,7 +280,7 @@ func (h *house) provision(ctx workflow.Context, in workflows.ProvisionInput) (wo
 }
 
 // play records a machine's run.
-func (h *house) play(ctx context.Context, w inventory.Workflow, in workflows.ProvisionInput) error {
+func (h *house) play(ctx context.Context, w inventory.Workflow, in contract.ProvisionInput) error {
 	var err error
 	if w.Input, err = json.Marshal(in); err != nil {
 		return err
@@ -320,7 +321,7 @@ func (h *house) Operation(ctx context.Context, run string) (inventory.Operation,
 	return h.Store.Operations.Operation(ctx, h.unique(run))
 }
 
-func (h *house) migrate(ctx workflow.Context, in workflows.MigrateInput) error {
+func (h *house) migrate(ctx workflow.Context, in contract.MigrateInput) error {
 	info := workflow.GetInfo(ctx)
 	o := inventory.Operation{
 		Run:     h.unique(info.WorkflowExecution.RunID),
@@ -351,7 +352,7 @@ func (h *house) move(ctx context.Context, o inventory.Operation) error {
 	return h.Store.Operations.PutOperation(ctx, o)
 }
 
-func (h *house) power(_ workflow.Context, in workflows.BMCJobInput) error {
+func (h *house) power(_ workflow.Context, in contract.BMCJobInput) error {
 	if err := h.fails("switching off " + in.Machine); err != nil {
 		return err
 	}
@@ -649,10 +650,10 @@ func TestGenesisFailsAtEachStep(t *testing.T) {
 			}
 			h.answer = func(q inventory.Question) string {
 				h.mend(c.breaks)
-				if len(h.asked) == 1 && slices.Contains(q.Choices, workflows.Undo) {
-					return workflows.Undo
+				if len(h.asked) == 1 && slices.Contains(q.Choices, contract.Undo) {
+					return contract.Undo
 				}
-				return workflows.Retry
+				return contract.Retry
 			}
 			o, err := h.run(workflows.GenesisInput{Name: "home"})
 			require.NoError(t, err)
@@ -661,7 +662,7 @@ func TestGenesisFailsAtEachStep(t *testing.T) {
 			require.Contains(t, h.asked[0].Text, "step "+c.step+": ")
 			if c.undo == nil {
 				require.Len(t, h.asked, 1)
-				require.NotContains(t, h.asked[0].Choices, workflows.Undo)
+				require.NotContains(t, h.asked[0].Choices, contract.Undo)
 			} else {
 				require.Len(t, h.asked, 2, "once for the undo, once for what then")
 			}
@@ -683,7 +684,7 @@ func TestGenesisRetryLooksFirst(t *testing.T) {
 	h.breaks("talos", inventory.ErrRefused)
 	h.answer = func(inventory.Question) string {
 		h.mend("talos")
-		return workflows.Retry
+		return contract.Retry
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
@@ -721,7 +722,7 @@ func TestGenesisResumesAfterAbort(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			h := newHouse(t)
 			h.breaks(step.breaks, inventory.ErrRefused)
-			h.answer = func(inventory.Question) string { return workflows.Abort }
+			h.answer = func(inventory.Question) string { return contract.Abort }
 			o, err := h.run(workflows.GenesisInput{Name: "home"})
 			require.Error(t, err)
 			require.Equal(t, inventory.StateFailed, o.State)
@@ -750,10 +751,10 @@ func TestGenesisResumesWhatWasUndone(t *testing.T) {
 	h := newHouse(t)
 	h.events["at join-ms-02-c"] = func() { h.breaks("cluster", inventory.ErrRefused) }
 	h.answer = func(q inventory.Question) string {
-		if slices.Contains(q.Choices, workflows.Undo) {
-			return workflows.Undo
+		if slices.Contains(q.Choices, contract.Undo) {
+			return contract.Undo
 		}
-		return workflows.Abort
+		return contract.Abort
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.Error(t, err)
@@ -771,7 +772,7 @@ func TestGenesisResumesWhatWasUndone(t *testing.T) {
 func TestGenesisResumeProvesAgain(t *testing.T) {
 	h := newHouse(t)
 	h.breaks("vip", inventory.ErrRefused)
-	h.answer = func(inventory.Question) string { return workflows.Abort }
+	h.answer = func(inventory.Question) string { return contract.Abort }
 	_, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.Error(t, err)
 	h.mend("vip")
@@ -781,9 +782,9 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 	h.answer = func(q inventory.Question) string {
 		require.Contains(t, q.ID, "create.")
 		if len(h.asked) == 2 {
-			return workflows.Undo
+			return contract.Undo
 		}
-		return workflows.Retry
+		return contract.Retry
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home", Resume: true})
 	require.NoError(t, err)
@@ -832,7 +833,7 @@ func TestGenesisBudgetPassed(t *testing.T) {
 			q.Text,
 			"step router: its budget of 45m0s has passed, and it is still in phase power: starting (ingot workflow get vp6630)",
 		)
-		return workflows.Retry
+		return contract.Retry
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // A run claims what it has grounds for: a system only if an action writes one, an image only if it is written, and evidence only
@@ -34,7 +34,7 @@ func TestRecordClaimsWhatTheRunReached(t *testing.T) {
 				require.Empty(t, w.record().Evidence, "the run is open")
 				return &action.Result{Key: a.Key, State: action.Success}
 			}
-			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Template: "t"}))
+			require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Template: "t"}))
 			r := w.record()
 			require.Equal(t, inventory.StateSuccess, r.State)
 			require.Equal(t, []any{c.image, c.evidence, c.message, c.noSystem}, []any{r.Image, r.Evidence, r.Message, r.NoSystem})
@@ -46,7 +46,7 @@ func TestRecordClaimsWhatTheRunReached(t *testing.T) {
 	w.agentFor = func(a inventory.Assignment) *action.Result {
 		return &action.Result{Key: a.Key, State: action.Failed, Message: "disk on fire"}
 	}
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Empty(t, w.record().Evidence, "the run has failed")
 	require.False(t, w.record().Proven())
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // seeded is a template with an action between the seed and the reboot.
@@ -56,7 +57,7 @@ func TestSeedNamesTheBootThatEndsTheRun(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Template: "seeded"}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Template: "seeded"}))
 	require.Equal(t, []int{0, 1, 2, 2, 1, 3}, order, "the seed is written again before the machine leaves its agent")
 	require.Len(t, written, 2)
 	require.NotEqual(t, written[1], written[2])
@@ -70,7 +71,7 @@ func TestSeedNamesTheBootThatEndsTheRun(t *testing.T) {
 func TestSeedIsWrittenOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	w.seeded()
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Template: "seeded"}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Template: "seeded"}))
 	require.Len(t, w.assigned, 4)
 }
 
@@ -88,7 +89,7 @@ func TestSeedAfterARestartFromTheStart(t *testing.T) {
 	}
 	require.NoError(
 		t,
-		w.run(workflows.ProvisionInput{Machine: machine, Template: "seeded", Retries: workflows.Retries{Count: 1, From: "start"}}),
+		w.run(contract.ProvisionInput{Machine: machine, Template: "seeded", Retries: contract.Retries{Count: 1, From: "start"}}),
 	)
 	require.Equal(t, []int{0, 1, 2, 0, 1, 2, 3}, order)
 }
@@ -119,7 +120,7 @@ func TestGrantSaysThatTheRunIsInItsActions(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Template: "seeded"}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Template: "seeded"}))
 	look("over")
 	require.Equal(t, map[string]bool{
 		"boot 1": false, "1.0.1": true, "1.1.1": true, "1.2.1": true, "boot 2": true, "1.2.2": true, "1.1.2": true, "1.3.1": false, "over": false,
@@ -132,7 +133,7 @@ func TestInstallationStaysThatOfItsRun(t *testing.T) {
 	w := newWorld(t, nil)
 	require.Nil(t, w.machine().Installation)
 	w.onWire = func(string) { require.Nil(t, w.machine().Installation, "nothing was written yet") }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	w.onWire = nil
 	of := w.machine().Installation
 	require.NotNil(t, of)
@@ -175,7 +176,7 @@ func TestLostBootIsRepeatedAtOnce(t *testing.T) {
 			agent = w.env.Now().Sub(began)
 		}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 2, w.cycles)
 	require.Zero(t, w.warm, "the machine is not at fault: off and on, so that what is received then is later")
 	require.Less(t, agent, untilSilent, "the run waited for the loader of a boot that was lost")
@@ -189,8 +190,8 @@ const untilSilent = 5 * time.Minute
 func TestReplayedNoncesCostCountedBoots(t *testing.T) {
 	w := newWorld(t, nil)
 	w.homecoming(1, 2, 3)
-	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Abort} }
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, inventory.MaxBoots, w.cycles)
 	require.Len(t, w.asked, 1)
 	require.Contains(t, w.asked[0].Text, "used up its boots")
@@ -206,7 +207,7 @@ func TestReplayedNonceDoesNotEndAgent(t *testing.T) {
 		w.signal(inventory.EventBootLost, g.Epoch, g.Boot, nil)
 		return true
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.cycles)
 	w.closed()
 }
@@ -222,6 +223,6 @@ func TestLostBootWithoutBMCIsAwaited(t *testing.T) {
 		w.env.SignalWorkflow(workflows.SignalPoweredOn, nil)
 		w.boots()
 	})
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	w.closed()
 }

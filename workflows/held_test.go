@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // restored is a server that is restored at the n-th attempt of an activity: from then on the
@@ -77,7 +77,7 @@ func TestHeldRun(t *testing.T) {
 		w := newWorld(t, nil)
 		// The machine continues: the earlier agent may still report.
 		r := restoredAt(w, at)
-		err := w.run(workflows.ProvisionInput{Machine: machine})
+		err := w.run(contract.ProvisionInput{Machine: machine})
 		if r.met == nil {
 			require.NoError(t, err)
 			require.Greater(t, at, 20, "an installation has more activities")
@@ -94,7 +94,7 @@ func TestHeldRun(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, "aborted by the operator", "held at activity %d", at)
-		require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
+		require.Equal(t, []string{contract.Abort}, w.asked[0].Choices)
 		require.Contains(t, w.asked[0].Text, "the server was restored")
 		require.Equal(t, inventory.StateFailed, w.record().State)
 	}
@@ -115,7 +115,7 @@ func TestHeldRunIsTold(t *testing.T) {
 		return nil
 	}
 	begun := w.env.Now()
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
 	require.Contains(t, w.asked[0].Text, "the server was restored")
 	require.Less(t, w.asked[0].Since.Sub(begun), 30*time.Minute, "it asked before the action's deadline")

@@ -19,6 +19,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // startRaw runs a registered workflow with inputs as "temporal workflow start
@@ -119,7 +120,7 @@ func TestMisspeltRetriesAreRefused(t *testing.T) {
 	w := newWorld(t, nil)
 	require.ErrorContains(
 		t,
-		w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "sart"}}),
+		w.run(contract.ProvisionInput{Machine: machine, Retries: contract.Retries{Count: 1, From: "sart"}}),
 		`retries.from: invalid value "sart"`,
 	)
 	require.Zero(t, w.cycles)

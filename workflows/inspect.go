@@ -7,11 +7,12 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // Inspect boots the machine into the agent, whose hello reports disks, interfaces and memory, and switches it off
 // again. It writes nothing to the machine. The workflow id is machine/<machine>.
-func Inspect(ctx workflow.Context, in InspectInput) (Outcome, error) {
+func Inspect(ctx workflow.Context, in contract.InspectInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, inventory.TypeInspect, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err

@@ -10,6 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // installByInstaller is installOnce for a plan with an installer: the agent carries out the plan's actions, then
@@ -144,16 +145,16 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 
 		d, err := p.askUnless(ctx, reported, inventory.Question{
 			ID: p.questionID("install", p.boot.number, n), Text: p.describeOverdueInstaller(limit),
-			Choices: []string{Retry, Restart, Continue, Abort},
+			Choices: []string{contract.Retry, contract.Restart, contract.Continue, contract.Abort},
 		})
 		switch {
 		case err != nil:
 			return err
 		case d == nil:
 			return p.recordEvidence(ctx, proof)
-		case d.Choice == Restart:
+		case d.Choice == contract.Restart:
 			return errRestart
-		case d.Choice == Continue:
+		case d.Choice == contract.Continue:
 			p.provenBy = evidenceOperator
 			return nil
 		}
@@ -186,11 +187,11 @@ func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	}
 
 	failed := newError(typeInstallFailed, "%s", text)
-	if p.in.Policy != Pause {
+	if p.in.Policy != contract.Pause {
 		return failed
 	}
 
-	_, err := p.ask(ctx, p.questionID("install", p.boot.number, "failed"), text, Restart, Abort)
+	_, err := p.ask(ctx, p.questionID("install", p.boot.number, "failed"), text, contract.Restart, contract.Abort)
 	switch {
 	case errors.Is(err, errAborted):
 		return failed // more detailed than errAborted

@@ -16,6 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 const foreign = `version: "0.1"
@@ -120,7 +121,7 @@ func TestAnotherInstaller(t *testing.T) {
 			open, spent = g.SecretsOpen(w.env.Now()), g.Spent
 		})
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	rec := w.record()
 	require.Equal(t, inventory.StateSuccess, rec.State)
 	require.Equal(t, "webhook", rec.Evidence)
@@ -137,7 +138,7 @@ func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
 	const wipe = "tasks: [{name: clean, worker: '{{.device_1}}', actions: [{name: wipe, image: wipe}]}]\n"
 	t.Run("with a BMC", func(t *testing.T) {
 		w := newForeign(t, foreign+wipe, nil)
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		rec := w.record()
 		require.Equal(t, "D1", rec.Disk.Serial)
 		require.Equal(t, []action.Key{{Epoch: 1, Action: 0, Attempt: 1}}, w.assigned, "the BMC restarts it, no agent has to")
@@ -168,7 +169,7 @@ func TestTheAgentGoesBeforeTheInstaller(t *testing.T) {
 				}
 				return agent(a)
 			}
-			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 			require.Equal(t, []action.Key{{Epoch: 1, Action: 0, Attempt: 1}, {Epoch: 1, Action: 1, Attempt: 1}}, w.assigned)
 			require.Contains(t, w.messages, "power: opening network boot (boot 2)")
 			require.Equal(t, action.Success, w.record().Actions[1].State)
@@ -183,7 +184,7 @@ func TestUnwindOfAnInstaller(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newForeign(t, foreign, nil)
 		w.failAt = n
-		err := w.run(workflows.ProvisionInput{Machine: machine})
+		err := w.run(contract.ProvisionInput{Machine: machine})
 		if !w.failing {
 			require.NoError(t, err)
 			require.Greater(t, n, 15, "a run makes more calls than that")
@@ -199,7 +200,7 @@ func TestAFailedInstallerFailsTheRun(t *testing.T) {
 		w.loads(g)
 		w.after(10*time.Minute, func() { w.webhook(g, true, "no disk matches /dev/disk/by-id/x") })
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "no disk matches /dev/disk/by-id/x")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "no disk matches /dev/disk/by-id/x")
 	rec := w.record()
 	require.Equal(t, inventory.StateFailed, rec.State)
 	require.Equal(t, "the installer reported that it failed: no disk matches /dev/disk/by-id/x", rec.Message)
@@ -214,8 +215,8 @@ func TestAFailedInstallerWaitsUnderPolicyPause(t *testing.T) {
 		w.loads(g)
 		w.after(10*time.Minute, func() { w.webhook(g, tries == 1, "once") })
 	}
-	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Restart} }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Policy: workflows.Pause}))
+	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Restart} }
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Policy: contract.Pause}))
 	require.Len(t, w.asked, 1)
 	require.Contains(t, w.asked[0].Text, "once")
 	require.Equal(t, int64(2), w.record().Epoch)
@@ -231,8 +232,8 @@ func TestOverdueInstallerAsksOperator(t *testing.T) {
 			w.loads(g)
 			w.after(150*time.Minute, func() { w.webhook(g, false, "") })
 		}
-		w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Retry} }
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Len(t, w.asked, 1)
 		require.Equal(t, "1.install.1.0", w.asked[0].ID)
 		require.Equal(
@@ -247,15 +248,15 @@ func TestOverdueInstallerAsksOperator(t *testing.T) {
 	t.Run("an operator's word", func(t *testing.T) {
 		w := newForeign(t, foreign, nil)
 		w.installs = w.loads
-		w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Continue} }
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Continue} }
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "operator", w.record().Evidence)
 		w.closed()
 	})
 	t.Run("aborted", func(t *testing.T) {
 		w := newForeign(t, foreign, nil)
 		w.installs = w.loads
-		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted")
+		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted")
 		require.Equal(t, 1, w.cycles, "no timer has switched anything")
 		w.closed()
 	})
@@ -268,7 +269,7 @@ func TestOverdueInstallerAsksOperator(t *testing.T) {
 				w.webhook(g, false, "")
 			})
 		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Empty(t, w.asked)
 		require.True(t, w.drained)
 		w.closed()
@@ -292,7 +293,7 @@ func TestLateReportWithdrawsQuestion(t *testing.T) {
 			w.loads(g)
 			w.after(late, func() { w.webhook(g, false, "") })
 		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "webhook", w.record().Evidence)
 		require.Equal(t, 1, w.cycles)
 		withdrawn(t, w, "1.install.1.0")
@@ -303,7 +304,7 @@ func TestLateReportWithdrawsQuestion(t *testing.T) {
 			w.loads(g)
 			w.after(late, func() { w.webhook(g, true, "no disk") })
 		}
-		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "the installer reported that it failed: no disk")
+		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "the installer reported that it failed: no disk")
 		withdrawn(t, w, "1.install.1.0")
 	})
 	t.Run("phone-home", func(t *testing.T) {
@@ -313,7 +314,7 @@ func TestLateReportWithdrawsQuestion(t *testing.T) {
 			installs(g)
 			w.after(late, func() { w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil) })
 		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "phone-home", w.record().Evidence)
 		withdrawn(t, w, "1.ready.0")
 	})
@@ -321,7 +322,7 @@ func TestLateReportWithdrawsQuestion(t *testing.T) {
 		w := newWorld(t, nil)
 		w.noHome = true
 		w.after(70*time.Minute, func() { w.signal(inventory.EventPhoneHome, 1, 1, nil) })
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "phone-home", w.record().Evidence)
 		withdrawn(t, w, "1.ready.1")
 	})
@@ -333,7 +334,7 @@ func TestLateReportWithdrawsQuestion(t *testing.T) {
 			func(m *inventory.Machine) { m.UserData = inventory.NewSecret(string(document)) })
 		w.installs = w.loads
 		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(late).Return("shown", nil)
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "talos", w.record().Evidence)
 		withdrawn(t, w, "1.install.1.0")
 	})
@@ -345,7 +346,7 @@ func TestLateReportWithdrawsQuestion(t *testing.T) {
 				w.after(30*time.Minute, func() { w.webhook(g, false, "") })
 			}
 		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		withdrawn(t, w, "1.boot.3")
 	})
 	t.Run("a decision that was taken before counts", func(t *testing.T) {
@@ -354,7 +355,7 @@ func TestLateReportWithdrawsQuestion(t *testing.T) {
 			w.loads(g)
 			w.after(150*time.Minute, func() { w.webhook(g, false, "") })
 		}
-		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted")
+		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted")
 		withdrawn(t, w, "1.install.1.0")
 	})
 }
@@ -371,7 +372,7 @@ func TestAnInstallerThatWasGivenUpReports(t *testing.T) {
 			w.atFence = nil
 		}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, "webhook", w.record().Evidence)
 	require.Equal(t, 1, w.cycles)
 	require.Zero(t, w.warm)
@@ -392,7 +393,7 @@ func TestAPhoneHomeOfABootThatWasGivenUp(t *testing.T) {
 			w.atFence = nil
 		}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.cycles)
 	require.Empty(t, w.asked)
 	w.closed()
@@ -407,14 +408,14 @@ func TestAPowerQuestionIsWithdrawn(t *testing.T) {
 		w.signal(inventory.EventScript, g.Epoch, g.Boot, nil)
 		w.bmcDown = inventory.ErrUnreachable
 	}
-	w.answer = func(q inventory.Question) *workflows.Decision {
+	w.answer = func(q inventory.Question) *contract.Decision {
 		require.Contains(t, q.ID, ".power.")
 		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		w.after(59*time.Minute, func() { w.webhook(g, false, "") })
 		return nil
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, "webhook", w.record().Evidence)
 	require.Len(t, w.asked, 1)
 	require.Zero(t, w.warm)
@@ -439,7 +440,7 @@ func TestAnInstallerAtWorkIsNotBootedAgain(t *testing.T) {
 		})
 		w.after(10*time.Minute, func() { w.webhook(g, false, "") })
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, at.Boot)
 	require.False(t, netboot, "the next network boot would be of the installer")
 	require.True(t, secrets, "it may still read its documents")
@@ -460,7 +461,7 @@ func TestLateDocumentDoesNotCloseNextBoot(t *testing.T) {
 		})
 		w.after(10*time.Minute, func() { w.webhook(g, false, "") })
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.True(t, open)
 	w.closed()
 }
@@ -492,7 +493,7 @@ func TestEarlyReportsOfNextBootAreKept(t *testing.T) {
 				}
 				return agent(a)
 			}
-			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 			require.Equal(t, complete, w.record().Evidence)
 			require.Empty(t, w.asked)
 			w.closed()
@@ -521,18 +522,18 @@ func TestABootThatTheAgentAllowedIsClosedForAQuestion(t *testing.T) {
 		}
 		return agent(a)
 	}
-	w.answer = func(q inventory.Question) *workflows.Decision {
+	w.answer = func(q inventory.Question) *contract.Decision {
 		if strings.Contains(q.ID, ".bind.") {
-			return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D1"}}
+			return &contract.Decision{Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D1"}}
 		}
 		contested = true
 		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.Equal(t, 2, g.Boot, "the agent has allowed it")
 		open = g.NetbootOpen(w.env.Now())
-		return &workflows.Decision{Choice: workflows.Abort}
+		return &contract.Decision{Choice: contract.Abort}
 	}
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 2)
 	require.True(t, contested)
 	require.False(t, open, "no one boots while an operator is asked")
@@ -568,12 +569,12 @@ func TestAnImageThatIsGoneIsNotBooted(t *testing.T) {
 		installs(g)
 	}
 	switched := 0
-	w.answer = func(inventory.Question) *workflows.Decision {
+	w.answer = func(inventory.Question) *contract.Decision {
 		switched = w.cycles + w.warm
 		gone = false
-		return &workflows.Decision{Choice: workflows.Retry}
+		return &contract.Decision{Choice: contract.Retry}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
 	require.Contains(t, w.asked[0].Text, `image "initrd-x" (sha256 aaaaaaaaaaaa) is not there any more`)
 	require.Contains(t, w.asked[0].Text, "ingot workflow retry um760 --from start")
@@ -591,7 +592,7 @@ func TestAnInstallerThatIsNotLoadedIsStartedAgain(t *testing.T) {
 		}
 		installs(g)
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.warm, "the second start is a reset")
 	w.closed()
 }
@@ -608,7 +609,7 @@ func TestAnInstallerThatWasLoadedAfterAllIsLeftAlone(t *testing.T) {
 			w.atFence = nil
 		}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.cycles)
 	require.Zero(t, w.warm)
 	w.closed()
@@ -624,7 +625,7 @@ func TestAnInstallerThatIsLoadedBeforeItsBootIsAllowedIsLeftAlone(t *testing.T) 
 			w.after(time.Minute, func() { w.webhook(g, false, "") })
 		}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, []int{1, 1}, []int{w.cycles, w.warm})
 	require.Empty(t, w.asked)
 	w.closed()
@@ -637,7 +638,7 @@ func TestPhoneHomeProvesWhatAnInstallerInstalled(t *testing.T) {
 			w.loads(g)
 			w.after(10*time.Minute, func() { w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil) })
 		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "phone-home", w.record().Evidence)
 		require.NotContains(t, w.phases(), "ready")
 		w.closed()
@@ -655,7 +656,7 @@ func TestPhoneHomeProvesWhatAnInstallerInstalled(t *testing.T) {
 				w.signal(inventory.EventPhoneHome, g.Epoch, g.Boot, nil)
 			})
 		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "phone-home", w.record().Evidence)
 		require.Contains(t, w.phases(), "ready")
 		require.False(t, armed, "the disarm came on the first of them")
@@ -678,7 +679,7 @@ func TestTheTalosAPIProvesWhatTalosInstalled(t *testing.T) {
 	t.Run("it shows the authority", func(t *testing.T) {
 		w := start(t)
 		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(10*time.Minute).Return("shown", nil)
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, "talos", w.record().Evidence)
 		require.Equal(t, 1, w.cycles)
 		require.Empty(t, w.asked)
@@ -687,7 +688,7 @@ func TestTheTalosAPIProvesWhatTalosInstalled(t *testing.T) {
 	t.Run("it never does", func(t *testing.T) {
 		w := start(t)
 		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(100*time.Hour).Return("", nil)
-		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted")
+		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted")
 		require.Len(t, w.asked, 1)
 		require.Contains(t, w.asked[0].Text, "has not reported its end within 1h0m0s")
 		w.closed()
@@ -696,9 +697,9 @@ func TestTheTalosAPIProvesWhatTalosInstalled(t *testing.T) {
 		w := start(t)
 		w.env.OnActivity(w.do.TalosInstalled, mock.Anything, mock.Anything).After(10*time.Minute).
 			Return("", temporal.NewNonRetryableApplicationError("taken", activities.TypeFenced, nil))
-		require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Len(t, w.asked, 1)
-		require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
+		require.Equal(t, []string{contract.Abort}, w.asked[0].Choices)
 	})
 }
 
@@ -708,7 +709,7 @@ func TestACancelledInstallationIsClosed(t *testing.T) {
 		w.loads(g)
 		w.after(5*time.Minute, w.env.CancelWorkflow)
 	}
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, inventory.StateCancelled, w.record().State)
 	w.closed()
 }
@@ -725,7 +726,7 @@ func TestAnInstallerIsRefusedBeforeThePower(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newForeign(t, foreign, x.edit)
-			require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), x.want)
+			require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), x.want)
 			require.Zero(t, w.cycles)
 			require.Zero(t, w.offs)
 		})
@@ -734,11 +735,11 @@ func TestAnInstallerIsRefusedBeforeThePower(t *testing.T) {
 		w := newForeign(t, foreign, func(m *inventory.Machine) {
 			m.Disks, m.DiskSelector = nil, &inventory.DiskSelector{Serial: "D1"}
 		})
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	})
 	t.Run("a missing image", func(t *testing.T) {
 		w := newForeign(t, strings.Replace(foreign, "vmlinuz-x", "vmlinuz-y", 1), nil)
-		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), `there is no image "vmlinuz-y"`)
+		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), `there is no image "vmlinuz-y"`)
 		require.Zero(t, w.offs)
 	})
 	t.Run("a document that its program would refuse", func(t *testing.T) {
@@ -749,7 +750,7 @@ func TestAnInstallerIsRefusedBeforeThePower(t *testing.T) {
 				m.UserData = inventory.NewSecret("scheme_version: 1\ntoken: geheim-geheim\nsurprise: yes\n")
 			},
 		)
-		err := w.run(workflows.ProvisionInput{Machine: machine})
+		err := w.run(contract.ProvisionInput{Machine: machine})
 		require.ErrorContains(t, err, "surprise")
 		require.NotContains(t, err.Error(), "geheim")
 		require.Zero(t, w.offs)
@@ -759,7 +760,7 @@ func TestAnInstallerIsRefusedBeforeThePower(t *testing.T) {
 // S44: a history never contains resolved documents or parameters.
 func TestS44NoCapabilityInTheHistory(t *testing.T) {
 	w := newForeign(t, foreign, nil)
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	rec := w.record()
 	o := inventory.Owner{Machine: machine, Run: rec.Run, Epoch: rec.Epoch}
 	capability := inventory.Capability(w.do.Site.ClaimKey, o)

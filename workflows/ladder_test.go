@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
-	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestMediaIsMissing: a machine that may have to boot by virtual media is not touched if the server has none.
@@ -19,7 +19,7 @@ func TestMediaIsMissing(t *testing.T) {
 		m.BMC.BootPath = []string{inventory.PathPXE, inventory.PathMedia}
 	})
 	w.do.Site.MediaURL = func() (string, error) { return "", fmt.Errorf("no ipxe.iso: %w", inventory.ErrUnsupported) }
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "no ipxe.iso")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "no ipxe.iso")
 	require.Empty(t, w.starts())
 	require.Zero(t, w.offs)
 	w.closed()
@@ -43,8 +43,8 @@ func (w *world) starts() (out []string) {
 func TestLadder(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noPXEUntil = inventory.MaxBoots + 1
-	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.answer = func(q inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Retry} }
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, []string{
 		"boot 1: off, network boot once, on",
 		"boot 2: network boot once again, reset",
@@ -71,7 +71,7 @@ func TestLadderSkipsUnsupportedSteps(t *testing.T) {
 	w := newWorld(t, func(m *inventory.Machine) { m.Interfaces[0].UEFI = true })
 	w.noPXEUntil = inventory.MaxBoots - 1
 	w.noReset, w.noMC = inventory.ErrUnsupported, inventory.ErrUnsupported
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, []string{
 		"boot 1: off, network boot once, on",
 		"boot 2: no reset, because the BMC cannot; off, network boot once, on",
@@ -87,7 +87,7 @@ func TestLadderSkipsUnsupportedSteps(t *testing.T) {
 func TestLadderKeepsAPathWithContact(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(boot int) bool { return boot < inventory.MaxBoots }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, "boot 3: BMC reset; off, network boot once, on", w.starts()[2])
 	require.NotContains(t, w.efi(), true)
 	w.closed()
@@ -102,7 +102,7 @@ func TestLadderOfAMachineThatIsOff(t *testing.T) {
 		}
 		return boot == 1
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 2, w.cycles)
 	require.Zero(t, w.warm)
 	w.closed()
@@ -120,7 +120,7 @@ func TestAgentThatComesAsItsBootIsGivenUpIsLeftAlone(t *testing.T) {
 		w.atFence = nil
 		w.says()
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, 1, w.cycles)
 	require.Zero(t, w.warm, "the machine was reset under its agent")
 	w.closed()
@@ -132,7 +132,7 @@ func TestMachineThatIsBackBeforeItsBootIsAllowedIsLeftAlone(t *testing.T) {
 	w := newWorld(t, nil)
 	w.noAgent = func(int) bool { return true }
 	w.fast = w.says
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, []int{1, 1}, []int{w.cycles, w.warm}, "the machine was started again under its agent")
 	require.Empty(t, w.asked)
 	w.closed()
@@ -163,8 +163,8 @@ func TestLadderOfBootPaths(t *testing.T) {
 		m.BMC.BootPath = []string{inventory.PathPXE, inventory.PathHTTP, inventory.PathMedia}
 	})
 	w.noPXEUntil = inventory.MaxBoots - 1
-	w.answer = func(q inventory.Question) *workflows.Decision { t.Error(q.Text); return nil }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.answer = func(q inventory.Question) *contract.Decision { t.Error(q.Text); return nil }
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, []string{
 		"boot 1: off, network boot once, on",
 		"boot 2: off, UEFI HTTP boot once, on",
@@ -191,8 +191,8 @@ func TestQuestionNamesShimOfAnInstaller(t *testing.T) {
 	w := newForeign(t, foreign, nil)
 	w.do.Site.Loader = inventory.LoaderShim
 	w.noPXEUntil = inventory.MaxBoots
-	w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	w.answer = func(q inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Abort} }
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Contains(
 		t,
 		w.asked[0].Text,
@@ -235,8 +235,8 @@ func TestQuestionNamesSecureBoot(t *testing.T) {
 				}
 				return true
 			}
-			w.answer = func(q inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Abort} }
-			require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			w.answer = func(q inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Abort} }
+			require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 			if c.want == "" {
 				require.NotContains(t, w.asked[0].Text, "Secure Boot")
 			} else {

@@ -28,7 +28,7 @@ const (
 // migration is a run of Migrate.
 type migration struct {
 	*operation
-	in       MigrateInput
+	in       contract.MigrateInput
 	attempts int
 	moved    bool // the target has become the active server
 	force    bool // the operator has decided to move although runs are open
@@ -38,7 +38,7 @@ type migration struct {
 // received, which is atomic, every step can be undone; after that only a migration back helps. The server process
 // itself does the hand-over, because that stops Temporal and with it every activity. The workflow id is
 // migrate/<name>.
-func Migrate(ctx workflow.Context, in MigrateInput) error {
+func Migrate(ctx workflow.Context, in contract.MigrateInput) error {
 	o, err := newOperation(ctx, inventory.TypeMigrate, contract.MigrateID(in.Name), in.Name, in)
 	if err != nil {
 		return err
@@ -188,7 +188,7 @@ func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) err
 	empty := workflow.ExecuteActivity(workflow.WithActivityOptions(waiting, options), do.AwaitDrained)
 	text := fmt.Sprintf("runs are open: %s. Their end is awaited; skip moves the site although they are, and they go on there",
 		strings.Join(open, ", "))
-	p := m.newPrompt(ctx, stepDrain, text, []string{Skip, Abort})
+	p := m.newPrompt(ctx, stepDrain, text, []string{contract.Skip, contract.Abort})
 	p.withdrawn = empty.IsReady
 	switch d, err := m.ask(ctx, p); {
 	case err != nil:

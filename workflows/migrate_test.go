@@ -16,6 +16,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // removal is a site that may move: it plays the server's state machine and the store in a
@@ -158,7 +159,7 @@ func (r *removal) migrate(
 				answered[q.ID] = true
 				if choice := answer(*q); choice != "" {
 					r.decided = true
-					env.UpdateWorkflow(UpdateDecide, "update-"+q.ID, taken{t}, Decision{Question: q.ID, Choice: choice})
+					env.UpdateWorkflow(UpdateDecide, "update-"+q.ID, taken{t}, contract.Decision{Question: q.ID, Choice: choice})
 				}
 			}
 		}
@@ -170,7 +171,7 @@ func (r *removal) migrate(
 	if later != nil {
 		later(env)
 	}
-	env.ExecuteWorkflow(Migrate, MigrateInput{Name: "um760", Target: "um760", Genesis: r.genesis})
+	env.ExecuteWorkflow(Migrate, contract.MigrateInput{Name: "um760", Target: "um760", Genesis: r.genesis})
 	require.True(t, env.IsWorkflowCompleted())
 	return env.GetWorkflowError()
 }
@@ -228,7 +229,7 @@ func TestMigrateSwitchesTheRelay(t *testing.T) {
 	err := r.migrate(t, func(q inventory.Question) string {
 		require.Contains(t, q.ID, stepDrain)
 		require.Equal(t, []string{"nas", "um760"}, r.relay)
-		return Abort
+		return contract.Abort
 	}, nil)
 	require.ErrorContains(t, err, "aborted by the operator")
 	require.Equal(
@@ -262,7 +263,7 @@ func TestMigrateRefusedBeforeTheDrain(t *testing.T) {
 }
 
 func TestMigrateWithOpenRuns(t *testing.T) {
-	for choice, force := range map[string]bool{Skip: true, Abort: false, "": false} {
+	for choice, force := range map[string]bool{contract.Skip: true, contract.Abort: false, "": false} {
 		r := &removal{outcome: moved, open: []string{"node-1", "node-2"}}
 		err := r.migrate(t, func(q inventory.Question) string {
 			require.Contains(t, q.Text, "runs are open: node-1, node-2")
@@ -273,7 +274,7 @@ func TestMigrateWithOpenRuns(t *testing.T) {
 			}
 			return choice
 		}, nil)
-		if choice == Abort {
+		if choice == contract.Abort {
 			require.ErrorContains(t, err, "aborted by the operator")
 			require.Equal(t, "open", r.said[len(r.said)-1], "new runs are taken again")
 			require.Empty(t, r.requests)
@@ -295,8 +296,8 @@ func TestMigrateAgainAfterItWasTakenBack(t *testing.T) {
 	}
 	require.NoError(t, r.migrate(t, func(q inventory.Question) string {
 		require.Contains(t, q.Text, "the site was not moved: the link was cut")
-		require.NotContains(t, q.Choices, Skip, "no one skips the hand-over itself")
-		return Retry
+		require.NotContains(t, q.Choices, contract.Skip, "no one skips the hand-over itself")
+		return contract.Retry
 	}, nil))
 	require.Len(t, r.requests, 2)
 	require.NotEqual(t, r.requests[0].ID, r.requests[1].ID, "the target has refused the first for ever")
@@ -304,7 +305,7 @@ func TestMigrateAgainAfterItWasTakenBack(t *testing.T) {
 
 func TestMigrateTakenBack(t *testing.T) {
 	r := &removal{outcome: func(inventory.HandOver) string { return inventory.HandOverFailed }}
-	err := r.migrate(t, func(inventory.Question) string { return Abort }, nil)
+	err := r.migrate(t, func(inventory.Question) string { return contract.Abort }, nil)
 	require.ErrorContains(t, err, "aborted by the operator")
 	require.Equal(t, "open", r.said[len(r.said)-1])
 }
@@ -337,7 +338,7 @@ func TestMigrateAfterTheCommitPoint(t *testing.T) {
 	r := &removal{outcome: moved, keys: fmt.Errorf("key %q: %w", "bmc", inventory.ErrSealed)}
 	err := r.migrate(t, func(q inventory.Question) string {
 		require.Contains(t, q.Text, "step verify")
-		return Abort
+		return contract.Abort
 	}, nil)
 	require.Error(t, err)
 	require.NotContains(t, r.said, "open")

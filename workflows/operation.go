@@ -12,6 +12,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // A step is one step of an operation. The list of its steps, from top to bottom, is what the operation does.
@@ -221,23 +222,23 @@ func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.Operati
 // with the next one if row.State is StepSkipped.
 func (o *operation) decideAboutStep(ctx workflow.Context, s step, row *inventory.OperationStep) error {
 	for undone := false; ; {
-		choices := []string{Retry}
+		choices := []string{contract.Retry}
 		if s.undo != nil && !undone {
-			choices = append(choices, Undo)
+			choices = append(choices, contract.Undo)
 		}
 		if !s.must {
-			choices = append(choices, Skip)
+			choices = append(choices, contract.Skip)
 		}
-		choices = append(choices, Abort)
+		choices = append(choices, contract.Abort)
 		choice, err := o.askAboutStep(ctx, row, fmt.Sprintf("step %s: %s", s.name, row.Message), choices)
 		if err != nil {
 			return err
 		}
 		switch choice {
-		case Skip:
+		case contract.Skip:
 			row.State, row.Message = inventory.StepSkipped, "skipped by the operator: "+row.Message
 			return nil
-		case Retry:
+		case contract.Retry:
 			return nil
 		}
 		if err := s.undo(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestResetOfARecoveryInstallsNothingAgain: a recovery that was reset finds machines that it
@@ -26,7 +27,7 @@ func TestResetOfARecoveryInstallsNothingAgain(t *testing.T) {
 		r.put(inventory.Workflow{Run: "before-" + m, Machine: m, State: inventory.StateSuccess, Phase: inventory.PhaseDone})
 	}
 	r.now = 2 // which is counted down when their records are read
-	out, err := r.run(RecoverInput{Machines: []string{"m1", "m2", "m3"}})
+	out, err := r.run(contract.RecoverInput{Machines: []string{"m1", "m2", "m3"}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"m1 installed", "m2 installed", "m3 installed"}, outcomes(out))
 	require.Equal(t, []string{"m3"}, r.began)

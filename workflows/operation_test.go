@@ -21,6 +21,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // Parts of a store, under names that none of their methods has, so that a struct can embed them.
@@ -160,7 +161,7 @@ func (p *play) run(steps func(o *operation) []step, finished map[string]bool, ro
 				asked++
 				if choice := p.answer(*q); choice != "" {
 					p.decided = true
-					p.env.UpdateWorkflow(UpdateDecide, fmt.Sprint("update-", asked), updates{p}, Decision{Question: q.ID, Choice: choice})
+					p.env.UpdateWorkflow(UpdateDecide, fmt.Sprint("update-", asked), updates{p}, contract.Decision{Question: q.ID, Choice: choice})
 				}
 			} else if q == nil {
 				asked = len(p.questions)
@@ -256,21 +257,21 @@ func TestOperationAsksAboutAStepThatFails(t *testing.T) {
 		states  []string
 		err     string
 	}{
-		"retry":            {times(1, "do"), []string{Retry}, []string{"do a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
-		"undo, then retry": {times(1, "do"), []string{Undo, Retry}, []string{"do a", "undo a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
-		"undo, then abort": {times(1, "do"), []string{Undo, Abort}, []string{"do a", "undo a"}, []string{"a undone", "b pending"}, "aborted by the operator"},
+		"retry":            {times(1, "do"), []string{contract.Retry}, []string{"do a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
+		"undo, then retry": {times(1, "do"), []string{contract.Undo, contract.Retry}, []string{"do a", "undo a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
+		"undo, then abort": {times(1, "do"), []string{contract.Undo, contract.Abort}, []string{"do a", "undo a"}, []string{"a undone", "b pending"}, "aborted by the operator"},
 		"an undo that fails is asked about": {
 			func(what string) error { return temporal.NewNonRetryableApplicationError(what+" broke", "Test", nil) },
-			[]string{Undo, Abort},
+			[]string{contract.Undo, contract.Abort},
 			[]string{"do a", "undo a"},
 			[]string{"a failed", "b pending"},
 			"aborted by the operator",
 		},
-		"skip":  {times(1, "do"), []string{Skip}, []string{"do a", "do b"}, []string{"a skipped", "b done"}, ""},
-		"abort": {times(1, "do"), []string{Abort}, []string{"do a"}, []string{"a failed", "b pending"}, "aborted by the operator"},
+		"skip":  {times(1, "do"), []string{contract.Skip}, []string{"do a", "do b"}, []string{"a skipped", "b done"}, ""},
+		"abort": {times(1, "do"), []string{contract.Abort}, []string{"do a"}, []string{"a failed", "b pending"}, "aborted by the operator"},
 		// The first probe exceeded its budget, and the last check succeeded.
 		"late, but there": {times(1, "look at"), nil, []string{"do a", "look at a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
-		"not there":       {times(2, "look at"), []string{Retry}, []string{"do a", "look at a", "look at a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
+		"not there":       {times(2, "look at"), []string{contract.Retry}, []string{"do a", "look at a", "look at a", "do a", "look at a", "do b"}, []string{"a done", "b done"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlay(t)
@@ -303,11 +304,11 @@ func TestOperationAsksAboutAStepThatFails(t *testing.T) {
 
 func TestStepThatCannotBeSkipped(t *testing.T) {
 	p := newPlay(t)
-	p.answer = func(inventory.Question) string { return Abort }
+	p.answer = func(inventory.Question) string { return contract.Abort }
 	s := p.act("a", times(1, "do"))
 	s.must = true
 	require.ErrorContains(t, p.run(func(*operation) []step { return []step{s, p.act("b", nil)} }, nil, false), "aborted")
-	require.Equal(t, []string{Retry, Undo, Abort}, p.questions[0].Choices)
+	require.Equal(t, []string{contract.Retry, contract.Undo, contract.Abort}, p.questions[0].Choices)
 }
 
 func TestOperationProvesWhatIsDoneAlready(t *testing.T) {
@@ -359,7 +360,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlay(t)
-			p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in ProvisionInput) error {
+			p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in contract.ProvisionInput) error {
 				info := workflow.GetInfo(ctx)
 				require.Equal(t, "machine/m1", info.WorkflowExecution.ID)
 				require.Equal(t, "genesis/lab", in.Parent)
@@ -377,7 +378,7 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 						undoes: "none: test",
 						budget: time.Hour,
 						do: func(ctx workflow.Context, s *inventory.OperationStep) (err error) {
-							got, err = o.runMachine(ctx, s, inventory.TypeProvision, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
+							got, err = o.runMachine(ctx, s, inventory.TypeProvision, "m1", contract.ProvisionInput{Machine: "m1", Parent: o.record.ID})
 							return err
 						},
 					},
@@ -397,9 +398,9 @@ func TestOperationAndTheRunsOfMachines(t *testing.T) {
 func TestEndingRunIsAwaited(t *testing.T) {
 	p := newPlay(t)
 	p.env.Intercept(&existing{})
-	p.answer = func(q inventory.Question) string { t.Error(q.Text); return Abort }
+	p.answer = func(q inventory.Question) string { t.Error(q.Text); return contract.Abort }
 	began := 0
-	p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in ProvisionInput) error {
+	p.env.RegisterWorkflowWithOptions(func(ctx workflow.Context, in contract.ProvisionInput) error {
 		began++
 		p.put(inventory.Workflow{Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Machine: in.Machine, State: inventory.StateSuccess})
 		return workflow.Sleep(ctx, 10*time.Second)
@@ -411,7 +412,7 @@ func TestEndingRunIsAwaited(t *testing.T) {
 			undoes: "none: test",
 			budget: time.Hour,
 			do: func(ctx workflow.Context, s *inventory.OperationStep) error {
-				_, err := o.runMachine(ctx, s, inventory.TypeProvision, "m1", ProvisionInput{Machine: "m1", Parent: o.record.ID})
+				_, err := o.runMachine(ctx, s, inventory.TypeProvision, "m1", contract.ProvisionInput{Machine: "m1", Parent: o.record.ID})
 				return err
 			},
 		}

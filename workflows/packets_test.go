@@ -8,6 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestS46PacketsExtendNoDeadline: forged packets of a network boot arrive every ten seconds without
@@ -18,13 +19,13 @@ func TestS46PacketsExtendNoDeadline(t *testing.T) {
 	w.noAgent = func(int) bool { return true }
 	began := w.env.Now()
 	var asked time.Duration
-	w.answer = func(q inventory.Question) *workflows.Decision {
+	w.answer = func(q inventory.Question) *contract.Decision {
 		asked = w.env.Now().Sub(began)
 		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.True(t, g.SecretsUntil.IsZero())
 		require.False(t, g.Spent)
-		return &workflows.Decision{Question: q.ID, Choice: workflows.Abort}
+		return &contract.Decision{Question: q.ID, Choice: contract.Abort}
 	}
 	// The pump would pass on only one event of each kind per boot; here it does not.
 	forged := 0
@@ -42,7 +43,7 @@ func TestS46PacketsExtendNoDeadline(t *testing.T) {
 		w.after(10*time.Second, forge)
 	}
 	w.after(time.Second, forge)
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Greater(t, forged, 1000)
 	require.NotZero(t, asked, "no one was asked")
 	// The boots wait 12, 5 and 8 minutes; power operations take the rest.
@@ -87,7 +88,7 @@ func TestS46PacketsUseUpNoBoot(t *testing.T) {
 		w.tell(workflows.SignalPoweredOn, nil)
 		w.after(time.Minute, w.boots)
 	})
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Empty(t, w.asked)
 	w.closed()
 }
@@ -110,10 +111,10 @@ func TestFileUnderTheSecretPathUsesABoot(t *testing.T) {
 		}
 		w.after(time.Minute, fetch)
 		w.after(24*time.Hour, w.env.CancelWorkflow)
-		w.answer = func(q inventory.Question) *workflows.Decision {
-			return &workflows.Decision{Question: q.ID, Choice: workflows.Abort}
+		w.answer = func(q inventory.Question) *contract.Decision {
+			return &contract.Decision{Question: q.ID, Choice: contract.Abort}
 		}
-		require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, inventory.MaxBoots, boots, kind)
 		require.Contains(t, w.asked[0].Text, "used up its boots (3)", kind)
 		w.closed()
@@ -146,7 +147,7 @@ func TestS46PacketsCutNoSelfTestShort(t *testing.T) {
 		} else {
 			begin()
 		}
-		require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+		require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 		require.Equal(t, []int{1}, boots, "manual %v", manual)
 		require.Empty(t, w.asked)
 		w.closed()

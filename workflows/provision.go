@@ -8,12 +8,13 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // provisioning is a run of Provision or Reprovision.
 type provisioning struct {
 	*machineRun
-	in       ProvisionInput
+	in       contract.ProvisionInput
 	wipe     bool // wipe the disk before the installation
 	plan     activities.Planned
 	disk     *action.Disk
@@ -25,17 +26,17 @@ type provisioning struct {
 
 // Provision installs the machine's template on it. The workflow id is machine/<machine>; any
 // other id is refused before anything is changed.
-func Provision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
+func Provision(ctx workflow.Context, in contract.ProvisionInput) (Outcome, error) {
 	return provision(ctx, inventory.TypeProvision, in, false)
 }
 
 // Reprovision is Provision with a wipe of what identifies the content of the disk (partition tables and file
 // system signatures), before the installation and in the same boot. The workflow id is machine/<machine>.
-func Reprovision(ctx workflow.Context, in ProvisionInput) (Outcome, error) {
+func Reprovision(ctx workflow.Context, in contract.ProvisionInput) (Outcome, error) {
 	return provision(ctx, inventory.TypeReprovision, in, true)
 }
 
-func provision(ctx workflow.Context, typ string, in ProvisionInput, wipe bool) (Outcome, error) {
+func provision(ctx workflow.Context, typ string, in contract.ProvisionInput, wipe bool) (Outcome, error) {
 	r, err := newMachineRun(ctx, typ, MachineID(in.Machine), in.Machine, in)
 	if err != nil {
 		return Outcome{}, err
@@ -148,7 +149,7 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 			return nil
 		}
 		d, err := p.askUnless(ctx, nil, inventory.Question{
-			ID: p.questionID("bind", p.binds), Text: b.Reason, Choices: []string{Retry, Abort}, Disks: b.Disks,
+			ID: p.questionID("bind", p.binds), Text: b.Reason, Choices: []string{contract.Retry, contract.Abort}, Disks: b.Disks,
 		})
 		if err != nil {
 			return err

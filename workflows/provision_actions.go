@@ -26,22 +26,22 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 			continue // only actions that markSeedsUndone has reset run again
 		}
 
-		choice := Continue
+		choice := contract.Continue
 		if err := p.runAction(ctx, i); err != nil {
 			if choice, err = p.decideAboutFailure(ctx, i, err); err != nil {
 				return err
 			}
 		}
 		// The agent may report success while its power is being cut, so the machine may be off in any case.
-		if choice == Restart || p.boot.poweredOff {
+		if choice == contract.Restart || p.boot.poweredOff {
 			if err := p.restartAgent(ctx); err != nil {
 				return err
 			}
 		}
 		switch choice {
-		case Retry:
+		case contract.Retry:
 			i--
-		case Restart:
+		case contract.Restart:
 			// Repeat also the actions that an earlier run has done: the image is written again, so a run that resumes this
 			// one must not skip them.
 			p.plan.From = 0
@@ -72,21 +72,21 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 			return "", err
 		}
 		if p.in.Retries.From == contract.FromStart {
-			return Restart, nil
+			return contract.Restart, nil
 		}
-		return Retry, nil
+		return contract.Retry, nil
 	}
 
-	if p.in.Policy != Pause || !failed && !hasType(cause, typeTimeout) {
+	if p.in.Policy != contract.Pause || !failed && !hasType(cause, typeTimeout) {
 		return "", cause
 	}
 
-	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause), Retry, Skip, Restart, Abort)
+	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause), contract.Retry, contract.Skip, contract.Restart, contract.Abort)
 	if errors.Is(err, errAborted) {
 		return "", cause // more detailed than errAborted
 	}
 
-	if err == nil && d.Choice == Skip {
+	if err == nil && d.Choice == contract.Skip {
 		by := d.By
 		if by == "" {
 			by = "the operator"
@@ -107,7 +107,7 @@ func (p *provisioning) askAboutImage(ctx workflow.Context, i int, cause error) (
 	if err := execute(ctx, quick, &why, do.ChangedImage, q); err != nil || why == "" {
 		return "", err
 	}
-	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause)+": "+why, Retry, Abort)
+	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause)+": "+why, contract.Retry, contract.Abort)
 	if errors.Is(err, errAborted) {
 		return "", cause // more detailed than errAborted
 	}
@@ -137,7 +137,7 @@ func (p *provisioning) runAction(ctx workflow.Context, i int) error {
 		}
 		if losses == lossesUntilAsked {
 			text := fmt.Sprintf("the agent was lost %d times during %q", losses, p.record.Actions[i].Name)
-			if _, err := p.ask(ctx, p.record.attemptKey(i).String(), text, Retry, Abort); err != nil {
+			if _, err := p.ask(ctx, p.record.attemptKey(i).String(), text, contract.Retry, contract.Abort); err != nil {
 				return err
 			}
 			losses = 0
@@ -314,7 +314,7 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 
 	text := fmt.Sprintf("the agent of %s does not answer and may still be writing: switch the machine off by hand, "+
 		"then continue", p.grant.owner.Machine)
-	_, err := p.ask(ctx, k.String()+".stop", text, Continue)
+	_, err := p.ask(ctx, k.String()+".stop", text, contract.Continue)
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // evidenceOperator is the evidence of a run in which the operator confirmed that the
@@ -139,13 +140,13 @@ func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 			}
 		} else if !ok {
 			d, err := p.askUnless(ctx, done, inventory.Question{
-				ID: p.questionID("ready", n), Choices: []string{Retry, Continue, Abort},
+				ID: p.questionID("ready", n), Choices: []string{contract.Retry, contract.Continue, contract.Abort},
 				Text: "the installed system has not phoned home; look at its console",
 			})
 			if err != nil {
 				return err
 			}
-			if d != nil && d.Choice == Continue {
+			if d != nil && d.Choice == contract.Continue {
 				p.provenBy = evidenceOperator
 				return p.grant.closeSecrets(ctx)
 			}

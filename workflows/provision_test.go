@@ -12,11 +12,12 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func TestProvision(t *testing.T) {
 	w := newWorld(t, nil)
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	rec := w.record()
 	require.Equal(t, inventory.StateSuccess, rec.State)
 	require.Equal(t, inventory.PhaseDone, rec.Phase)
@@ -33,7 +34,7 @@ func TestProvision(t *testing.T) {
 func TestAnotherWorkflowIDTouchesNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: "machine/other", TaskQueue: workflows.TaskQueue})
-	w.env.ExecuteWorkflow(workflows.Provision, workflows.ProvisionInput{Machine: machine})
+	w.env.ExecuteWorkflow(workflows.Provision, contract.ProvisionInput{Machine: machine})
 	require.ErrorContains(t, w.env.GetWorkflowError(), `must run under the id "machine/um760"`)
 	require.Zero(t, w.calls)
 	require.Zero(t, w.cycles)
@@ -50,7 +51,7 @@ func TestFailingActionEndsTheRunAndResumes(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "disk on fire")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "disk on fire")
 	rec := w.record()
 	require.Equal(t, inventory.StateFailed, rec.State)
 	require.Contains(t, rec.Message, "disk on fire")
@@ -69,7 +70,7 @@ func TestRetriesFromFailedStep(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1}}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Retries: contract.Retries{Count: 1}}))
 	rec := w.record()
 	require.Equal(t, 2, rec.Actions[1].Attempt)
 	require.Equal(t, 1, rec.Actions[0].Attempt)
@@ -88,7 +89,7 @@ func TestRetriesFromStart(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: 1, From: "start"}}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Retries: contract.Retries{Count: 1, From: "start"}}))
 	require.Equal(t, 2, w.record().Actions[0].Attempt)
 	require.Equal(t, 2, w.cycles)
 	w.closed()
@@ -103,7 +104,7 @@ func TestAgentLostInAnActionIsTriedAgain(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	rec := w.record()
 	require.Equal(t, 2, rec.Actions[0].Attempt)
 	require.Equal(t, 2, w.cycles)
@@ -123,8 +124,8 @@ func TestBootsAreCountedPerRun(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	w.answer = func(inventory.Question) *workflows.Decision { return &workflows.Decision{Choice: workflows.Retry} }
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Retries: workflows.Retries{Count: inventory.MaxBoots, From: "start"}}))
+	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Retry} }
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Retries: contract.Retries{Count: inventory.MaxBoots, From: "start"}}))
 	require.Equal(t, inventory.MaxBoots+1, w.cycles)
 	require.Len(t, w.asked, 1)
 	w.closed()
@@ -151,7 +152,7 @@ func TestActionTimeoutWithALivingAgentStopsIt(t *testing.T) {
 		}
 		return &action.Result{Key: a.Key, State: action.Success}
 	}
-	err := w.run(workflows.ProvisionInput{Machine: machine})
+	err := w.run(contract.ProvisionInput{Machine: machine})
 	require.ErrorContains(t, err, "did not end within its timeout")
 	require.Equal(t, inventory.StateTimeout, w.record().State)
 	require.True(t, w.on, "the agent stopped on its own; its power must stay")
@@ -164,7 +165,7 @@ func TestCancelStopsTheAgentAndCloses(t *testing.T) {
 		w.after(time.Minute, w.env.CancelWorkflow)
 		return nil // ignores the order to stop: the power is cut
 	}
-	err := w.run(workflows.ProvisionInput{Machine: machine})
+	err := w.run(contract.ProvisionInput{Machine: machine})
 	require.True(t, temporal.IsCanceledError(err), "%v", err)
 	require.Equal(t, inventory.StateCancelled, w.record().State)
 	require.False(t, w.on)
@@ -174,14 +175,14 @@ func TestCancelStopsTheAgentAndCloses(t *testing.T) {
 func TestTwoDisksAskOperator(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = append(w.disks, action.Disk{Path: "/dev/vdb", Serial: "D2", Size: 1 << 30, Blank: true})
-	w.answer = func(q inventory.Question) *workflows.Decision {
+	w.answer = func(q inventory.Question) *contract.Decision {
 		require.Len(t, q.Disks, 2)
 		g, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
 		require.False(t, g.NetbootOpen(w.env.Now()), "the window is closed while an operator is awaited")
-		return &workflows.Decision{Choice: workflows.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D2"}}
+		return &contract.Decision{Choice: contract.Retry, DiskSelector: &inventory.DiskSelector{Serial: "D2"}}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, "D2", w.record().Disk.Serial)
 	w.closed()
 }
@@ -189,11 +190,11 @@ func TestTwoDisksAskOperator(t *testing.T) {
 func TestRefusingBMCAsksOperator(t *testing.T) {
 	w := newWorld(t, nil)
 	w.bmcDown = inventory.ErrRefused
-	w.answer = func(inventory.Question) *workflows.Decision {
+	w.answer = func(inventory.Question) *contract.Decision {
 		w.bmcDown = nil
-		return &workflows.Decision{Choice: workflows.Retry}
+		return &contract.Decision{Choice: contract.Retry}
 	}
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
 	w.closed()
 }
@@ -207,21 +208,21 @@ func TestManualPowerContinuesOnSignal(t *testing.T) {
 		w.env.SignalWorkflow(workflows.SignalPoweredOn, nil)
 		w.after(time.Minute, w.boots)
 	})
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	w.closed()
 }
 
 func TestDecisionAnswersOneQuestion(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = nil
-	w.answer = func(q inventory.Question) *workflows.Decision {
+	w.answer = func(q inventory.Question) *contract.Decision {
 		w.after(time.Minute, func() { // for a question that does not exist
-			w.env.SignalWorkflow(workflows.SignalDecide, workflows.Decision{Question: "9.bind.9", Choice: workflows.Abort})
+			w.env.SignalWorkflow(workflows.SignalDecide, contract.Decision{Question: "9.bind.9", Choice: contract.Abort})
 		})
 		w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Blank: true}}
-		return &workflows.Decision{Choice: workflows.Abort}
+		return &contract.Decision{Choice: contract.Abort}
 	}
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	w.closed()
 }
 
@@ -231,7 +232,7 @@ func TestUnwind(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t, nil)
 		w.failAt = n
-		err := w.run(workflows.ProvisionInput{Machine: machine})
+		err := w.run(contract.ProvisionInput{Machine: machine})
 		if !w.failing {
 			require.NoError(t, err)
 			require.Greater(t, n, 20, "a run makes more calls than that")
@@ -270,7 +271,7 @@ tasks:
 		return &r
 	}
 	// The report counts, whatever the time-out means for the other actions.
-	t.Log(w.run(workflows.ProvisionInput{Machine: machine, Template: "short"}))
+	t.Log(w.run(contract.ProvisionInput{Machine: machine, Template: "short"}))
 	require.Equal(t, action.Success, w.record().Actions[0].State)
 	w.closed()
 }
@@ -285,7 +286,7 @@ func TestBMCJobContinuesAfterWorkerLoss(t *testing.T) {
 	require.NoError(t, w.Store.BMCJobs.PutBMCJob(t.Context(), inventory.BMCJob{
 		Machine: machine, Name: "j1", Run: "default-test-run-id", State: inventory.StateRunning, Tasks: done, Started: w.env.Now(),
 	}))
-	w.env.ExecuteWorkflow(workflows.BMCJob, workflows.BMCJobInput{Machine: machine, Job: "j1", Tasks: tasks})
+	w.env.ExecuteWorkflow(workflows.BMCJob, contract.BMCJobInput{Machine: machine, Job: "j1", Tasks: tasks})
 	require.NoError(t, w.env.GetWorkflowError())
 	require.Equal(t, 1, w.cycles, "the cycle was repeated")
 	require.False(t, w.on)
@@ -307,9 +308,9 @@ func TestFencedRunAsksAtOnce(t *testing.T) {
 		return nil
 	}
 	begun := w.env.Now()
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "aborted by the operator")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "aborted by the operator")
 	require.Len(t, w.asked, 1)
-	require.Equal(t, []string{workflows.Abort}, w.asked[0].Choices)
+	require.Equal(t, []string{contract.Abort}, w.asked[0].Choices)
 	require.Less(t, w.asked[0].Since.Sub(begun), 30*time.Minute, "it asked before the action's deadline")
 	g, err := w.Store.Grants.Grant(t.Context(), machine)
 	require.NoError(t, err)
@@ -356,7 +357,7 @@ func TestAgentOfAnEarlierBootEndsTheWait(t *testing.T) {
 				}
 				return g.Boot == 2
 			}
-			require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+			require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 			require.Equal(t, c.ends, third.Sub(second) < 10*time.Minute, third.Sub(second))
 			w.closed()
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // questions asks the operator one question at a time, for a run or an operation.
@@ -18,14 +19,14 @@ type questions struct {
 	asker  string            // "run" or "operation", for error messages
 	log    func() log.Logger // returns the asker's logger
 	open   *inventory.Question
-	answer *Decision
+	answer *contract.Decision
 }
 
 // newQuestions registers the handlers that accept decisions by update and by signal.
 func newQuestions(ctx workflow.Context, asker string, log func() log.Logger) (*questions, error) {
 	q := &questions{asker: asker, log: log}
 	err := workflow.SetUpdateHandlerWithOptions(ctx, UpdateDecide,
-		func(_ workflow.Context, d Decision) error { q.answer = &d; return nil },
+		func(_ workflow.Context, d contract.Decision) error { q.answer = &d; return nil },
 		workflow.UpdateHandlerOptions{Validator: q.validateUpdate, Description: "Answers the open question of the " + asker})
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func newQuestions(ctx workflow.Context, asker string, log func() log.Logger) (*q
 		workflow.SignalChannelOptions{Description: "The operator's decision"})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
-			var d Decision
+			var d contract.Decision
 			decide.Receive(ctx, &d)
 			if q.validate(d) == nil {
 				q.answer = &d
@@ -46,7 +47,7 @@ func newQuestions(ctx workflow.Context, asker string, log func() log.Logger) (*q
 }
 
 // validate returns an error if the decision does not answer the open question.
-func (q *questions) validate(d Decision) error {
+func (q *questions) validate(d contract.Decision) error {
 	switch {
 	case q.open == nil:
 		return fmt.Errorf("the %s has no open question", q.asker)
@@ -63,19 +64,19 @@ func (q *questions) validate(d Decision) error {
 // validateUpdate is validate for an update, and also refuses a disk selector that selects no disk of the question.
 // Temporal does not validate updates again in a replay. A signal with such a selector is accepted, because
 // recorded histories contain such signals; the run then asks again.
-func (q *questions) validateUpdate(d Decision) error {
+func (q *questions) validateUpdate(d contract.Decision) error {
 	if err := q.validate(d); err != nil || d.DiskSelector == nil {
 		return err
 	}
 	switch {
 	case len(q.open.Disks) == 0:
 		return fmt.Errorf("question %q is not about a disk: decide without one", q.open.ID)
-	case d.Choice != Retry:
+	case d.Choice != contract.Retry:
 		return fmt.Errorf("choice %q uses no disk: decide without one", d.Choice)
 	}
 	if _, reason := d.DiskSelector.Choose(q.open.Disks); reason != "" {
 		return fmt.Errorf("%s; the machine has %s; after a change of disks, choose %s without a disk to have them listed again",
-			reason, nameDisks(q.open.Disks), Retry)
+			reason, nameDisks(q.open.Disks), contract.Retry)
 	}
 	return nil
 }
@@ -114,7 +115,7 @@ type prompt struct {
 
 // ask shows a question until the operator answers it. The decision is nil if the question
 // was withdrawn first. The choice Abort also returns errAborted.
-func (q *questions) ask(ctx workflow.Context, p prompt) (*Decision, error) {
+func (q *questions) ask(ctx workflow.Context, p prompt) (*contract.Decision, error) {
 	p.Since = workflow.Now(ctx)
 	q.open, q.answer = &p.Question, nil
 	if err := p.show(); err != nil {
@@ -138,7 +139,7 @@ func (q *questions) ask(ctx workflow.Context, p prompt) (*Decision, error) {
 		return nil, err
 	}
 
-	if d.Choice == Abort {
+	if d.Choice == contract.Abort {
 		return d, errAborted
 	}
 	return d, nil

@@ -54,18 +54,18 @@ const (
 	continued = enums.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
 )
 
-func provision(name string, closes enums.EventType, in workflows.ProvisionInput, script func(s *script)) recording {
+func provision(name string, closes enums.EventType, in contract.ProvisionInput, script func(s *script)) recording {
 	in.Machine = machine
 	return recording{"provision-" + name, inventory.TypeProvision, workflows.MachineID(machine), in, closes, script}
 }
 
-func recovery(name string, closes enums.EventType, in workflows.RecoverInput, script func(s *script)) recording {
+func recovery(name string, closes enums.EventType, in contract.RecoverInput, script func(s *script)) recording {
 	in.Name = "rack"
 	return recording{"recover-" + name, inventory.TypeRecover, contract.RecoverID("rack"), in, closes, script}
 }
 
 func migration(name string, closes enums.EventType, script func(s *script)) recording {
-	in := workflows.MigrateInput{Name: "nas", Target: "nas", Genesis: "home"}
+	in := contract.MigrateInput{Name: "nas", Target: "nas", Genesis: "home"}
 	return recording{"migrate-" + name, inventory.TypeMigrate, contract.MigrateID("nas"), in, closes, script}
 }
 
@@ -75,58 +75,58 @@ func bootstrap(name string, closes enums.EventType, in workflows.GenesisInput, s
 }
 
 func recordings() []recording {
-	pause := workflows.ProvisionInput{Policy: workflows.Pause}
+	pause := contract.ProvisionInput{Policy: contract.Pause}
 	installer := func(s *script) {
 		s.plan.Installer = &activities.PlannedInstaller{Payload: "kernel", Complete: inventory.CompleteWebhook, Timeout: 1800}
 		s.plan.Actions, s.plan.Evidence = nil, activities.EvidenceWebhook
 	}
-	job := workflows.BMCJobInput{Machine: machine, Job: "j", Tasks: []inventory.BMCTask{{Power: "off"}}}
+	job := contract.BMCJobInput{Machine: machine, Job: "j", Tasks: []inventory.BMCTask{{Power: "off"}}}
 	bmcJob := workflows.BMCJobID(machine, "j")
-	two := workflows.RecoverInput{Machines: []string{"m1", "m2"}}
-	var rack workflows.RecoverInput
+	two := contract.RecoverInput{Machines: []string{"m1", "m2"}}
+	var rack contract.RecoverInput
 	for i := range 9 {
 		rack.Machines = append(rack.Machines, "m"+string(rune('1'+i)))
 	}
 	return []recording{
-		provision("success", completed, workflows.ProvisionInput{}, nil),
-		provision("action-failed", failed, workflows.ProvisionInput{}, func(s *script) { s.failFirst() }),
-		provision("skipped", completed, pause, func(s *script) { s.failFirst(); s.answers = []string{workflows.Skip} }),
-		provision("aborted", failed, pause, func(s *script) { s.failFirst(); s.answers = []string{workflows.Abort} }),
-		provision("restarted", completed, pause, func(s *script) { s.failFirst(); s.answers = []string{workflows.Restart} }),
-		provision("retried", completed, workflows.ProvisionInput{Retries: workflows.Retries{Count: 1}}, func(s *script) { s.failFirst() }),
-		provision("timeout", failed, workflows.ProvisionInput{}, func(s *script) { s.plan.GlobalTimeout = 2; s.silent = true }),
-		provision("cancelled", cancelled, workflows.ProvisionInput{}, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
-		provision("agent-lost", completed, workflows.ProvisionInput{}, func(s *script) { s.lost = true }),
-		provision("fenced", failed, workflows.ProvisionInput{}, func(s *script) {
+		provision("success", completed, contract.ProvisionInput{}, nil),
+		provision("action-failed", failed, contract.ProvisionInput{}, func(s *script) { s.failFirst() }),
+		provision("skipped", completed, pause, func(s *script) { s.failFirst(); s.answers = []string{contract.Skip} }),
+		provision("aborted", failed, pause, func(s *script) { s.failFirst(); s.answers = []string{contract.Abort} }),
+		provision("restarted", completed, pause, func(s *script) { s.failFirst(); s.answers = []string{contract.Restart} }),
+		provision("retried", completed, contract.ProvisionInput{Retries: contract.Retries{Count: 1}}, func(s *script) { s.failFirst() }),
+		provision("timeout", failed, contract.ProvisionInput{}, func(s *script) { s.plan.GlobalTimeout = 2; s.silent = true }),
+		provision("cancelled", cancelled, contract.ProvisionInput{}, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
+		provision("agent-lost", completed, contract.ProvisionInput{}, func(s *script) { s.lost = true }),
+		provision("fenced", failed, contract.ProvisionInput{}, func(s *script) {
 			s.refuse("Bind", activities.TypeFenced)
-			s.answers = []string{workflows.Abort}
+			s.answers = []string{contract.Abort}
 		}),
 		provision(
 			"held",
 			failed,
-			workflows.ProvisionInput{},
-			func(s *script) { s.says = inventory.EventHeld; s.answers = []string{workflows.Abort} },
+			contract.ProvisionInput{},
+			func(s *script) { s.says = inventory.EventHeld; s.answers = []string{contract.Abort} },
 		),
-		provision("claim-conflict", completed, workflows.ProvisionInput{}, func(s *script) {
+		provision("claim-conflict", completed, contract.ProvisionInput{}, func(s *script) {
 			s.says = inventory.EventClaimConflict
-			s.answers = []string{workflows.Restart}
+			s.answers = []string{contract.Restart}
 		}),
-		provision("resumed", completed, workflows.ProvisionInput{Resume: "earlier"}, func(s *script) { s.plan.From = 1 }),
+		provision("resumed", completed, contract.ProvisionInput{Resume: "earlier"}, func(s *script) { s.plan.From = 1 }),
 		provision(
 			"disk-asked",
 			completed,
-			workflows.ProvisionInput{},
-			func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry} },
+			contract.ProvisionInput{},
+			func(s *script) { s.noDisk = true; s.answers = []string{contract.Retry} },
 		),
-		provision("manual", completed, workflows.ProvisionInput{}, func(s *script) { s.plan.Manual = true }),
-		provision("installer", completed, workflows.ProvisionInput{}, installer),
-		provision("installer-failed", failed, workflows.ProvisionInput{}, func(s *script) { installer(s); s.installFails = true }),
-		provision("invalid", failed, workflows.ProvisionInput{}, func(s *script) { s.refuse("Plan", activities.TypeInvalid) }),
+		provision("manual", completed, contract.ProvisionInput{}, func(s *script) { s.plan.Manual = true }),
+		provision("installer", completed, contract.ProvisionInput{}, installer),
+		provision("installer-failed", failed, contract.ProvisionInput{}, func(s *script) { installer(s); s.installFails = true }),
+		provision("invalid", failed, contract.ProvisionInput{}, func(s *script) { s.refuse("Plan", activities.TypeInvalid) }),
 		{
 			"reprovision-success",
 			inventory.TypeReprovision,
 			workflows.MachineID(machine),
-			workflows.ProvisionInput{Machine: machine},
+			contract.ProvisionInput{Machine: machine},
 			completed,
 			nil,
 		},
@@ -134,17 +134,17 @@ func recordings() []recording {
 			"decommission-success",
 			inventory.TypeDecommission,
 			workflows.MachineID(machine),
-			workflows.DecommissionInput{Machine: machine},
+			contract.DecommissionInput{Machine: machine},
 			completed,
 			nil,
 		},
 		{
 			"decommission-quarantined", inventory.TypeDecommission, workflows.MachineID(machine),
-			workflows.DecommissionInput{Machine: machine},
+			contract.DecommissionInput{Machine: machine},
 			failed,
 			func(s *script) { s.failFirst() },
 		},
-		{"inspect-success", inventory.TypeInspect, workflows.MachineID(machine), workflows.InspectInput{Machine: machine}, completed, nil},
+		{"inspect-success", inventory.TypeInspect, workflows.MachineID(machine), contract.InspectInput{Machine: machine}, completed, nil},
 		{"bmcjob-success", inventory.TypeBMCJob, bmcJob, job, completed, nil},
 		{"bmcjob-failed", inventory.TypeBMCJob, bmcJob, job, failed, func(s *script) { s.refuse("BMCTasks", activities.TypeRefused) }},
 		recovery("success", completed, two, nil),
@@ -152,24 +152,24 @@ func recordings() []recording {
 			"waiting",
 			completed,
 			two,
-			func(s *script) { s.noDisk = true; s.answers = []string{workflows.Retry}; s.thinks = 2 * time.Second },
+			func(s *script) { s.noDisk = true; s.answers = []string{contract.Retry}; s.thinks = 2 * time.Second },
 		),
-		recovery("aborted", completed, workflows.RecoverInput{Machines: two.Machines, Concurrency: 1, AbortAfter: 1}, func(s *script) {
+		recovery("aborted", completed, contract.RecoverInput{Machines: two.Machines, Concurrency: 1, AbortAfter: 1}, func(s *script) {
 			s.refuse("Plan", activities.TypeInvalid)
 		}),
 		recovery("cancelled", cancelled, two, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
 		recovery("continued", continued, rack, nil),
 		migration("success", completed, nil),
-		migration("rolled-back", failed, func(s *script) { s.stays = true; s.answers = []string{workflows.Abort} }),
+		migration("rolled-back", failed, func(s *script) { s.stays = true; s.answers = []string{contract.Abort} }),
 		migration("cancelled", cancelled, func(s *script) { s.stays = true; s.cancelAt = "RequestHandOver" }),
 		bootstrap("success", completed, workflows.GenesisInput{}, nil),
 		bootstrap("skipped", completed, workflows.GenesisInput{}, func(s *script) {
 			s.refuse("RouterReady", activities.TypeRefused)
-			s.answers = []string{workflows.Skip}
+			s.answers = []string{contract.Skip}
 		}),
 		bootstrap("undone", completed, workflows.GenesisInput{}, func(s *script) {
 			s.refuseTimes("ClusterHas", activities.TypeRefused, 2)
-			s.answers = []string{workflows.Undo, workflows.Retry}
+			s.answers = []string{contract.Undo, contract.Retry}
 		}),
 		bootstrap("resumed", completed, workflows.GenesisInput{Resume: true}, func(s *script) { s.finished = 4 }),
 		bootstrap("cancelled", cancelled, workflows.GenesisInput{}, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),

@@ -17,7 +17,7 @@ import (
 // recovery is a run of Recover: an operation with one step for each machine. Several steps run at the same time.
 type recovery struct {
 	*operation
-	in     RecoverInput
+	in     contract.RecoverInput
 	groups []int // sizes of the groups; record.Steps lists one group after another
 	limit  int
 	// busy counts the machines that are being installed, at most limit. Only machines that continue after they waited
@@ -33,7 +33,7 @@ type recovery struct {
 // A machine that waits for the operator frees its slot for the next one. The recovery waits until each machine is
 // installed or has failed. When its history is full, it continues as new under the same record. The workflow id is
 // recover/<name>.
-func Recover(ctx workflow.Context, in RecoverInput) (out Recovered, err error) {
+func Recover(ctx workflow.Context, in contract.RecoverInput) (out Recovered, err error) {
 	before := in.Continued
 	in.Continued = nil
 	o, err := newOperation(ctx, inventory.TypeRecover, contract.RecoverID(in.Name), in.Name, in)
@@ -104,7 +104,7 @@ func recoverRow(machine string) inventory.OperationStep {
 }
 
 // restoreState restores the state of the previous execution.
-func (r *recovery) restoreState(ctx workflow.Context, s RecoverState) error {
+func (r *recovery) restoreState(ctx workflow.Context, s contract.RecoverState) error {
 	r.groups = s.Groups
 	r.record.Started, r.record.Step = s.Started, inventory.PhaseAction
 	// An execution that was reset gets a record of its own, because the record of the first execution may be final.
@@ -143,13 +143,13 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 		return r.awaitAll(ctx, err)
 	}
 
-	s := RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups}
+	s := contract.RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups}
 	for _, row := range r.record.Steps {
 		message := row.Message[:min(len(row.Message), maxCarried)]
 		if row.State == inventory.StepDone {
 			message = ""
 		}
-		s.Machines = append(s.Machines, RecoverMachine{
+		s.Machines = append(s.Machines, contract.RecoverMachine{
 			Machine: row.Machine, State: row.State, Run: row.Run, Message: strings.ToValidUTF8(message, ""),
 			Since: row.Since, Ended: row.Ended, Asked: row.Asked, Waited: row.Waited,
 		})
@@ -264,7 +264,7 @@ func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationSt
 
 // installMachine starts the run of a machine and waits for its outcome.
 func (r *recovery) installMachine(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
-	in := ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
+	in := contract.ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
 	return r.runMachine(ctx, s, inventory.TypeReprovision, s.Machine, in)
 }
 

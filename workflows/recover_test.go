@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // rescue is a test of Recover with machines m1 … mn. fates sets the course of their runs: "ok",
@@ -49,7 +50,7 @@ func newRescue(t *testing.T, fates ...string) *rescue {
 }
 
 // reprovision simulates the run of a machine.
-func (r *rescue) reprovision(ctx workflow.Context, in ProvisionInput) error {
+func (r *rescue) reprovision(ctx workflow.Context, in contract.ProvisionInput) error {
 	info := workflow.GetInfo(ctx)
 	if info.WorkflowExecution.ID != MachineID(in.Machine) || in.Parent != "recover/flood" {
 		return fmt.Errorf("run %q of machine %q has the parent %q", info.WorkflowExecution.ID, in.Machine, in.Parent)
@@ -122,7 +123,7 @@ func (r *rescue) goOn(w *inventory.Workflow) {
 	}
 }
 
-func (r *rescue) run(in RecoverInput) (Recovered, error) {
+func (r *rescue) run(in contract.RecoverInput) (Recovered, error) {
 	r.Helper()
 	in.Name = "flood"
 	r.env.ExecuteWorkflow(inventory.TypeRecover, in)
@@ -145,7 +146,7 @@ func outcomes(out Recovered) (all []string) {
 func TestRecoverRecordsEachOutcome(t *testing.T) {
 	r := newRescue(t, "ok", "asks then ok", "ok", "bad")
 	r.hold = func(string) bool { return len(r.began) < 2 }
-	out, err := r.run(RecoverInput{Selector: map[string]string{"rack": "1"}})
+	out, err := r.run(contract.RecoverInput{Selector: map[string]string{"rack": "1"}})
 	require.NoError(t, err, "the workflow completes with its result")
 	require.Equal(t, []string{"m1 installed", "m2 installed", "m3 installed", "m4 failed"}, outcomes(out))
 	require.Equal(t, inventory.StateFailed, out.State)
@@ -165,7 +166,7 @@ func TestRecoverRecordsEachOutcome(t *testing.T) {
 func TestRecoverGoesGroupByGroup(t *testing.T) {
 	r := newRescue(t, "ok", "ok", "ok")
 	r.hold = func(machine string) bool { return machine != "m3" && len(r.began) < 3 }
-	out, err := r.run(RecoverInput{Machines: []string{"m1", "m2", "m3"}, Order: [][]string{{"m3"}}, Concurrency: 3, Template: "t"})
+	out, err := r.run(contract.RecoverInput{Machines: []string{"m1", "m2", "m3"}, Order: [][]string{{"m3"}}, Concurrency: 3, Template: "t"})
 	require.NoError(t, err)
 	require.Equal(t, inventory.StateSuccess, out.State)
 	require.Equal(t, "3 of 3 machines installed", out.Message)
@@ -178,7 +179,7 @@ func TestRecoverGoesGroupByGroup(t *testing.T) {
 
 func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
 	r := newRescue(t, "bad", "asks then bad", "ok", "ok")
-	out, err := r.run(RecoverInput{Machines: []string{"m1", "m2", "m3", "m4"}, Concurrency: 1, AbortAfter: 2})
+	out, err := r.run(contract.RecoverInput{Machines: []string{"m1", "m2", "m3", "m4"}, Concurrency: 1, AbortAfter: 2})
 	require.NoError(t, err)
 	require.Equal(t, []string{"m1 failed", "m2 failed", "m3 not-begun", "m4 not-begun"}, outcomes(out))
 	require.Equal(t, []string{"m1", "m2"}, r.began)
@@ -190,7 +191,7 @@ func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
 func TestRecoverWaitsForAnOperator(t *testing.T) {
 	r := newRescue(t, "asks then ok", "asks then bad", "ok", "ok", "ok")
 	r.unanswered = func() bool { return r.operations[len(r.operations)-1].Step != inventory.PhaseWaiting }
-	out, err := r.run(RecoverInput{Selector: map[string]string{"rack": "1"}, Concurrency: 1})
+	out, err := r.run(contract.RecoverInput{Selector: map[string]string{"rack": "1"}, Concurrency: 1})
 	require.NoError(t, err)
 	require.Equal(t, []string{"m1 installed", "m2 failed", "m3 installed", "m4 installed", "m5 installed"}, outcomes(out))
 	require.Equal(t, []string{"m1", "m2", "m3", "m4", "m5"}, r.began, "nothing is begun a second time")
@@ -219,7 +220,7 @@ func TestRecoverWaitsForAnOperator(t *testing.T) {
 // After its operator's answer, a machine is running again, and it may ask again.
 func TestRecoverFollowsContinuingMachine(t *testing.T) {
 	r := newRescue(t, "asks then works then asks then ok")
-	out, err := r.run(RecoverInput{Machines: []string{"m1"}})
+	out, err := r.run(contract.RecoverInput{Machines: []string{"m1"}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"m1 installed"}, outcomes(out))
 	var states []string
@@ -240,7 +241,7 @@ func TestRecoverCancelledWhileAMachineWaits(t *testing.T) {
 		}
 		return true
 	}
-	_, err := r.run(RecoverInput{Machines: []string{"m1", "m2"}})
+	_, err := r.run(contract.RecoverInput{Machines: []string{"m1", "m2"}})
 	var cancelled *temporal.CanceledError
 	require.ErrorAs(t, err, &cancelled)
 	require.Equal(t, inventory.StateCancelled, r.last().State)
@@ -262,7 +263,7 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 			first.env.SetContinueAsNewSuggested(true)
 		}
 	}
-	in := RecoverInput{Selector: map[string]string{"rack": "1"}, Order: [][]string{{"m1"}, {"m2", "m3", "m4"}}}
+	in := contract.RecoverInput{Selector: map[string]string{"rack": "1"}, Order: [][]string{{"m1"}, {"m2", "m3", "m4"}}}
 	_, err := first.run(in)
 	var full *workflow.ContinueAsNewError
 	require.ErrorAs(t, err, &full)
@@ -271,7 +272,7 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 	kept := first.last()
 	require.Equal(t, inventory.StateRunning, kept.State, "the record is not over")
 
-	var next RecoverInput
+	var next contract.RecoverInput
 	require.NoError(t, converter.GetDefaultDataConverter().FromPayloads(full.Input, &next))
 	require.NotNil(t, next.Continued)
 	require.Equal(t, kept.Run, next.Continued.Run)
@@ -306,7 +307,7 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 // A recovery accepts state only from its own previous execution.
 func TestRecoverRefusesForgedState(t *testing.T) {
 	r := newRescue(t, "ok")
-	_, err := r.run(RecoverInput{Machines: []string{"m1"}, Continued: &RecoverState{}})
+	_, err := r.run(contract.RecoverInput{Machines: []string{"m1"}, Continued: &contract.RecoverState{}})
 	require.ErrorContains(t, err, "continued")
 	require.Empty(t, r.began)
 }
@@ -315,7 +316,7 @@ func TestRecoverPassesACancellationOn(t *testing.T) {
 	r := newRescue(t, "ok", "ok", "ok")
 	r.cancelAt = 3
 	r.env.OnRequestCancelExternalWorkflow(mock.Anything, mock.Anything, mock.Anything).Return(r.cancelled)
-	_, err := r.run(RecoverInput{Selector: map[string]string{"rack": "1"}})
+	_, err := r.run(contract.RecoverInput{Selector: map[string]string{"rack": "1"}})
 	var cancelled *temporal.CanceledError
 	require.ErrorAs(t, err, &cancelled)
 	require.Len(t, r.began, 2)
@@ -328,11 +329,11 @@ func TestRecoverPassesACancellationOn(t *testing.T) {
 
 func TestRecoverRefuses(t *testing.T) {
 	r := newRescue(t, "ok")
-	_, err := r.run(RecoverInput{Machines: []string{"m9"}})
+	_, err := r.run(contract.RecoverInput{Machines: []string{"m9"}})
 	require.ErrorContains(t, err, `there is no machine "m9"`)
 	require.Empty(t, r.began)
 	require.Equal(t, inventory.StateFailed, r.last().State)
 	r = newRescue(t, "ok")
-	_, err = r.run(RecoverInput{Machines: []string{"m1"}, Concurrency: -1})
+	_, err = r.run(contract.RecoverInput{Machines: []string{"m1"}, Concurrency: -1})
 	require.ErrorContains(t, err, "invalid concurrency -1")
 }

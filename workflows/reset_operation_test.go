@@ -100,8 +100,8 @@ func TestResetOfAContinuedRecovery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in, err := converter.GetDefaultDataConverter().
-				ToPayloads(workflows.RecoverInput{Name: "rack", Machines: []string{"m1"}, Continued: &workflows.RecoverState{
-					Run: "first", Seq: 7, Groups: []int{1}, Machines: []workflows.RecoverMachine{{Machine: "m1", State: inventory.StepPending}},
+				ToPayloads(contract.RecoverInput{Name: "rack", Machines: []string{"m1"}, Continued: &contract.RecoverState{
+					Run: "first", Seq: 7, Groups: []int{1}, Machines: []contract.RecoverMachine{{Machine: "m1", State: inventory.StepPending}},
 				}})
 			require.NoError(t, err)
 			seen := &requests{}

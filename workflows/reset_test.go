@@ -11,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // runID sets and records the id of the world's next run.
@@ -32,7 +33,7 @@ func (w *world) another(run string) *world {
 // use, to every point from which it does not start like a new run. The machine is not touched, and
 // no message refers to a plan that does not exist.
 func TestResetTouchesNothing(t *testing.T) {
-	provision := workflows.ProvisionInput{Machine: machine}
+	provision := contract.ProvisionInput{Machine: machine}
 	for name, c := range map[string]struct {
 		workflow, input any
 		id              string
@@ -41,19 +42,19 @@ func TestResetTouchesNothing(t *testing.T) {
 	}{
 		"Provision":        {workflow: workflows.Provision, input: provision, begins: "Plan"},
 		"Provision failed": {workflow: workflows.Provision, input: provision, begins: "Plan", prepare: func(w *world) { w.fails(1) }},
-		"Provision asked": {workflow: workflows.Provision, input: workflows.ProvisionInput{Machine: machine, Policy: workflows.Pause}, begins: "Plan", prepare: func(w *world) {
+		"Provision asked": {workflow: workflows.Provision, input: contract.ProvisionInput{Machine: machine, Policy: contract.Pause}, begins: "Plan", prepare: func(w *world) {
 			w.fails(1)
-			w.answer = func(inventory.Question) *workflows.Decision {
+			w.answer = func(inventory.Question) *contract.Decision {
 				w.agentFor = func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} }
-				return &workflows.Decision{Choice: workflows.Restart}
+				return &contract.Decision{Choice: contract.Restart}
 			}
 		}},
 		"Reprovision":  {workflow: workflows.Reprovision, input: provision, begins: "Plan"},
-		"Decommission": {workflow: workflows.Decommission, input: workflows.DecommissionInput{Machine: machine}, begins: "PlanDecommission"},
-		"Inspect":      {workflow: workflows.Inspect, input: workflows.InspectInput{Machine: machine}, begins: "Arm"},
+		"Decommission": {workflow: workflows.Decommission, input: contract.DecommissionInput{Machine: machine}, begins: "PlanDecommission"},
+		"Inspect":      {workflow: workflows.Inspect, input: contract.InspectInput{Machine: machine}, begins: "Arm"},
 		"BMCJob": {
 			workflow: workflows.BMCJob, id: workflows.BMCJobID(machine, "j"), begins: "Arm",
-			input: workflows.BMCJobInput{Machine: machine, Job: "j", Tasks: []inventory.BMCTask{{Power: "off"}, {BootDevice: &inventory.BootDevice{Device: "pxe"}}, {Power: "on"}}},
+			input: contract.BMCJobInput{Machine: machine, Job: "j", Tasks: []inventory.BMCTask{{Power: "off"}, {BootDevice: &inventory.BootDevice{Device: "pxe"}}, {Power: "on"}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

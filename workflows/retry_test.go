@@ -10,6 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // fails makes the attempt with this number at an action fail.
@@ -28,16 +29,16 @@ func TestRetryRefusesNewerInstallation(t *testing.T) {
 	w := newWorld(t, nil)
 	w.runID("r1")
 	w.fails(1)
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine}), "disk on fire")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine}), "disk on fire")
 	require.Contains(t, w.record().Next, "--from failed-step")
 
 	// A run that wrote nothing is not a newer installation.
 	w = w.another("r2")
 	w.noAgent = func(int) bool { return true }
-	require.Error(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.Error(t, w.run(contract.ProvisionInput{Machine: machine}))
 	w = w.another("r3")
 	w.fails(2)
-	require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Resume: "r1"}), "disk on fire")
+	require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine, Resume: "r1"}), "disk on fire")
 	require.Equal(t, []int{0, 1}, []int{w.record().Actions[0].Attempt, w.record().Actions[1].Attempt})
 
 	// r3 has continued r1: only r3 can be continued now.
@@ -46,7 +47,7 @@ func TestRetryRefusesNewerInstallation(t *testing.T) {
 		w = w.another(run)
 		before, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
-		require.ErrorContains(t, w.run(workflows.ProvisionInput{Machine: machine, Resume: resume}), "it can only be retried from the start")
+		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine, Resume: resume}), "it can only be retried from the start")
 		require.Zero(t, w.cycles+w.offs+len(w.boot)+len(w.assigned), "the machine was touched")
 		after, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
@@ -54,10 +55,10 @@ func TestRetryRefusesNewerInstallation(t *testing.T) {
 	}
 	refused("r4", "r1")
 	w = w.another("r5")
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine, Resume: "r3"}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine, Resume: "r3"}))
 	refused("r6", "r3")
 	w = w.another("r7")
-	require.NoError(t, w.run(workflows.ProvisionInput{Machine: machine}))
+	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	for _, run := range []string{"r1", "r3"} {
 		refused("r8-"+run, run)
 	}

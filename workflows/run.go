@@ -11,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // Errors that end a run or change its course. The text of an error that ends the run becomes the message of the
@@ -132,7 +133,7 @@ func (r *machineRun) reportLostMachine(ctx workflow.Context, err error) error {
 	if hasType(err, activities.TypeHeld) {
 		kind = "held"
 	}
-	_, err = r.ask(ctx, r.questionID(kind, r.record.Phase), messageOf(err), Abort)
+	_, err = r.ask(ctx, r.questionID(kind, r.record.Phase), messageOf(err), contract.Abort)
 	return err
 }
 

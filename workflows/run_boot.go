@@ -9,6 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // boot holds the state of the network boot that is under way.
@@ -89,7 +90,7 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 
 	d, err := r.askUnless(ctx, func() bool { return b.installer && r.signals.received.hasAny(installerKinds...) },
 		inventory.Question{
-			ID: r.questionID("boot", b.number), Choices: []string{Retry, Abort},
+			ID: r.questionID("boot", b.number), Choices: []string{contract.Retry, contract.Abort},
 			Text: fmt.Sprintf("the run has used up its boots (%d%s)%s; look at the machine's console and at: ingot why %s",
 				b.number, last, b.secureBootHint(r.signals.received), r.grant.owner.Machine),
 		})
@@ -181,7 +182,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 
 		d, err := r.askUnless(ctx, func() bool {
 			return b.installer && (s.received.hasAny(installerKinds...) || s.previous.hasAny(installerKinds...))
-		}, inventory.Question{ID: r.questionID("power", b.number, n), Text: messageOf(err), Choices: []string{Retry, Abort}})
+		}, inventory.Question{ID: r.questionID("power", b.number, n), Text: messageOf(err), Choices: []string{contract.Retry, contract.Abort}})
 		if err != nil {
 			return err
 		}
@@ -377,10 +378,10 @@ func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
 
 	text := "another client presented the claim of this boot: another machine answers to this MAC, or an attacker does"
 	if r.manual {
-		text += "; switch the machine off before you choose " + Restart + ", for its agent may still be writing"
+		text += "; switch the machine off before you choose " + contract.Restart + ", for its agent may still be writing"
 	}
 
-	if _, err := r.ask(ctx, r.questionID("claim", r.boot.number), text, Abort, Restart); err != nil {
+	if _, err := r.ask(ctx, r.questionID("claim", r.boot.number), text, contract.Abort, contract.Restart); err != nil {
 		return err
 	}
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // takeGrant makes the run the owner of its machine; with force, it takes the machine from another run. end
@@ -35,11 +36,11 @@ func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 		if !hasType(err, activities.TypeClock) {
 			return err
 		}
-		d, err := r.ask(ctx, r.questionID("arm", n), messageOf(err), Retry, Continue, Abort)
+		d, err := r.ask(ctx, r.questionID("arm", n), messageOf(err), contract.Retry, contract.Continue, contract.Abort)
 		if err != nil {
 			return err
 		}
-		q.ClockRight = d.Choice == Continue
+		q.ClockRight = d.Choice == contract.Continue
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // questionID returns the id of a question: the epoch and the parts, joined by dots.
@@ -22,10 +23,10 @@ func (r *machineRun) questionID(parts ...any) string {
 
 // ask asks the operator and returns the decision. While it waits, the netboot window is closed and the global
 // timeout is paused. The choice Abort returns errAborted.
-func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...string) (Decision, error) {
+func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...string) (contract.Decision, error) {
 	d, err := r.askUnless(ctx, nil, inventory.Question{ID: id, Text: text, Choices: choices})
 	if d == nil {
-		d = &Decision{}
+		d = &contract.Decision{}
 	}
 	return *d, err
 }
@@ -33,7 +34,7 @@ func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...strin
 // askUnless is ask for a question that may become unnecessary: once withdrawn returns true, the question is closed
 // and the decision is nil. A decision that arrived earlier counts. In a skippable run, the choice Skip returns
 // errSkipped.
-func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q inventory.Question) (*Decision, error) {
+func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q inventory.Question) (*contract.Decision, error) {
 	r.correctBudget(ctx)
 	r.budget.pause(workflow.Now(ctx))
 	defer func() { r.budget.resume(workflow.Now(ctx)) }()
@@ -47,9 +48,9 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 		return nil, nil
 	}
 
-	skip := r.skippable && slices.Contains(q.Choices, Retry) && !slices.Contains(q.Choices, Skip)
+	skip := r.skippable && slices.Contains(q.Choices, contract.Retry) && !slices.Contains(q.Choices, contract.Skip)
 	if skip {
-		q.Choices = append(slices.Clone(q.Choices), Skip)
+		q.Choices = append(slices.Clone(q.Choices), contract.Skip)
 	}
 
 	phase, message := r.record.Phase, r.record.Message
@@ -75,7 +76,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 		},
 	})
 
-	if err == nil && skip && d != nil && d.Choice == Skip {
+	if err == nil && skip && d != nil && d.Choice == contract.Skip {
 		err = errSkipped
 	}
 	return d, err

@@ -14,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -208,7 +209,7 @@ func (s *script) answer(r run, q *inventory.Question) {
 		return
 	}
 	s.asked[r.run+q.ID] = true
-	d := workflows.Decision{Question: q.ID, Choice: s.answers[0], By: "operator"}
+	d := contract.Decision{Question: q.ID, Choice: s.answers[0], By: "operator"}
 	s.answers = s.answers[1:]
 	go r.decide(d, s.thinks)
 }
@@ -268,7 +269,7 @@ func (r run) completed(k action.Key, state action.State) {
 	r.signal(workflows.SignalActionCompleted, workflows.ActionCompleted{Key: k, State: state, Message: string(state)})
 }
 
-func (r run) decide(d workflows.Decision, after time.Duration) {
+func (r run) decide(d contract.Decision, after time.Duration) {
 	time.Sleep(after)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -26,6 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/lab/fakesite"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 const (
@@ -97,7 +98,7 @@ type world struct {
 	noHome   bool
 	disks    []action.Disk
 	asked    []inventory.Question
-	answer   func(q inventory.Question) *workflows.Decision
+	answer   func(q inventory.Question) *contract.Decision
 	assigned []action.Key
 	last     inventory.Workflow
 	decided  bool // the question of last is answered
@@ -126,7 +127,7 @@ func newWorld(t *testing.T, edit func(m *inventory.Machine)) *world {
 		Inventory: fakesite.InventoryOf(store), Store: store, t: t, keys: keys, noAgent: func(int) bool { return false },
 		disks:    []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Blank: true}},
 		agentFor: func(a inventory.Assignment) *action.Result { return &action.Result{Key: a.Key, State: action.Success} },
-		answer:   func(inventory.Question) *workflows.Decision { return nil },
+		answer:   func(inventory.Question) *contract.Decision { return nil },
 	}
 	w.received, w.bootDelay = map[int]time.Duration{}, time.Minute
 	w.suite.SetLogger(slog.New(slog.DiscardHandler))
@@ -206,7 +207,7 @@ func (w *world) hear(boot int) {
 }
 
 // run runs Provision with its proper id.
-func (w *world) run(in workflows.ProvisionInput) error {
+func (w *world) run(in contract.ProvisionInput) error {
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflows.MachineID(machine), TaskQueue: workflows.TaskQueue})
 	w.env.ExecuteWorkflow(workflows.Provision, in)
 	require.True(w.t, w.env.IsWorkflowCompleted())
@@ -374,7 +375,7 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 		w.asked = append(w.asked, *q)
 		d := w.answer(*q)
 		if d == nil { // no one is at the machine for a long time
-			d = &workflows.Decision{Choice: q.Choices[len(q.Choices)-1]}
+			d = &contract.Decision{Choice: q.Choices[len(q.Choices)-1]}
 		}
 		d.Question = q.ID
 		w.after(time.Hour, func() {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/siterole"
 	"github.com/ingotmetal/ingot/inventory"
@@ -46,7 +45,7 @@ func TestStatusNamesASecondDHCPServer(t *testing.T) {
 func TestStatusShowsWhoWaits(t *testing.T) {
 	var out bytes.Buffer
 	tab := NewTable(&out)
-	statusFields(tab, apitypes.Status{Waiting: []api.WaitingStatus{
+	statusFields(tab, apitypes.Status{Waiting: []apitypes.WaitingStatus{
 		{Name: "node-1", Since: time.Now(), Text: "disk \x1b[2Jholds ext4\nmore", Next: "ingot workflow decide node-1 --choice retry"},
 	}, MoreWaiting: true})
 	require.NoError(t, tab.Flush())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -134,7 +135,7 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 		return err
 	}
 
-	x.repairs.count(func(c *Counts) { c.AgentsLost++ })
+	x.repairs.count(func(c *apitypes.Repairs) { c.AgentsLost++ })
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.lost == nil {
@@ -188,7 +189,7 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 		Message: "the agent asks for work and there is none",
 	})
 	if err == nil {
-		x.repairs.count(func(c *Counts) { c.AgentsIdle++ })
+		x.repairs.count(func(c *apitypes.Repairs) { c.AgentsIdle++ })
 	}
 
 	return i, err

@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	process "github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
@@ -131,7 +132,7 @@ func TestWindowsAreMovedWhenTheClockIsSet(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, g.NetbootOpen(s.Clock.Now()))
 	s.welcome(o)
-	require.Equal(t, Counts{ClockSteps: 1}, s.Reconciler.Counts())
+	require.Equal(t, apitypes.Repairs{ClockSteps: 1}, s.Reconciler.Counts())
 }
 
 // TestPumpGivesUpOnWhatIsRefusedForEver: a run whose events Temporal refuses does not delay
@@ -167,5 +168,5 @@ func TestPumpGivesUpOnWhatIsRefusedForEver(t *testing.T) {
 	after, err := s.Store.Events.Unsignalled(t.Context(), 0, 10000)
 	require.NoError(t, err)
 	require.Len(t, after, len(left)-1, "it was given up, and those behind it have their own tries")
-	require.Equal(t, Counts{SignalsRefused: 1}, s.Reconciler.Counts())
+	require.Equal(t, apitypes.Repairs{SignalsRefused: 1}, s.Reconciler.Counts())
 }

@@ -6,22 +6,19 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 )
 
-// Counts counts the repairs of the Reconciler and of the agent watch since the server started.
-type Counts = apitypes.Repairs
-
-// repairs holds Counts under a lock.
+// repairs counts the repairs of the Reconciler and of the agent watch since the server started.
 type repairs struct {
 	mu     sync.Mutex
-	counts Counts
+	counts apitypes.Repairs
 }
 
-func (r *repairs) count(add func(c *Counts)) {
+func (r *repairs) count(add func(c *apitypes.Repairs)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	add(&r.counts)
 }
 
-func (r *repairs) read() Counts {
+func (r *repairs) read() apitypes.Repairs {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.counts

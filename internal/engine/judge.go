@@ -11,6 +11,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 	"github.com/ingotmetal/ingot/workflows/contract"
@@ -34,7 +35,7 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 			return fmt.Errorf("ending the grant of %q: %w", g.Machine, err)
 		}
 		r.log.With(g.LogKeys(g.Boot)...).Warn("ended the grant of a run that has ended", "as", e.String())
-		r.repairs.count(func(c *Counts) { c.GrantsEnded++ })
+		r.repairs.count(func(c *apitypes.Repairs) { c.GrantsEnded++ })
 	}
 
 	return r.repair(ctx, tc, g.Run, e)
@@ -69,7 +70,7 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 		return fmt.Errorf("signalling run %q that it has lost its machine: %w", w.Run, err)
 	}
 	r.log.With(w.LogKeys()...).Warn("signalled a run that it has lost its machine", "because", lost.Kind)
-	r.repairs.count(func(c *Counts) { c.RunsFenced++ })
+	r.repairs.count(func(c *apitypes.Repairs) { c.RunsFenced++ })
 
 	return nil
 }
@@ -195,7 +196,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e
 		return fmt.Errorf("repairing the record of run %q: %w", w.Run, err)
 	}
 	r.log.With(w.LogKeys()...).Warn("repaired the record of a run that has ended", "as", e.String())
-	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
+	r.repairs.count(func(c *apitypes.Repairs) { c.RecordsRepaired++ })
 
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -41,7 +42,7 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 		return fmt.Errorf("repairing the record of %q: %w", o.ID, err)
 	}
 	r.log.Warn("repaired the record of an operation that has ended", "operation", o.ID, "run", o.Run, "as", e.String())
-	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
+	r.repairs.count(func(c *apitypes.Repairs) { c.RecordsRepaired++ })
 
 	return nil
 }
@@ -64,7 +65,7 @@ func (r *Reconciler) reopenIntake(ctx context.Context) error {
 		return fmt.Errorf("taking new runs again: %w", err)
 	}
 	r.log.Warn("new runs are taken again: no migration is open", "reason", why)
-	r.repairs.count(func(c *Counts) { c.RecordsRepaired++ })
+	r.repairs.count(func(c *apitypes.Repairs) { c.RecordsRepaired++ })
 
 	return nil
 }

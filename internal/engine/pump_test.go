@@ -16,6 +16,7 @@ import (
 	"go.temporal.io/sdk/converter"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab/fakesite"
@@ -336,7 +337,7 @@ func TestReconcileEndsWhatWasTerminated(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.state, got.State)
 			require.Equal(t, c.message, got.Message)
-			require.Equal(t, Counts{GrantsEnded: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
+			require.Equal(t, apitypes.Repairs{GrantsEnded: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
 		})
 	}
 }
@@ -352,7 +353,7 @@ func TestReconcileBelievesUnknownOnlyWhenOld(t *testing.T) {
 	require.Zero(t, s.Reconciler.Counts())
 	s.Clock.Move(31 * time.Second)
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
-	require.Equal(t, Counts{GrantsEnded: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
+	require.Equal(t, apitypes.Repairs{GrantsEnded: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
 }
 
 func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
@@ -361,10 +362,10 @@ func TestReconcileRepairsARecordWithoutGrant(t *testing.T) {
 	o := s.Arm("m1", "r1")
 	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
-	require.Equal(t, Counts{RunsFenced: 1}, s.Reconciler.Counts(), "it is running yet")
+	require.Equal(t, apitypes.Repairs{RunsFenced: 1}, s.Reconciler.Counts(), "it is running yet")
 	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
-	require.Equal(t, Counts{RunsFenced: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
+	require.Equal(t, apitypes.Repairs{RunsFenced: 1, RecordsRepaired: 1}, s.Reconciler.Counts())
 }
 
 // TestReconcileTellsARunThatLostItsMachine: a running run that has lost its machine is
@@ -425,7 +426,7 @@ func TestReconcileClosesAnOperatorsWindowWithoutTemporal(t *testing.T) {
 	require.Zero(t, s.Reconciler.Counts())
 	s.Clock.Move(2 * time.Minute)
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
-	require.Equal(t, Counts{OperatorWindowsExpired: 1}, s.Reconciler.Counts())
+	require.Equal(t, apitypes.Repairs{OperatorWindowsExpired: 1}, s.Reconciler.Counts())
 	g, err := s.Store.Grants.Grant(t.Context(), "m1")
 	require.NoError(t, err)
 	require.Empty(t, g.Run)
@@ -491,7 +492,7 @@ func TestSilenceCountsFromTheServersStart(t *testing.T) {
 	require.Zero(t, again.Reconciler.Counts())
 	s.Clock.Move(time.Second)
 	require.NoError(t, again.Reconciler.CheckAgents(t.Context()))
-	require.Equal(t, Counts{AgentsLost: 1}, again.Reconciler.Counts())
+	require.Equal(t, apitypes.Repairs{AgentsLost: 1}, again.Reconciler.Counts())
 }
 
 func TestIdleAgentIsToldAtGrowingIntervals(t *testing.T) {

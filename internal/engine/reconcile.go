@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
@@ -61,7 +62,7 @@ const (
 const stuckQuery = "TemporalReportedProblems IS NOT NULL AND ExecutionStatus='Running'"
 
 // Counts returns what was repaired since the server started.
-func (r *Reconciler) Counts() Counts {
+func (r *Reconciler) Counts() apitypes.Repairs {
 	c := r.repairs.read()
 	c.SignalsRefused = r.pump.Refused()
 
@@ -212,7 +213,7 @@ func (r *Reconciler) expireOperatorWindows(ctx context.Context, grants []invento
 			continue
 		}
 		r.log.With(g.LogKeys(g.Boot)...).Info("closed a netboot window that expired")
-		r.repairs.count(func(c *Counts) { c.OperatorWindowsExpired++ })
+		r.repairs.count(func(c *apitypes.Repairs) { c.OperatorWindowsExpired++ })
 	}
 
 	return errors.Join(errs...)
@@ -288,7 +289,7 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 	if n.GetCount() > 0 && n.GetCount() != r.Counts().Stuck {
 		r.log.Error("the code of workflows fails again and again", "runs", n.GetCount())
 	}
-	r.repairs.count(func(c *Counts) { c.Stuck = n.GetCount() })
+	r.repairs.count(func(c *apitypes.Repairs) { c.Stuck = n.GetCount() })
 
 	return nil
 }
@@ -297,7 +298,7 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 // without the adjustment, a step forward would close it while its machine boots, and a step backward would leave it
 // open for too long.
 func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
-	r.repairs.count(func(c *Counts) { c.ClockSteps++ })
+	r.repairs.count(func(c *apitypes.Repairs) { c.ClockSteps++ })
 	n, err := r.stores.Grants.ShiftWindows(ctx, from, to)
 	if err != nil {
 		r.log.Error("the clock was set, and windows could not be moved with it", "by", to.Sub(from), "error", err)

@@ -18,6 +18,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -310,7 +311,7 @@ func TestReconcileLeavesARunThatIsEnding(t *testing.T) {
 	s.Temporal.Mu.Unlock()
 	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
 	require.Equal(t, []string{workflows.SignalEvent}, s.Temporal.Signals, "it waits, and has no grant")
-	require.Equal(t, Counts{RunsFenced: 1}, s.Reconciler.Counts())
+	require.Equal(t, apitypes.Repairs{RunsFenced: 1}, s.Reconciler.Counts())
 }
 
 // TestIdleAgentOfARunThatIsBehindIsNotTold: the pump is behind, so the run has not received

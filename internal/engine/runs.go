@@ -18,6 +18,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // Runs starts and changes runs, and finds their records. It remembers each run that it has started until the run has
@@ -342,7 +343,7 @@ func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error 
 
 // Decide sends an operator's decision to a run. It uses a Temporal update, so that the operator gets an error for an
 // invalid decision. show is the command that shows the run, for error messages.
-func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision, show string) error {
+func (r *Runs) Decide(ctx context.Context, id, run string, d contract.Decision, show string) error {
 	tc, err := r.Client()
 	if err != nil {
 		return err
@@ -375,6 +376,6 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d workflows.Decision,
 }
 
 // DecideOperation is Decide for the current execution of an operation.
-func (r *Runs) DecideOperation(ctx context.Context, o inventory.Operation, d workflows.Decision, show string) error {
+func (r *Runs) DecideOperation(ctx context.Context, o inventory.Operation, d contract.Decision, show string) error {
 	return r.Decide(ctx, o.ID, executionOf(o), d, show)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/agentapi"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/internal/images/catalog"
@@ -105,7 +106,7 @@ func (s *server) newAPI() (*api.API, error) {
 func (s *server) status(ctx context.Context) api.StatusExtra {
 	n := s.cfg.Netboot
 	x := api.StatusExtra{
-		Temporal: s.temporal.status(), Netboot: api.NetbootStatus{Interfaces: n.Interfaces},
+		Temporal: s.temporal.status(), Netboot: apitypes.NetbootStatus{Interfaces: n.Interfaces},
 		Notify: s.notices.status(ctx), Inventory: s.records.checked.status(),
 	}
 	if n.RelayOnly {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
@@ -45,10 +45,10 @@ func (c *inventoryCheck) set(err error) {
 	c.at, c.err = time.Now(), err
 }
 
-func (c *inventoryCheck) status() api.InventoryStatus {
+func (c *inventoryCheck) status() apitypes.InventoryStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st := api.InventoryStatus{Checked: c.at}
+	st := apitypes.InventoryStatus{Checked: c.at}
 	if c.err != nil {
 		st.Error = c.err.Error()
 	}

@@ -156,7 +156,7 @@ func (n netboot) bootable() error {
 // mediaURL returns the URL of the image for virtual CD drives, or inventory.ErrUnsupported if the image is missing.
 func (n netboot) mediaURL() (string, error) {
 	if _, err := os.Stat(filepath.Join(n.cfg.Loaders, bootsvc.MediaName)); err != nil {
-		return "", fmt.Errorf("netboot.loaders has no %s; Debian's package ipxe, from version 1.21, has it: %w: %w", bootsvc.MediaName,
+		return "", fmt.Errorf("netboot.loaders has no %s (Debian's package ipxe has it since version 1.21): %w: %w", bootsvc.MediaName,
 			inventory.ErrUnsupported, err)
 	}
 	return n.boot.Base() + "/media/" + bootsvc.MediaName, nil

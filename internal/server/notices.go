@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/observe/notify"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -63,12 +63,12 @@ func (n notices) test() func(context.Context) (string, error) {
 	return n.sender.Test
 }
 
-func (n notices) status(ctx context.Context) *api.NotifyStatus {
+func (n notices) status(ctx context.Context) *apitypes.NotifyStatus {
 	if n.sender == nil {
 		return nil
 	}
 
-	out := &api.NotifyStatus{Receiver: n.sender.Receiver()}
+	out := &apitypes.NotifyStatus{Receiver: n.sender.Receiver()}
 	c, err := n.store.Notices(ctx)
 	if err != nil {
 		out.Error = err.Error()

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ingotmetal/ingot/activities"
-	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
@@ -125,10 +125,10 @@ func (t *temporal) Client() (client.Client, bool) {
 }
 
 // status returns Temporal's addresses for operators, and why Temporal is not ready.
-func (t *temporal) status() api.TemporalStatus {
+func (t *temporal) status() apitypes.TemporalStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := api.TemporalStatus{Address: t.cfg.Temporal.Address, Since: t.since}
+	out := apitypes.TemporalStatus{Address: t.cfg.Temporal.Address, Since: t.since}
 	if t.err != nil {
 		out.Error = t.err.Error()
 	}

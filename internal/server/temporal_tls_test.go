@@ -27,6 +27,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // TestS57TemporalAsksForACertificate: on a host whose loopback others share, no
@@ -79,7 +80,7 @@ func TestS57TemporalAsksForACertificate(t *testing.T) {
 		ctx,
 		client.StartWorkflowOptions{ID: "elsewhere", TaskQueue: workflows.TaskQueue},
 		inventory.TypeInspect,
-		workflows.InspectInput{Machine: "m1"},
+		contract.InspectInput{Machine: "m1"},
 	)
 	require.NoError(t, err)
 	require.ErrorContains(t, run.Get(ctx, nil), "must run under the id")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
@@ -45,7 +46,7 @@ type Config struct {
 	// LastEvent is the number of the newest event when the server started. Phases that end after it are counted.
 	LastEvent int64
 
-	Repairs  func() engine.Counts
+	Repairs  func() apitypes.Repairs
 	Agents   func() engine.AgentCounts
 	Retrying func() int
 	Panics   func() int64

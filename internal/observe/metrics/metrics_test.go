@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingotmetal/ingot/bmc"
 	"github.com/ingotmetal/ingot/bootsvc"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/netserve/httpserve"
 	"github.com/ingotmetal/ingot/internal/observe/metrics"
@@ -43,7 +44,7 @@ func newStore(t testing.TB) *sqlite.Store {
 func everything(s *sqlite.Store) metrics.Config {
 	return metrics.Config{
 		Version: "v1", Store: fakesite.InventoryOf(s),
-		Repairs:  func() engine.Counts { return engine.Counts{GrantsEnded: 2, Stuck: 1} },
+		Repairs:  func() apitypes.Repairs { return apitypes.Repairs{GrantsEnded: 2, Stuck: 1} },
 		Agents:   func() engine.AgentCounts { return engine.AgentCounts{Working: 3, Silent: 1} },
 		Retrying: func() int { return 4 },
 		Panics:   func() int64 { return 0 },
