@@ -90,9 +90,12 @@ CONCURRENT = go list -f '{{.Dir}}' ./... | while read -r d; do \
 # "make lint" vets the code, once for all; go test would do it again for the race detector.
 test: deps-test build ## all tests that need no virtual machine
 	@$(CONCURRENT) | grep /workflows$$ > /dev/null || { echo "make test: the list of packages for the race detector is incomplete" >&2; exit 1; }
+	@$(MAKE) --no-print-directory -j 2 test-race test-others
+test-race:
 	GORACE=atexit_sleep_ms=50 go test -race -vet=off -p 3 $$($(CONCURRENT))
-	go test -vet=off $$(go list -f '{{.Dir}}' ./... | grep -vxF "$$($(CONCURRENT))")
+test-others: # they wait most of the time
 	cd web && npm test --silent
+	go test -vet=off -p 1 $$(go list -f '{{.Dir}}' ./... | grep -vxF "$$($(CONCURRENT))")
 
 vulncheck: deps-vuln build ## known vulnerabilities of the Go modules in the programs, if vuln.go.dev can be reached
 	deploy/vulncheck.sh bin/ingot bin/worker-agent
@@ -115,7 +118,7 @@ lint: deps-lint ## formatting, linters, workflow determinism, unwanted words, si
 
 # Tests in the virtual lab. LONG_TESTS run with FULL=1 only; benchmarks and the chaos matrix have targets of their own.
 LAB_TEST   = go test -v -count=1 -p 1
-LONG_TESTS = TestLabRedfishFalseSuccess|TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery|TestPackage|TestNewcomer|TestS30S34BootsBesideAbsentNeighbours
+LONG_TESTS = TestLabRedfishFalseSuccess|TestKilledInMidWrite|TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery|TestPackage|TestNewcomer|TestS30S34BootsBesideAbsentNeighbours
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
@@ -179,5 +182,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image release release-repeat manifests previous web test vulncheck fuzz lint e2e demo genesis sizing chaos first-machine bench bench-image bench-wire bench-page check size graph docs mutate clean help FORCE
+.PHONY: deps build image release release-repeat manifests previous web test test-race test-others vulncheck fuzz lint e2e demo genesis sizing chaos first-machine bench bench-image bench-wire bench-page check size graph docs mutate clean help FORCE
 FORCE:
