@@ -160,7 +160,7 @@ func (s *simulation) powerOn(_ context.Context, first BootOrder) error {
 	s.m.powerOns++
 	s.m.next = NextDefault
 	s.m.state.Unlock()
-	go l.run(first)
+	go l.run(first, 0)
 	return nil
 }
 
@@ -208,9 +208,13 @@ func (s *simulation) reset() error {
 	s.m.mark = mark
 	s.m.state.Unlock()
 	s.m.lab.log.Info("machine reset", "machine", s.m.spec.Name, "first", first)
-	go l.run(first)
+	go l.run(first, selfTest)
 	return nil
 }
+
+// selfTest is the time between a reset and the first packet. Every firmware takes longer. The server allows the next boot
+// as soon as the BMC confirms the reset; an agent that claims its boot before is refused, and resets its machine once more.
+const selfTest = time.Second
 
 // restart counts a reset and consumes the override, as firmware does at every start.
 func (m *Machine) restart() BootOrder {
@@ -231,8 +235,8 @@ const (
 	switchedOff
 )
 
-// run boots repeatedly until the power is cut.
-func (l *life) run(first BootOrder) {
+// run boots repeatedly until the power is cut, for the first time after the delay.
+func (l *life) run(first BootOrder, delay time.Duration) {
 	defer func() {
 		l.cancel()
 		if err := l.sim.link(false); err != nil {
@@ -241,6 +245,11 @@ func (l *life) run(first BootOrder) {
 		_ = l.console.Close() // each line was written at once
 		close(l.done)
 	}()
+	select {
+	case <-time.After(delay):
+	case <-l.ctx.Done():
+		return
+	}
 	for {
 		l.say("LAB-SIM firmware: first %s", first)
 		var end ending
