@@ -20,8 +20,8 @@ var archive2Disk = Description{
 	Loader: true, Writes: true, Disk: "DEST_DISK", Volumes: true, URL: ArchiveURLVariable, Digest: ArchiveDigestVariable,
 	Variables: []Variable{
 		{
-			Name: ArchiveURLVariable, Text: "where the agent fetches the archive, http or https",
-			Default: "the image of the run or of the machine, an archive", check: fileURL,
+			Name: ArchiveURLVariable, Text: "http or https URL of the archive",
+			Default: "the image of the run or machine, which must be an archive", check: fileURL,
 		},
 		{
 			Name: ArchiveDigestVariable, Text: "SHA-256 of the file as it is served, 64 hex digits", Default: "the digest of the stored archive",
@@ -32,10 +32,10 @@ var archive2Disk = Description{
 		partitionOfFiles, fileSystem, storageOfFiles,
 		{Name: "ARCHIVE_TYPE", Text: "not needed: an archive is recognized by its content", check: oneOf("tar", "targz")},
 		{Name: "INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION", Text: "only false", check: checksumNeeded},
-		{Name: "HTTP_CLIENT_TIMEOUT_MINUTES", Text: "not needed: the timeout of the action counts", check: number},
+		{Name: "HTTP_CLIENT_TIMEOUT_MINUTES", Text: "not needed: the timeout of the action applies", check: number},
 	},
 	Output: []string{"device", "sha256", "entries", "bytes"},
-	Limits: "A URL of another server needs TARFILE_CHECKSUM.",
+	Limits: "ARCHIVE_URL on another server needs TARFILE_CHECKSUM.",
 	Adds:   "TARFILE_CHECKSUM of a stored archive.",
 }
 
@@ -45,7 +45,7 @@ func fileURL(env map[string]string, name string) error {
 	}
 	u, err := url.Parse(env[name])
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("invalid %s; must be http:// or https:// and a host", name) // the value is not shown: it may contain a password
+		return fmt.Errorf("invalid %s; must be an http:// or https:// URL with a host", name) // the value is not shown: it may contain a password
 	}
 	return nil
 }
@@ -59,7 +59,8 @@ func folderPath(env map[string]string, name string) error {
 
 func checksumNeeded(env map[string]string, name string) error {
 	if off, err := Bool(env, name, false); err != nil || off {
-		return fmt.Errorf("reading %s: an archive is not extracted without its digest: give %s", name, ArchiveDigestVariable)
+		return fmt.Errorf("invalid %s; must be false, because the digest of an archive is always verified: give it in %s",
+			name, ArchiveDigestVariable)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func EncodeBytes(s string) any {
 // DecodeBytes decodes the JSON of a value of EncodeBytes: text, or {"base64": …}. Its errors do not contain the value.
 func DecodeBytes(b []byte) (string, error) {
 	if !utf8.Valid(b) {
-		return "", errors.New(`it is not UTF-8: write other bytes as {"base64": …}`)
+		return "", errors.New(`invalid text; must be UTF-8: write other bytes as {"base64": …}`)
 	}
 	if b = bytes.TrimSpace(b); len(b) == 0 || b[0] != '{' {
 		var s string

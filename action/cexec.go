@@ -27,24 +27,24 @@ var cexec = Description{
 	Variables: []Variable{
 		{Name: CommandVariable, Text: "commands, separated by `;`; quotes keep words together", Required: true, check: commandLine},
 		{
-			Name: InterpreterVariable, Text: "program of the installed system that is given all of CMD_LINE as its last word, like `/bin/sh -c`",
-			Default: "none: each command is started as it is written, and no shell reads it", check: interpreter,
+			Name: InterpreterVariable, Text: "program of the installed system that gets all of CMD_LINE as its last argument, such as `/bin/sh -c`",
+			Default: "none: each command is started directly, without a shell", check: interpreter,
 		},
-		{Name: "CHROOT", Text: "y: there is no other way", Default: "y"},
+		{Name: "CHROOT", Text: "not read: commands always run in the installed system", Default: "y"},
 		{Name: "BLOCK_DEVICE", Text: "path of the disk or partition", Default: runDisk},
 		partitionOfFiles, fileSystem, storageOfFiles,
 		{
-			Name: ResolverVariable, Text: "true or false: put the agent's /etc/resolv.conf into the system, which keeps it",
+			Name: ResolverVariable, Text: "true or false: copy the agent's /etc/resolv.conf into the installed system, where it stays",
 			Default: "false", check: boolean,
 		},
 		{Name: "JSON_OUTPUT", Text: "not needed: the log is text", check: boolean},
 	},
 	Output: []string{"commands"},
-	Limits: "Other variables of the environment are those of the commands, but for " + strings.Join(
+	Limits: "The commands get all other variables of the environment, except " + strings.Join(
 		Credentials,
 		", ",
-	) + ". `/dev`, `/proc` and `/sys` are the agent's. What the " +
-		"commands start ends with them. The first exit code other than 0 ends the action, as its exit code.",
+	) + ". `/dev`, `/proc` and `/sys` are the agent's. When a " +
+		"command ends, all processes that it started end, too. The first exit code other than 0 ends the action with that code.",
 }
 
 // Commands returns the commands that cexec starts: for each one, the program and its arguments. The error does not contain the text of
@@ -53,9 +53,9 @@ func Commands(env map[string]string) ([][]string, error) {
 	text := env[CommandVariable]
 	switch {
 	case strings.TrimSpace(text) == "":
-		return nil, fmt.Errorf("reading %s: it is missing", CommandVariable)
+		return nil, fmt.Errorf("reading %s: it is missing: give a command", CommandVariable)
 	case strings.ContainsRune(text, 0):
-		return nil, fmt.Errorf("reading %s: it has a zero byte", CommandVariable)
+		return nil, fmt.Errorf("invalid %s; must not contain a zero byte", CommandVariable)
 	}
 	shell, err := splitWords(env[InterpreterVariable])
 	if err != nil || len(shell) > 1 || len(shell) == 1 && shell[0][0] == "" {
@@ -70,14 +70,14 @@ func Commands(env map[string]string) ([][]string, error) {
 		return nil, fmt.Errorf("reading %s: %w", CommandVariable, err)
 	}
 	if len(commands) == 0 {
-		return nil, fmt.Errorf("reading %s: it has no command", CommandVariable)
+		return nil, fmt.Errorf("reading %s: it contains no command: give one", CommandVariable)
 	}
 	for n, words := range commands {
 		if words[0] == "" {
-			return nil, fmt.Errorf("reading %s: command %d has no program", CommandVariable, n+1)
+			return nil, fmt.Errorf("reading %s: command %d begins with an empty word; must begin with a program", CommandVariable, n+1)
 		}
 		if slices.ContainsFunc(words, func(w string) bool { return slices.Contains([]string{"&&", "||", "|", "&", ">", ">>", "<"}, w) }) {
-			return nil, fmt.Errorf("reading %s: only a shell understands && and |: give %s=/bin/sh -c", CommandVariable, InterpreterVariable)
+			return nil, fmt.Errorf("reading %s: operators such as && and | need a shell: set %s=/bin/sh -c", CommandVariable, InterpreterVariable)
 		}
 	}
 	return commands, nil
@@ -106,7 +106,7 @@ func splitWords(text string) (commands [][]string, err error) {
 	for _, c := range text {
 		switch {
 		case c == 0:
-			return nil, errors.New("it has a zero byte")
+			return nil, errors.New("a zero byte is not allowed")
 		case escaped:
 			word.WriteRune(c)
 			escaped = false
@@ -128,7 +128,7 @@ func splitWords(text string) (commands [][]string, err error) {
 		}
 	}
 	if quote != 0 || escaped {
-		return nil, errors.New("a quote is not closed")
+		return nil, errors.New("a quote is not closed, or a backslash is the last character")
 	}
 	endCommand()
 	return commands, nil
@@ -145,7 +145,7 @@ func programEnvironment(env map[string]string, _ string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if name != CommandVariable && !slices.Contains(Credentials, name) && strings.ContainsRune(name+env[name], 0) {
-			errs = append(errs, fmt.Errorf("reading %q: it has a zero byte, and the commands get it as a variable", name))
+			errs = append(errs, fmt.Errorf("invalid variable %q; must not contain a zero byte, because the action passes it to programs", name))
 		}
 	}
 	return errors.Join(errs...)

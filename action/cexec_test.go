@@ -25,7 +25,7 @@ func TestCommands(t *testing.T) {
 
 	for text, says := range map[string]string{
 		"": "it is missing", " \n": "it is missing", `a "b`: "a quote is not closed", `a\`: "a quote is not closed",
-		"a && b": "only a shell", "a | b": "only a shell", "a > b": "only a shell", "a\x00b": "zero byte",
+		"a && b": "need a shell", "a | b": "need a shell", "a > b": "need a shell", "a\x00b": "zero byte",
 	} {
 		_, err := Commands(map[string]string{CommandVariable: text})
 		require.ErrorContains(t, err, says, text)

@@ -73,14 +73,14 @@ func number(env map[string]string, name string) error {
 
 func seconds(env map[string]string, name string) error {
 	if n, err := strconv.ParseFloat(env[name], 64); env[name] != "" && (err != nil || !(n >= 0)) {
-		return fmt.Errorf("invalid %s %q; must be a number of seconds", name, env[name])
+		return fmt.Errorf("invalid %s %q; must be a number of seconds, 0 or more", name, env[name])
 	}
 	return nil
 }
 
 func oneLine(env map[string]string, name string) error {
 	if strings.ContainsAny(env[name], "\x00\n") {
-		return fmt.Errorf("reading %s: it has more than one line", name)
+		return fmt.Errorf("invalid %s; must be one line without zero bytes", name)
 	}
 	return nil
 }
@@ -107,16 +107,16 @@ const maxPath = 4096
 func pathProblem(p string, env map[string]string) string {
 	vfat := env[FileSystemVariable] == "vfat"
 	if len(p) >= maxPath {
-		return fmt.Sprintf("it has %d bytes, and Linux takes up to %d", len(p), maxPath-1)
+		return fmt.Sprintf("the path has %d bytes, and Linux allows up to %d", len(p), maxPath-1)
 	}
 	for _, name := range strings.Split(path.Clean(p), "/") {
 		switch {
 		case strings.ContainsRune(name, 0):
-			return "it has a zero byte"
+			return "the path contains a zero byte"
 		case len(name) > 255:
-			return fmt.Sprintf("a name in it has %d bytes, and a file system takes up to 255", len(name))
+			return fmt.Sprintf("a name in the path has %d bytes, and file systems allow up to 255", len(name))
 		case vfat && (strings.ContainsAny(name, vfatRefuses) || strings.ContainsFunc(name, unicode.IsControl)):
-			return fmt.Sprintf("vfat takes no name with control characters or one of %s", vfatRefuses)
+			return fmt.Sprintf("a name on vfat must not contain control characters or any of %s", vfatRefuses)
 		}
 	}
 	return ""
@@ -125,7 +125,7 @@ func pathProblem(p string, env map[string]string) string {
 // textPath returns an error for a path with a zero byte: for the kernel, the path ends there.
 func textPath(env map[string]string, name string) error {
 	if strings.ContainsRune(env[name], 0) {
-		return fmt.Errorf("reading %s: it has a zero byte", name)
+		return fmt.Errorf("invalid %s; must not contain a zero byte", name)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func textPath(env map[string]string, name string) error {
 func owner(env map[string]string, name string) error {
 	n, err := Number(env, name)
 	if err == nil && n != 0 && env[FileSystemVariable] == "vfat" {
-		err = fmt.Errorf("reading %s=%q: vfat has no owners: leave it out", name, env[name])
+		err = fmt.Errorf("reading %s=%q: vfat has no owners: leave the variable out", name, env[name])
 	}
 	return err
 }
@@ -184,7 +184,7 @@ func Number(env map[string]string, name string) (int, error) {
 	}
 	n, err := strconv.ParseUint(env[name], 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("invalid %s %q; must be a number", name, env[name])
+		return 0, fmt.Errorf("invalid %s %q; must be a whole number from 0 to 2147483647", name, env[name])
 	}
 	return int(n), nil
 }

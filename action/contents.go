@@ -32,7 +32,7 @@ func contents(env map[string]string, name string) error {
 
 	switch len(given) {
 	case 0:
-		return fmt.Errorf("reading %s: it is missing: give it, %s or %s", name, BootConfigVariable, HegelVariable)
+		return fmt.Errorf("reading %s: the contents are missing: give this variable, %s or %s", name, BootConfigVariable, HegelVariable)
 	case 1:
 		return nil
 	}
@@ -42,9 +42,9 @@ func contents(env map[string]string, name string) error {
 func bootConfig(env map[string]string, name string) error {
 	switch text := env[name]; {
 	case len(text) > MaxBootConfig:
-		return fmt.Errorf("reading %s: %d bytes, a kernel reads up to %d", name, len(text), MaxBootConfig)
+		return fmt.Errorf("reading %s: it has %d bytes, and the kernel reads up to %d", name, len(text), MaxBootConfig)
 	case strings.ContainsRune(text, 0):
-		return fmt.Errorf("reading %s: it has a null byte", name)
+		return fmt.Errorf("invalid %s; must not contain a zero byte", name)
 	}
 	return nil
 }
@@ -66,7 +66,8 @@ func HegelURLs(env map[string]string) ([]string, error) {
 		text = strings.TrimRight(strings.TrimSpace(text), "/")
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" {
-			return nil, fmt.Errorf("invalid address %[2]d of %[1]s; must be http:// or https:// and a host", HegelVariable, i+1)
+			return nil, fmt.Errorf("invalid URL %[2]d of %[1]s; must be an http:// or https:// URL with a host and without a query",
+				HegelVariable, i+1)
 		}
 		all = append(all, text)
 	}
@@ -77,7 +78,7 @@ func HegelURLs(env map[string]string) ([]string, error) {
 // machine's DHCP lease, which the agent does not do.
 func staticNetwork(env map[string]string, name string) error {
 	if on, err := Bool(env, name, false); err != nil || on {
-		return fmt.Errorf("reading %s: the agent does not make a network configuration: give it by %s, from .Hardware.Interfaces",
+		return fmt.Errorf("reading %s: the agent does not make a network configuration: write one into %s, with values of .Hardware.Interfaces",
 			name, ContentsVariable)
 	}
 	return nil

@@ -17,17 +17,17 @@ func TestWriteFileHasOneSourceOfContents(t *testing.T) {
 		{map[string]string{"BOOTCONFIG_CONTENTS": "kernel {}"}, ""},
 		{map[string]string{"HEGEL_URLS": "http://192.0.2.1:50061, https://hegel.example.org/"}, ""},
 		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "false", "STATIC_BOTTLEROCKET": "", "IFNAME": "eth0"}, ""},
-		{nil, "reading CONTENTS: it is missing: give it, BOOTCONFIG_CONTENTS or HEGEL_URLS"},
+		{nil, "reading CONTENTS: the contents are missing: give this variable, BOOTCONFIG_CONTENTS or HEGEL_URLS"},
 		{map[string]string{"CONTENTS": "", "HEGEL_URLS": "http://x"}, "reading CONTENTS and HEGEL_URLS: give only one of them"},
 		{
 			map[string]string{"BOOTCONFIG_CONTENTS": "a", "HEGEL_URLS": "http://x"},
 			"reading BOOTCONFIG_CONTENTS and HEGEL_URLS: give only one of them",
 		},
-		{map[string]string{"BOOTCONFIG_CONTENTS": strings.Repeat("x", MaxBootConfig+1)}, "32767 bytes, a kernel reads up to 32766"},
-		{map[string]string{"BOOTCONFIG_CONTENTS": "a\x00b"}, "null byte"},
-		{map[string]string{"HEGEL_URLS": "http://x,ftp://user:secret@y"}, "invalid address 2 of HEGEL_URLS"},
-		{map[string]string{"HEGEL_URLS": "http://x,"}, "invalid address 2 of HEGEL_URLS"},
-		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "true"}, "does not make a network configuration: give it by CONTENTS"},
+		{map[string]string{"BOOTCONFIG_CONTENTS": strings.Repeat("x", MaxBootConfig+1)}, "32767 bytes, and the kernel reads up to 32766"},
+		{map[string]string{"BOOTCONFIG_CONTENTS": "a\x00b"}, "zero byte"},
+		{map[string]string{"HEGEL_URLS": "http://x,ftp://user:secret@y"}, "invalid URL 2 of HEGEL_URLS"},
+		{map[string]string{"HEGEL_URLS": "http://x,"}, "invalid URL 2 of HEGEL_URLS"},
+		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "true"}, "does not make a network configuration: write one into CONTENTS"},
 		{map[string]string{"CONTENTS": "", "STATIC_BOTTLEROCKET": "value"}, "reading STATIC_BOTTLEROCKET: the agent does not make"},
 	} {
 		env := map[string]string{"DEST_PATH": "/x"}

@@ -41,9 +41,9 @@ func CheckDevicePath(path string) error {
 	case path == "":
 		return nil
 	case !strings.HasPrefix(path, "/dev/") || strings.Contains(path, "..") || strings.HasSuffix(path, "/"):
-		return fmt.Errorf("invalid path of a disk %q; must be a path in /dev", path)
+		return fmt.Errorf("invalid disk path %q; must be a path in /dev", path)
 	case contentForm.MatchString(path):
-		return fmt.Errorf("invalid path of a disk %q: it names a file system or a partition; select one by %s", path, PartitionVariable)
+		return fmt.Errorf("invalid disk path %q: it names a file system or a partition: select one with %s", path, PartitionVariable)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 	case CheckDevicePath(device) != nil:
 		return fmt.Errorf("reading %s: %w", variable, CheckDevicePath(device))
 	case !row.Volumes && IsVolume(device):
-		return wrong("it is an array or a logical volume, and %s needs a disk", native)
+		return wrong("it is an array or a logical volume, but %s needs a disk", native)
 	case !own && row.Volumes && env[StorageVariable] != "":
 		return errors.Join(checkStorageDevice(env, variable, names), checkGrubDisks(native, env, own, disks))
 	case !own:
@@ -135,7 +135,7 @@ func checkStorageDevice(env map[string]string, variable string, names []string) 
 	}
 	for i, r := range s.RAID {
 		if slices.Contains(r.Devices, device) {
-			return wrong("it is part of %s (raid[%d] of %s): name that", r.Device(), i, StorageVariable)
+			return wrong("it is part of the array %s (raid[%d] of %s): name the array", r.Device(), i, StorageVariable)
 		}
 	}
 	for i, g := range s.VolumeGroups {
@@ -149,9 +149,9 @@ func checkStorageDevice(env map[string]string, variable string, names []string) 
 		switch {
 		case f.Mount.Device != device:
 		case format == "swap":
-			return wrong("it is a swap space by %s: name a file system", StorageVariable)
+			return wrong("it is a swap space in %s: name a device with a file system", StorageVariable)
 		case given != "" && given != format:
-			return wrong("its file system is %s by %s, and FS_TYPE is %s: leave out FS_TYPE", f.Mount.Format, StorageVariable, given)
+			return wrong("it has the file system %s in %s, but FS_TYPE is %s: leave out FS_TYPE", f.Mount.Format, StorageVariable, given)
 		}
 	}
 	return nil
@@ -175,8 +175,8 @@ func checkGrubDisks(native string, env map[string]string, own bool, names []stri
 		case DiskOf(d) != d:
 			errs = append(errs, fmt.Errorf("reading %s: %q is a partition: name its disk", GrubDisksVariable, d))
 		default:
-			errs = append(errs, fmt.Errorf("reading %s: %q is a second disk next to %q: name the run's disk, or those of the storage "+
-				"that holds the system", GrubDisksVariable, d, strings.Join(names, ", ")))
+			errs = append(errs, fmt.Errorf("reading %s: %q is a second disk next to %q: name the run's disk, "+
+				"or, if the system is on another device of STORAGE, disks of STORAGE", GrubDisksVariable, d, strings.Join(names, ", ")))
 		}
 	}
 	return errors.Join(errs...)

@@ -70,7 +70,7 @@ func MiB(env map[string]string, name string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(env[name], 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("invalid %s %q; must be a number of MiB", name, env[name])
+		return 0, fmt.Errorf("invalid %s %q; must be a whole number of MiB", name, env[name])
 	}
 	return int64(n) << 20, nil
 }

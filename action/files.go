@@ -73,7 +73,7 @@ func Files(env map[string]string) ([]File, error) {
 		}
 		f.Path = path.Clean(f.Path)
 		if seen[f.Path] {
-			wrong("it is listed twice")
+			wrong("the path is listed twice: remove one")
 		}
 		seen[f.Path] = true
 
@@ -83,7 +83,7 @@ func Files(env map[string]string) ([]File, error) {
 			switch {
 			case v[1] == "":
 			case !accountName.MatchString(v[1]), errors.Is(err, strconv.ErrRange):
-				wrong("invalid %s %q; must be a number or a name; a number is at most 2147483647", v[0], v[1])
+				wrong("invalid %s %q; must be a name, or a number up to 2147483647", v[0], v[1])
 			case env[FileSystemVariable] == "vfat" && (err != nil || n != 0):
 				wrong("vfat has no owners: leave out %s", v[0])
 			}
@@ -105,7 +105,7 @@ func checkFolders(files []File) error {
 	for i, f := range files {
 		at := slices.IndexFunc(files, func(x File) bool { return strings.HasPrefix(x.Path, f.Path+"/") })
 		if !f.Directory && at >= 0 {
-			errs = append(errs, fmt.Errorf("reading %s[%d] %q: it is a file, and %s[%d] %q needs a folder there", FilesVariable, i, f.Path,
+			errs = append(errs, fmt.Errorf("reading %s[%d] %q: it is a file, but %s[%d] %q needs a folder at this path", FilesVariable, i, f.Path,
 				FilesVariable, at, files[at].Path))
 		}
 	}
@@ -137,13 +137,13 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 
 	switch {
 	case f.Directory && sources > 0:
-		wrong("a directory holds no contents")
+		wrong("a directory must not have contents, base64 or from")
 	case sources > 1:
-		wrong("give one of contents, base64 and from")
+		wrong("give only one of contents, base64 and from")
 	case f.From != "":
 		text, ok := env[f.From]
 		if !ok {
-			wrong("from names %q, which the environment does not have", f.From)
+			wrong("from names the variable %q, which the environment does not contain", f.From)
 		}
 		f.Contents = text
 

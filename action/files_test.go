@@ -22,7 +22,7 @@ func TestFiles(t *testing.T) {
 	if err == nil {
 		t.Fatal("invalid files were accepted")
 	}
-	for _, want := range []string{"FILES[0] \"a\": path must be absolute", `mode "8"`, "FILES[1] \"/b\": give one of", `owner "-1"`} {
+	for _, want := range []string{"FILES[0] \"a\": path must be absolute", `mode "8"`, "FILES[1] \"/b\": give only one of", `owner "-1"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v lacks %q", err, want)
 		}

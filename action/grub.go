@@ -14,7 +14,7 @@ const (
 
 // grub2Disk installs GRUB on the disk, with the programs of the installed system.
 var grub2Disk = Description{
-	Text:    "Installs the installed system's GRUB on the disk for BIOS, and lets it write its configuration.",
+	Text:    "Installs GRUB for BIOS on the disk and writes its configuration, both with programs of the installed system.",
 	Loader:  true,
 	Writes:  true,
 	Disk:    GrubSystemVariable,
@@ -22,14 +22,14 @@ var grub2Disk = Description{
 	Variables: []Variable{
 		{Name: GrubSystemVariable, Text: "path of the disk or partition with the system", Default: runDisk},
 		{
-			Name: GrubDisksVariable, Text: "paths of the disks from which the firmware may boot, separated by blanks: the run's, and " +
-				"those of the machine's `storage`", Default: runDisk, check: diskPaths,
+			Name: GrubDisksVariable, Text: "paths of the disks that get GRUB, separated by blanks: the run's disk, and disks of " +
+				"the machine's `storage`", Default: runDisk, check: diskPaths,
 		},
 		partitionOfFiles, fileSystem, storageOfFiles,
 	},
 	Output: []string{"disks"},
-	Limits: "The system has `grub-install` and `grub-mkconfig`, or `grub2-install` and `grub2-mkconfig`, with the modules of `i386-pc`. A " +
-		"GPT has a partition `BIOS`. UEFI starts an image's own boot loader from its EFI partition.",
+	Limits: "The system must contain `grub-install` and `grub-mkconfig`, or `grub2-install` and `grub2-mkconfig`, with the modules of " +
+		"`i386-pc`. A GPT needs a partition `BIOS`. UEFI does not need this action: it starts the boot loader in the EFI partition.",
 }
 
 // GrubDisks returns the paths of the disks that get GRUB.
@@ -39,7 +39,7 @@ func diskPaths(env map[string]string, name string) error {
 	errs := []error{programEnvironment(env, name)}
 	for _, p := range strings.Fields(env[name]) {
 		if !devicePath(p) {
-			errs = append(errs, fmt.Errorf("reading %s: invalid path of a disk %q; must be a path such as /dev/sda", name, p))
+			errs = append(errs, fmt.Errorf("reading %s: invalid disk path %q; must be a path such as /dev/sda", name, p))
 		}
 	}
 	return errors.Join(errs...)

@@ -31,7 +31,7 @@ func ParseHandler(words []string) (Handler, error) {
 		return Handler{}, nil
 	}
 	if len(words) > maxHandlerWords {
-		return Handler{}, fmt.Errorf("reading it: %d words; at most %d are allowed", len(words), maxHandlerWords)
+		return Handler{}, fmt.Errorf("it has %d words; at most %d are allowed", len(words), maxHandlerWords)
 	}
 	if words[0] == Echo {
 		return Handler{Noop, map[string]string{"LOG": strings.Join(words[1:], " ")}}, nil
@@ -41,12 +41,12 @@ func ParseHandler(words []string) (Handler, error) {
 	row := natives[native]
 	switch why := Foreign(words[0]); {
 	case why != "":
-		return Handler{}, fmt.Errorf("reading %q: %s; must be the name alone", words[0], why)
+		return Handler{}, fmt.Errorf("reading %q: %s; must be only the name of an action", words[0], why)
 	case !ok:
-		return Handler{}, fmt.Errorf("invalid %q; must be %s and a text, or an action and its variables as NAME=VALUE: one of %s", words[0],
+		return Handler{}, fmt.Errorf("invalid %q; must be %s and a text, or one of these actions and its variables as NAME=VALUE: %s", words[0],
 			Echo, strings.Join(Handlers(), ", "))
 	case !canHandle(row):
-		return Handler{}, fmt.Errorf("reading %q: it cannot follow a failed action; must be one of %s", words[0],
+		return Handler{}, fmt.Errorf("reading %q: this action is not allowed after a failure; must be one of %s", words[0],
 			strings.Join(Handlers(), ", "))
 	}
 
@@ -58,7 +58,7 @@ func ParseHandler(words []string) (Handler, error) {
 		_, twice := h.Environment[name]
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("invalid word %d; must be NAME=VALUE", n+1))
+			errs = append(errs, fmt.Errorf("invalid variable %d; must be NAME=VALUE", n+1))
 		case !known:
 			errs = append(errs, fmt.Errorf("reading %s: %s has no such variable", name, native))
 		case twice:

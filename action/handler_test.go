@@ -34,17 +34,17 @@ func TestParseHandlerRefuses(t *testing.T) {
 		words []string
 		want  []string
 	}{
-		"a program":         {[]string{"sh", "-c", "true"}, []string{`invalid "sh"; must be echo and a text, or an action`, "writefile"}},
+		"a program":         {[]string{"sh", "-c", "true"}, []string{`invalid "sh"; must be echo and a text, or one of these actions`, "writefile"}},
 		"a look-alike":      {[]string{"example.org/other/wipe"}, []string{`invalid "example.org/other/wipe"`}},
 		"no name":           {[]string{""}, []string{`invalid ""`}},
-		"a leaving action":  {[]string{"reboot"}, []string{`reading "reboot": it cannot follow a failed action; must be one of`}},
-		"a wrapped one":     {[]string{"waitdaemon", "IMAGE=reboot"}, []string{"cannot follow"}},
-		"one of the server": {[]string{"configdrive"}, []string{"cannot follow"}},
-		"a layer":           {[]string{"oci2disk", "IMG_URL=x/y:z"}, []string{"cannot follow"}},
-		"an image":          {[]string{"image2disk", "IMG_URL=http://x/y"}, []string{"cannot follow"}},
+		"a leaving action":  {[]string{"reboot"}, []string{`reading "reboot": this action is not allowed after a failure; must be one of`}},
+		"a wrapped one":     {[]string{"waitdaemon", "IMAGE=reboot"}, []string{"is not allowed after a failure"}},
+		"one of the server": {[]string{"configdrive"}, []string{"is not allowed after a failure"}},
+		"a layer":           {[]string{"oci2disk", "IMG_URL=x/y:z"}, []string{"is not allowed after a failure"}},
+		"an image":          {[]string{"image2disk", "IMG_URL=http://x/y"}, []string{"is not allowed after a failure"}},
 		"all errors": {
 			[]string{"writefile", "DEST_PATH", "COLOUR=hidden", "MODE=0600", "MODE=0600"},
-			[]string{"invalid word 1; must be NAME=VALUE", "reading COLOUR: writefile has no such variable", "reading MODE: it is given twice"},
+			[]string{"invalid variable 1; must be NAME=VALUE", "reading COLOUR: writefile has no such variable", "reading MODE: it is given twice"},
 		},
 		"its environment": {[]string{"wipe", "WIPE_MODE=hidden"}, []string{"WIPE_MODE"}},
 		"a missing one":   {[]string{"writefile", "CONTENTS=hidden"}, []string{"DEST_PATH"}},
@@ -108,7 +108,7 @@ func TestHandlersLeaveNothingToTheServer(t *testing.T) {
 func TestS59HandlersSendNoDisk(t *testing.T) {
 	for _, image := range []string{Slurp, "quay.io/tinkerbell/actions/slurp:latest"} {
 		_, err := ParseHandler([]string{image, UploadURLVariable + "=http://store.example/", UploadNameVariable + "=x"})
-		require.ErrorContains(t, err, "cannot follow a failed action")
+		require.ErrorContains(t, err, "is not allowed after a failure")
 	}
 	require.NotContains(t, Handlers(), Slurp)
 }

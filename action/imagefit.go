@@ -11,7 +11,7 @@ func ImageFits(sectorSize int, end int64, d Disk) error {
 		return fmt.Errorf("the image's partition table is for disks with %d-byte sectors, and this disk has %d-byte sectors: "+
 			"use an image that is made for %d-byte sectors, or another disk", sectorSize, d.SectorSize, d.SectorSize)
 	case end > d.Size:
-		return fmt.Errorf("the image needs %d bytes, and this disk has %d: use a smaller image or a larger disk", end, d.Size)
+		return fmt.Errorf("the image needs %d bytes, but this disk has only %d: use a smaller image or a larger disk", end, d.Size)
 	}
 	return nil
 }

@@ -106,13 +106,14 @@ func Foreign(image string) string {
 func (r imageReference) foreign(name string) string {
 	if r.host == "" {
 		return fmt.Sprintf(
-			"it is not the agent's %s: without a registry's host it is an image of docker.io, a public registry, where %s is not the publisher's",
+			"the image is not the agent's %s: without a registry's host, it comes from the public registry docker.io, "+
+				"where %s does not belong to the action's publisher",
 			name,
 			r.before+r.repository,
 		)
 	}
-	return fmt.Sprintf("it is not the agent's %s: in the public registry %s, %s is not the publisher's", name, r.host,
-		cmp.Or(r.before+r.repository, r.name))
+	return fmt.Sprintf("the image is not the agent's %s: in the public registry %s, %s does not belong to the action's publisher",
+		name, r.host, cmp.Or(r.before+r.repository, r.name))
 }
 
 // Mirror returns the host of the registry if image is a native action in a registry that counts as a mirror of the publisher's;
@@ -141,7 +142,7 @@ func Rule(image string) string {
 		rule += "; " + r.repository + " is a repository of native actions"
 	}
 	if host := Mirror(image); host != "" {
-		rule += "; " + host + " counts as a mirror of it"
+		rule += "; " + host + " counts as a mirror of the publisher's registry"
 	}
 	return rule
 }

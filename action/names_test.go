@@ -61,14 +61,14 @@ func TestImagesOfOthersAreNoActions(t *testing.T) {
 		require.False(t, ok, image)
 		require.Empty(t, got, image)
 		require.Contains(t, Foreign(image), "public", image)
-		require.Contains(t, Foreign(image), "not the publisher's", image)
+		require.Contains(t, Foreign(image), "not belong to the action's publisher", image)
 		require.Empty(t, Rule(image), image)
 		require.Empty(t, Mirror(image), image)
 		_, err := ParseHandler([]string{image})
-		require.ErrorContains(t, err, "not the publisher's", image)
+		require.ErrorContains(t, err, "not belong to the action's publisher", image)
 	}
 	require.ErrorContains(t, Check(WaitDaemon, map[string]string{InnerImageVariable: "docker.io/acme/tinkerbell-actions/reboot"}),
-		"in the public registry docker.io, acme/tinkerbell-actions/ is not the publisher's; give reboot alone")
+		"in the public registry docker.io, acme/tinkerbell-actions/ does not belong to the action's publisher; write only reboot")
 
 	for image, host := range map[string]string{
 		"registry.example.org:5000/site/tinkerbell-actions/rootio:v1@sha256:00": "registry.example.org",
@@ -88,7 +88,7 @@ func TestImagesOfOthersAreNoActions(t *testing.T) {
 		require.True(t, ok, image)
 		require.Empty(t, Foreign(image), image)
 		require.Equal(t, host, Mirror(image), image)
-		require.Equal(t, host != "", strings.HasSuffix(Rule(image), host+" counts as a mirror of it"), image)
+		require.Equal(t, host != "", strings.HasSuffix(Rule(image), host+" counts as a mirror of the publisher's registry"), image)
 	}
 	for _, image := range []string{"nginx", "docker.io/library/alpine", "https://registry.example.org/tinkerbell-actions/rootio", "docker://rootio"} {
 		_, ok := Native(image)

@@ -96,7 +96,7 @@ func (v Variable) Check(env map[string]string) error {
 // Variables that several actions read.
 var (
 	imageURL = Variable{
-		Name: "IMG_URL", Text: "where the agent fetches the image, http or https", Default: "the image of the run or of the machine",
+		Name: "IMG_URL", Text: "http or https URL of the image", Default: "the image of the run or of the machine",
 		check: fileURL,
 	}
 	imageSHA256 = Variable{
@@ -106,7 +106,7 @@ var (
 	imageSHA512 = Variable{Name: "IMG_SHA512", Text: "not read; allowed together with IMG_SHA256", check: onlyWith("IMG_SHA256")}
 	destination = Variable{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk}
 	fileSystem  = Variable{
-		Name: FileSystemVariable, Text: "file system of the partition: " + strings.Join(FileSystems, ", "), Default: "what the partition holds",
+		Name: FileSystemVariable, Text: "file system of the partition: " + strings.Join(FileSystems, ", "), Default: "detected",
 		check: oneOf(FileSystems...),
 	}
 	partitionOfFiles = Variable{
@@ -114,8 +114,8 @@ var (
 		check: partition,
 	}
 	storageOfFiles = Variable{
-		Name: StorageVariable, Text: "JSON in the form of the machine's `storage`, if the path names an array, a logical volume or " +
-			"another disk's partition there", Default: "the machine's `storage`", check: storageOfRun,
+		Name: StorageVariable, Text: "JSON in the form of the machine's `storage`; read if the path names an array, a logical volume or " +
+			"another disk's partition", Default: "the machine's `storage`", check: storageOfRun,
 	}
 )
 
@@ -133,16 +133,16 @@ var natives = map[string]Description{
 		Variables: []Variable{
 			imageURL, imageSHA256, imageSHA512, destination,
 			{Name: "COMPRESSED", Text: "not needed: an image is recognized by its content", check: boolean},
-			{Name: "RETRY_ENABLED", Text: "not needed: a download that broke goes on at the same byte", check: boolean},
-			{Name: "RETRY_DURATION_MINUTES", Text: "not needed: the timeout of the action counts", check: number},
-			{Name: "PROGRESS_INTERVAL_SECONDS", Text: "not needed: every heartbeat has the progress", check: number},
+			{Name: "RETRY_ENABLED", Text: "not needed: an interrupted download continues at the same byte", check: boolean},
+			{Name: "RETRY_DURATION_MINUTES", Text: "not needed: the timeout of the action applies", check: number},
+			{Name: "PROGRESS_INTERVAL_SECONDS", Text: "not needed: every heartbeat reports the progress", check: number},
 			{Name: "TEXT_LOGGING", Text: "not needed: the log is text", check: boolean},
 		},
 		Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
-		Limits: "A URL of another server needs IMG_SHA256. An image that is larger than the disk, or made for sectors of another size, " +
-			"is refused before the first write.",
-		Adds: "IMG_SHA256 of a stored image. IMG_URL of a stored image names its digest in the plan, so that a run writes the file that " +
-			"was planned.",
+		Limits: "IMG_URL on another server needs IMG_SHA256. An image that is larger than the disk, or made for another sector " +
+			"size, is refused before the first write.",
+		Adds: "IMG_SHA256 of a stored image. In the plan, IMG_URL of a stored image contains the digest, so that a run writes the " +
+			"planned file.",
 	},
 	QemuImg2Disk: qemuImg2Disk,
 	OCI2Disk:     oci2Disk,
@@ -154,21 +154,22 @@ var natives = map[string]Description{
 		Variables: []Variable{
 			{Name: "DEST_PATH", Text: "absolute path of the file in the file system", Required: true, check: filePath},
 			{
-				Name: ContentsVariable, Text: "what the file holds, may be empty; or one of the next two in its place", Required: true,
+				Name: ContentsVariable, Text: "contents of the file, may be empty; or give one of the next two variables instead", Required: true,
 				check: contents,
 			},
-			{Name: BootConfigVariable, Text: "a kernel boot configuration, written as bootconfig -a does", check: bootConfig},
+			{Name: BootConfigVariable, Text: "a kernel boot configuration, written in the format of bootconfig -a", check: bootConfig},
 			{
-				Name: HegelVariable, Text: "metadata services, separated by commas: the file holds the user-data of the first that has them",
+				Name: HegelVariable, Text: "URLs of metadata services, separated by commas: the file gets the user-data of the first service " +
+					"that has any",
 				check: hegelURLs,
 			},
-			{Name: "STATIC_NETPLAN", Text: "only false: give the configuration by CONTENTS", check: staticNetwork},
-			{Name: "STATIC_BOTTLEROCKET", Text: "only false: give the configuration by CONTENTS", check: staticNetwork},
+			{Name: "STATIC_NETPLAN", Text: "only false: write the network configuration into CONTENTS", check: staticNetwork},
+			{Name: "STATIC_BOTTLEROCKET", Text: "only false: write the network configuration into CONTENTS", check: staticNetwork},
 			{Name: "IFNAME", Text: "not read"},
 			{Name: "UID", Text: "owner, a number", Default: "0", check: owner},
 			{Name: "GID", Text: "group, a number", Default: "0", check: owner},
 			{Name: "MODE", Text: "octal", Default: "0644", check: octal},
-			{Name: "DIRMODE", Text: "octal, of folders that are made on the way", Default: "0755", check: octal},
+			{Name: "DIRMODE", Text: "octal mode of parent folders that are created", Default: "0755", check: octal},
 			destination, partitionOfFiles, fileSystem, storageOfFiles,
 		},
 		Output: []string{"device", "files", "bytes"},
@@ -190,33 +191,33 @@ var natives = map[string]Description{
 			{Name: "META_DATA", Text: "meta-data", Default: "the machine's, with the instance id of the run"},
 			{Name: "USER_DATA", Text: "user-data", Default: "the machine's, or an empty cloud-config"},
 			{Name: "VENDOR_DATA", Text: "vendor-data", Default: "the machine's, and a phone-home to this server"},
-			{Name: "NETWORK_CONFIG", Text: "network-config of version 2", Default: "made of the machine's interfaces"},
+			{Name: "NETWORK_CONFIG", Text: "network-config of version 2", Default: "made from the machine's interfaces"},
 			destination,
 		},
 		Output: []string{"partition", "bytes"},
 		Limits: "A GPT disk.",
-		Adds:   "The documents that the template does not give, when the agent gets the action.",
+		Adds:   "Documents that the template leaves out, when the agent gets the action.",
 	},
 	GrowPart: {
-		Text:   "Lets a partition, and its file system, grow to the end of the disk.",
+		Text:   "Grows a partition and its file system to the end of the disk.",
 		Writes: true, Disk: "DEST_DISK", Partitions: true,
 		Variables: []Variable{
 			{Name: PartitionVariable, Text: partitionText, Default: "the last partition", check: partition},
-			{Name: ReserveVariable, Text: "MiB that stay free at the end", Default: "0", check: mebibytes},
-			{Name: "FILESYSTEM", Text: "true or false: whether the file system grows, too", Default: "true", check: boolean},
+			{Name: ReserveVariable, Text: "MiB to leave free at the end of the disk", Default: "0", check: mebibytes},
+			{Name: "FILESYSTEM", Text: "true or false: grow the file system, too", Default: "true", check: boolean},
 			destination,
 		},
 		Output: []string{"partition", "from", "to", "filesystem"},
-		Limits: "The partition is the last on the disk, but for a seed of `configdrive`.",
+		Limits: "The partition must be the last on the disk, except for the partition of `configdrive`.",
 	},
 	Wipe: {
 		Text:    "Clears the disk, or every disk, and reads back what was cleared.",
 		Aliases: []string{"disk-wipe"}, Writes: true, Disk: "BLOCK_DEVICE", AllDisks: true,
 		Variables: []Variable{
 			{Name: "BLOCK_DEVICE", Text: "path of the disk", Default: runDisk},
-			{Name: "DEST_DISK", Text: "the same, where BLOCK_DEVICE is not given", Default: runDisk},
+			{Name: "DEST_DISK", Text: "path of the disk, if BLOCK_DEVICE is not set", Default: runDisk},
 			{
-				Name: AllDisksVariable, Text: "true or false: every disk that is neither removable nor protected", Default: "false",
+				Name: AllDisksVariable, Text: "true or false: clear every disk that is neither removable nor protected", Default: "false",
 				check: boolean,
 			},
 			{
@@ -235,8 +236,8 @@ var natives = map[string]Description{
 				Name: "DELETE_STALE", Text: "true or false: delete entries whose loader is on no disk of the machine",
 				Default: "false", check: boolean,
 			},
-			{Name: "BOOT_ORDER", Text: "descriptions or numbers that come first, separated by commas"},
-			{Name: "BOOT_NEXT", Text: "description or number of the entry for the next boot alone"},
+			{Name: "BOOT_ORDER", Text: "descriptions or numbers of the entries to put first, separated by commas"},
+			{Name: "BOOT_NEXT", Text: "description or number of the entry for the next boot only"},
 			{
 				Name: "REQUIRED", Text: "true or false: fail on a machine that was not booted by UEFI", Default: "false",
 				check: boolean,
@@ -248,23 +249,23 @@ var natives = map[string]Description{
 	Grub2Disk: grub2Disk,
 	Syslinux:  syslinux,
 	Kexec: {
-		Text:   "Starts a kernel that is installed on the disk in place of the firmware.",
+		Text:   "Starts a kernel from the disk directly, without the firmware.",
 		Loader: true, Writes: true, Disk: "BLOCK_DEVICE", Volumes: true, Leaves: true,
 		Variables: []Variable{
 			{Name: "BLOCK_DEVICE", Text: "path of the disk", Default: runDisk},
 			partitionOfFiles, fileSystem, storageOfFiles,
 			{
-				Name: "KERNEL_PATH", Text: "path of the kernel", Default: "the default entry of the boot loader's configuration",
+				Name: "KERNEL_PATH", Text: "path of the kernel", Default: "the kernel of the boot loader's default entry",
 				check: textPath,
 			},
 			{
-				Name: "INITRD_PATH", Text: "paths of initrds, separated by blanks", Default: "the initrds of the entry; none with KERNEL_PATH",
+				Name: "INITRD_PATH", Text: "paths of initrds, separated by blanks", Default: "the initrds of that entry; none if KERNEL_PATH is set",
 				check: textPath,
 			},
-			{Name: "CMD_LINE", Text: "kernel parameters, on one line", Default: "those of the entry", check: oneLine},
+			{Name: "CMD_LINE", Text: "kernel parameters, on one line", Default: "the parameters of that entry", check: oneLine},
 			{
 				Name: "GRUBCFG_PATH", Text: "path of the boot loader's configuration",
-				Default: "grub.cfg or loader/entries where they are usual", check: textPath,
+				Default: "grub.cfg or loader/entries in its usual place", check: textPath,
 			},
 		},
 		Output: []string{"kernel", "leaving"},
@@ -273,15 +274,15 @@ var natives = map[string]Description{
 	Slurp:      slurp,
 	WaitDaemon: waitDaemon,
 	Reboot:     {Text: "Restarts the machine.", Leaves: true},
-	PowerOff:   {Text: "Switches the machine off. The run ends without evidence of the installed system.", Leaves: true},
+	PowerOff:   {Text: "Switches the machine off. The run ends without evidence that the installed system works.", Leaves: true},
 	Inspect:    {Text: "Reports the hardware of the machine.", Output: []string{"facts", "disks"}},
 	Noop: {
-		Text: "Changes nothing: to try templates, time-outs and failures.",
+		Text: "Changes nothing. Use it to try templates, time-outs and failures.",
 		Variables: []Variable{
 			{Name: "LOG", Text: "lines to log"},
-			{Name: "SLEEP", Text: "seconds to take", Default: "0", check: seconds},
-			{Name: "EXIT", Text: "exit code; other than 0 fails", Default: "0", check: number},
-			{Name: "MESSAGE", Text: "text of that failure"},
+			{Name: "SLEEP", Text: "seconds to wait", Default: "0", check: seconds},
+			{Name: "EXIT", Text: "exit code; any value except 0 fails the action", Default: "0", check: number},
+			{Name: "MESSAGE", Text: "error text of the failure"},
 		},
 	},
 }

@@ -15,22 +15,23 @@ const (
 
 // oci2Disk is image2disk with an image from an OCI registry.
 var oci2Disk = Description{
-	Text:   "Writes an image of an OCI registry to the disk and reads it back.",
+	Text:   "Writes an image from an OCI registry to the disk and reads it back.",
 	Writes: true, Whole: true, Disk: "DEST_DISK",
 	Variables: []Variable{
 		{
 			Name: "IMG_URL", Text: "REGISTRY/REPOSITORY@sha256:DIGEST, or with :TAG; http:// in front for a registry without TLS",
 			Required: true, check: ociReference,
 		},
-		{Name: "IMG_SHA256", Text: "digest of the layer, 64 hex digits", Default: "the one in the manifest", check: sha256Digest},
+		{Name: "IMG_SHA256", Text: "digest of the layer, 64 hex digits", Default: "the digest in the manifest", check: sha256Digest},
 		destination,
-		{Name: RegistryUserVariable, Text: "user at the registry", Default: "none is needed"},
-		{Name: RegistryPasswordVariable, Text: "password or token; stored and shown like the rest of the template: use one that can only read"},
+		{Name: RegistryUserVariable, Text: "user name at the registry", Default: "none is needed"},
+		{Name: RegistryPasswordVariable, Text: "password or token; stored and shown like the rest of the template: use one with read access"},
 		{Name: "SKIP_VERIFY", Text: "only false", check: verified},
 		{Name: "COMPRESSED", Text: "not needed: an image is recognized by its content", check: boolean},
 	},
 	Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk"},
-	Limits: "The manifest has one layer; of an index, the manifest for linux/amd64 counts. IMG_URL without a digest needs IMG_SHA256.",
+	Limits: "The manifest must have one layer; from an index, the manifest for linux/amd64 is used. " +
+		"IMG_URL without a digest needs IMG_SHA256.",
 }
 
 var ociForm = regexp.MustCompile(
@@ -68,7 +69,8 @@ func ociReference(env map[string]string, name string) error {
 
 func verified(env map[string]string, name string) error {
 	if skip, err := Bool(env, name, false); err != nil || skip {
-		return fmt.Errorf("reading %s: a registry is always verified: leave it out, or write http:// for one without TLS", name)
+		return fmt.Errorf("reading %s: a registry's certificate is always verified: leave the variable out, "+
+			"or write http:// for a registry without TLS", name)
 	}
 	return nil
 }

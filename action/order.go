@@ -49,9 +49,9 @@ func (s *Signed) Verify(key ed25519.PublicKey) (Order, error) {
 	case len(key) != ed25519.PublicKeySize:
 		return Order{}, errors.New("there is no key for checking a signature")
 	case s == nil:
-		return Order{}, errors.New("it is not signed")
+		return Order{}, errors.New("the order is not signed")
 	case !ed25519.Verify(key, append([]byte(orderContext), s.Order...), s.Signature):
-		return Order{}, errors.New("it is not signed with this site's key")
+		return Order{}, errors.New("the order is not signed with this site's key")
 	}
 
 	var o Order

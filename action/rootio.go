@@ -17,7 +17,7 @@ var RootIOCommands = []string{"wipe", "partition", "format", "mount", "version"}
 var rootIO = Description{
 	Text: "Partitions and formats disks as the machine's `storage` says: `command` is one of " + strings.Join(RootIOCommands, ", ") +
 		". `wipe` clears the disks. `partition` makes partitions, then md arrays (`raid`) and LVM (`volume_groups`). `mount` mounts " +
-		"each file system once, makes the folders for those below it, and unmounts it.",
+		"each file system once, creates the mount points below it, and unmounts it.",
 	Writes: true, Whole: true, Disk: "DEST_DISK", Commands: RootIOCommands,
 	Variables: []Variable{
 		{
@@ -25,15 +25,15 @@ var rootIO = Description{
 			check: storageOfRun,
 		},
 		{Name: "DEST_DISK", Text: "path that the storage uses for the run's disk", Default: runDisk},
-		{Name: "MBR", Text: "only empty: the partition table is a GPT, from which BIOS boots with a partition `BIOS`", check: onlyGPT},
-		{Name: "MIRROR_HOST", Text: "not needed: the plan has the storage"},
+		{Name: "MBR", Text: "only empty: the partition table is always a GPT; BIOS needs a partition `BIOS`", check: onlyGPT},
+		{Name: "MIRROR_HOST", Text: "not needed: the plan contains the storage"},
 		{Name: "METADATA_SERVICE_PORT", Text: "not needed", check: number},
 		{Name: "TEST", Text: "not read"},
 		{Name: "JSON_FILE", Text: "not read: give STORAGE"},
 	},
 	Output: []string{"command", "disks", "partitions", "filesystems"},
-	Limits: "Disks other than the run's have `serial` or `wwn` in the storage. `partition` refuses a disk that is not empty without " +
-		"`wipe_table`; the same table is kept. Disks of `raid` and `volume_groups` need `wipe_table`. Arrays have level " +
+	Limits: "Disks other than the run's need `serial` or `wwn` in the storage. Without `wipe_table`, `partition` refuses a disk " +
+		"that is not empty, except if it has the same table already. Disks of `raid` and `volume_groups` need `wipe_table`. Arrays have level " +
 		strings.Join(RAIDLevels, ", ") + " and metadata 1.2; volumes are linear. Nothing stays mounted or assembled: other " +
 		"actions activate and mount what they need.",
 	Adds: "STORAGE.",
@@ -41,7 +41,8 @@ var rootIO = Description{
 
 func onlyGPT(env map[string]string, name string) error {
 	if env[name] != "" {
-		return fmt.Errorf("reading %s: only GPT is written: leave it out; for BIOS, add a partition with the label BIOS to the storage", name)
+		return fmt.Errorf("reading %s: only GPT is written: leave the variable out; for BIOS, add a partition with the label BIOS to the storage",
+			name)
 	}
 	return nil
 }
@@ -74,7 +75,7 @@ func ParseStorage(text string) (Storage, error) {
 		return s, fmt.Errorf("decoding the storage: %w", err)
 	}
 	if d.More() {
-		return s, errors.New("decoding the storage: text follows its end")
+		return s, errors.New("decoding the storage: unexpected text after the JSON object")
 	}
 	return s, nil
 }
@@ -91,7 +92,7 @@ func CheckStorageDisks(env map[string]string, alias string) error {
 	for i, d := range s.Disks {
 		if d.Device != alias && d.Serial == "" && d.WWN == "" {
 			errs = append(errs, fmt.Errorf("reading %s: disks[%d]: %s is not the run's disk (%s): give its serial or wwn, "+
-				"or name it as DEST_DISK", StorageVariable, i, d.Device, alias))
+				"or set DEST_DISK to its path", StorageVariable, i, d.Device, alias))
 		}
 	}
 	return errors.Join(errs...)

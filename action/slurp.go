@@ -21,17 +21,17 @@ const UploadField = "BootyImage"
 
 // slurp sends a disk to a host that the configuration lists.
 var slurp = Description{
-	Text:  "Reads the disk and sends its content to another host: a form (multipart/form-data) with one file, `" + UploadField + "`.",
+	Text:  "Reads the disk and posts its content to another host, as the file `" + UploadField + "` of a form (multipart/form-data).",
 	Reads: true, Disk: SourceDiskVariable, Upload: UploadURLVariable,
 	Variables: []Variable{
 		{Name: SourceDiskVariable, Text: "path of the disk", Default: runDisk},
-		{Name: UploadURLVariable, Text: "where the form is posted, http or https", Required: true, check: uploadURL},
+		{Name: UploadURLVariable, Text: "http or https URL to which the form is posted", Required: true, check: uploadURL},
 		{Name: UploadNameVariable, Text: "name of the file in the form", Required: true, check: uploadName},
-		{Name: CompressedVariable, Text: "true or false: pack the content with gzip", Default: "false", check: boolean},
+		{Name: CompressedVariable, Text: "true or false: compress the content with gzip", Default: "false", check: boolean},
 	},
 	Output: []string{"sha256", "bytes", "sent"},
-	Limits: "The host of DEST_URL is one of `images.upload_hosts`. An upload that broke is not resumed. A redirect, and any status " +
-		"but 2xx, fails.",
+	Limits: "The host of DEST_URL must be one of `images.upload_hosts`. An interrupted upload is not resumed. A redirect, or any status " +
+		"other than 2xx, fails the action.",
 }
 
 func uploadURL(env map[string]string, name string) error {
@@ -47,7 +47,7 @@ func uploadURL(env map[string]string, name string) error {
 func UploadHost(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "", errors.New("must be http:// or https:// and a host")
+		return "", errors.New("must be an http:// or https:// URL with a host")
 	}
 	return u.Hostname(), nil
 }

@@ -59,8 +59,8 @@ func TestS42StorageProblems(t *testing.T) {
 		{`"label": "DATA"`, `"label": ""`, "disks[1].partitions[2].label:", "invalid label"},
 		{`"label": "DATA"`, `"label": "swap"`, "disks[1].partitions[2].label:", "unknown label"},
 		{`"label": "DATA"`, `"label": "DATA", "type_guid": "8300"`, "disks[1].partitions[2].type_guid:", "invalid type"},
-		{`"label": "DATA"`, `"label": "DATA", "number": 129`, "disks[1].partitions[2].number:", "no partition 129"},
-		{`"label": "DATA"`, `"label": "DATA", "number": 2`, "disks[1].partitions[2].number:", "there already"},
+		{`"label": "DATA"`, `"label": "DATA", "number": 129`, "disks[1].partitions[2].number:", "invalid partition number 129"},
+		{`"label": "DATA"`, `"label": "DATA", "number": 2`, "disks[1].partitions[2].number:", "has the number 2 already"},
 		{`"label": "DATA"`, `"label": "DATA", "size": -1`, "disks[1].partitions[2]:", "out of range"},
 		{`"label": "DATA"`, `"label": "DATA", "start": 33`, "disks[1].partitions[2].start:", "belongs to the partition table"},
 		{`"label": "DATA"`, `"label": "DATA", "start": 206848, "size": 8`, "disks[1].partitions:", "partitions 7 and 3 overlap"},
@@ -69,16 +69,16 @@ func TestS42StorageProblems(t *testing.T) {
 		{`"level": "raid1"`, `"level": "10"`, "raid[0].devices:", "2 devices"},
 		{`"level": "raid1"`, `"level": "1", "spare": 1`, "raid[0].devices:", "2 devices, 1 of them spare"},
 		{`"level": "raid1"`, `"level": "1", "spare": -1`, "raid[0].devices:", "-1 of them spare"},
-		{`, "/dev/nvme0n1p7"]`, `, "/dev/sdb1"]`, "raid[0].devices[1]:", `no disk, array or volume group of the storage has "/dev/sdb1"`},
+		{`, "/dev/nvme0n1p7"]`, `, "/dev/sdb1"]`, "raid[0].devices[1]:", `the storage has no partition, array or logical volume "/dev/sdb1"`},
 		{`, "/dev/nvme0n1p7"]`, `, "/dev/sda3"]`, "raid[0].devices[1]:", "used by raid[0].devices[0] already"},
 		{`, "/dev/nvme0n1p7"]`, `, "/dev/sda1"]`, "raid[0].devices[1]:", "is a partition for the firmware"},
 		{`, "/dev/nvme0n1p7"]`, `, "/dev/nvme0n1"]`, "raid[0].devices[1]:", "is a whole disk"},
 		{`, "/dev/nvme0n1p7"]`, `, "/dev/nvme0n1p2"]`, "raid[0].devices[1]:", "is an EFI system partition"},
-		{`"wwn": "B", "wipe_table": true`, `"wwn": "B"`, "raid[0].devices[1]:", "may not be overwritten"},
+		{`"wwn": "B", "wipe_table": true`, `"wwn": "B"`, "raid[0].devices[1]:", "must not be overwritten"},
 		{`["x"]`, `["x y"]`, "volume_groups[0].tags[0]:", "invalid tag"},
 		{`["/dev/md0"]`, `["/dev/md0", "/dev/md0"]`, "volume_groups[0].physical_volumes[1]:", "used by"},
-		{`["/dev/md0"]`, `["/dev/md0", "/dev/sdc1"]`, "volume_groups[0].physical_volumes[1]:", "no disk"},
-		{`["/dev/md0"]`, `[]`, "volume_groups[0].physical_volumes:", "there is none"},
+		{`["/dev/md0"]`, `["/dev/md0", "/dev/sdc1"]`, "volume_groups[0].physical_volumes[1]:", "no partition, array"},
+		{`["/dev/md0"]`, `[]`, "volume_groups[0].physical_volumes:", "no physical volume is given"},
 		{`"size": 1073741824`, `"size": -1`, "volume_groups[0].logical_volumes[0].size:", "invalid size"},
 		{`"size": 1073741824`, `"opts": ["x"], "size": 4096`, "volume_groups[0].logical_volumes[0].opts:", "no option"},
 		{`"size": 1073741824`, `"size": 0`, "volume_groups[0].logical_volumes[0].size:", "only the last volume"},
@@ -90,10 +90,10 @@ func TestS42StorageProblems(t *testing.T) {
 		{`"format": "xfs"`, `"format": "xfs", "create": {"options": ["-d", "file"]}`, "filesystems[1].mount.create.options:", "not allowed"},
 		{`"-L", "ROOT"`, `"-J", "device=/dev/sdb"`, "filesystems[0].mount.create.options:", "not allowed"},
 		{`"-L", "ROOT"`, `"-L", "/dev/sdb"`, "filesystems[0].mount.create.options:", "invalid value"},
-		{`"-L", "ROOT"`, `"/dev/sdb"`, "filesystems[0].mount.create.options:", "must be a letter after a dash"},
+		{`"-L", "ROOT"`, `"/dev/sdb"`, "filesystems[0].mount.create.options:", "must be a dash and a letter"},
 		{`"format": "vfat"`, `"format": "ext4", "create": {}`, "filesystems[2].mount.device:", "is an EFI system partition"},
 		{`"/dev/sda4", "format"`, `"/dev/sda", "format"`, "filesystems[3].mount.device:", "is a whole disk"},
-		{`"/dev/sda4", "format"`, `"/dev/sda5", "format"`, "filesystems[3].mount.device:", "no disk"},
+		{`"/dev/sda4", "format"`, `"/dev/sda5", "format"`, "filesystems[3].mount.device:", "no partition, array"},
 		{`"/dev/sda4", "format"`, `"/dev/sda3", "format"`, "filesystems[3].mount.device:", "used by raid[0]"},
 		{`"/dev/sda4", "format"`, `"/dev/md0", "format"`, "filesystems[3].mount.device:", "used by volume_groups[0]"},
 		{`"point": "/srv"`, `"point": "srv"`, "filesystems[1].mount.point:", "invalid mount point"},
@@ -151,7 +151,7 @@ func TestStorageSizes(t *testing.T) {
 		storage(131072-4096-32),
 		disk,
 	); len(all) != 1 ||
-		!strings.HasPrefix(all[0], "disks[0].partitions[1]: it does not fit") {
+		!strings.HasPrefix(all[0], "disks[0].partitions[1]: the partition ends at byte ") {
 		t.Error(all)
 	}
 	if all := problemsOf(t, storage(131072-4096-32)); len(all) > 0 {
@@ -216,7 +216,7 @@ func TestMappedName(t *testing.T) {
 
 func TestRootIOIsChecked(t *testing.T) {
 	for text, want := range map[string]string{
-		`{`: "decoding the storage", `{"disk": []}`: "unknown field", `{} {}`: "text follows", `{}`: "no disks",
+		`{`: "decoding the storage", `{"disk": []}`: "unknown field", `{} {}`: "unexpected text after", `{}`: "no disks",
 		strings.Replace(mirror, `"ext4"`, `"zfs"`, 1): `filesystems[0].mount.format: unsupported format "zfs"`,
 	} {
 		if err := Check(RootIO, map[string]string{StorageVariable: text}); err == nil || !strings.Contains(err.Error(), want) {

@@ -127,7 +127,7 @@ func (c *storageCheck) take(field, path string, kinds ...string) *storageDevice 
 	d := c.devices[path]
 	switch {
 	case d == nil:
-		c.add(field, "add it to the partitions of a disk", "no disk, array or volume group of the storage has %q", path)
+		c.add(field, "add it to the partitions of a disk", "the storage has no partition, array or logical volume %q", path)
 	case d.by != "":
 		c.add(field, "use each device once", "%s is used by %s already", path, d.by)
 	case !slices.Contains(kinds, d.kind):
@@ -143,7 +143,7 @@ func (c *storageCheck) take(field, path string, kinds ...string) *storageDevice 
 // again, so what is on their partitions must be overwritten.
 func (c *storageCheck) rewritten(field string, i int) {
 	if i >= 0 && !c.Disks[i].WipeTable {
-		c.add(field, fmt.Sprintf("set wipe_table: true in disks[%d]", i), "it is on %s, which may not be overwritten", c.Disks[i].Device)
+		c.add(field, fmt.Sprintf("set wipe_table: true in disks[%d]", i), "it is on disk %s, which must not be overwritten", c.Disks[i].Device)
 	}
 }
 
@@ -200,7 +200,7 @@ func (c *storageCheck) checkVolumes() {
 		if !storageName.MatchString(g.Name) {
 			c.add(field+".name", "use letters, digits and - _ . +", "invalid name %q", g.Name)
 		} else if groups[g.Name] != "" {
-			c.add(field+".name", "give each group its own", "%s has the name %s already", groups[g.Name], g.Name)
+			c.add(field+".name", "give each group a different name", "%s has the name %s already", groups[g.Name], g.Name)
 		}
 		groups[g.Name] = field
 		for j, tag := range g.Tags {
@@ -210,7 +210,7 @@ func (c *storageCheck) checkVolumes() {
 		}
 
 		if len(g.PhysicalVolumes) == 0 {
-			c.add(field+".physical_volumes", "name one or more partitions or arrays", "there is none")
+			c.add(field+".physical_volumes", "name one or more partitions or arrays", "no physical volume is given")
 		}
 		room, known := int64(0), true
 		for j, p := range g.PhysicalVolumes {
@@ -246,12 +246,12 @@ func (c *storageCheck) checkLogical(field string, g StorageVolumes, room int64) 
 
 		switch size := (min(max(v.Size, 0), maxStorage) + extent - 1) / extent * extent; {
 		case v.Size < 0 || v.Size > maxStorage:
-			c.add(at+".size", "give bytes, or 0 for the rest of the group", "invalid size %d", v.Size)
+			c.add(at+".size", "give a number of bytes, or 0 for the rest of the group", "invalid size %d", v.Size)
 		case v.Size == 0 && j+1 < len(g.LogicalVolumes):
-			c.add(at+".size", "give it, or put this volume at the end", "only the last volume takes the rest of the group")
+			c.add(at+".size", "give a size, or put this volume at the end", "only the last volume takes the rest of the group")
 		case max(size, extent) > left:
 			c.add(at+".size", "make the volumes smaller, or the group larger",
-				"it does not fit: %d bytes of %d are left, in units of %d", max(left, 0), room, extent)
+				"the volume does not fit: %d bytes of %d are left, in extents of %d", max(left, 0), room, extent)
 		default:
 			left -= size
 		}
@@ -271,7 +271,7 @@ func (c *storageCheck) checkFilesystems() {
 		if !slices.Contains(StorageFormats(), m.Format) {
 			c.add(field+".format", "use one of "+strings.Join(StorageFormats(), ", "), "unsupported format %q", m.Format)
 		} else if _, err := MkfsOptions(m.Format, m.Create.Options); err != nil {
-			c.add(field+".create.options", "correct it, or leave it out", "%v", err)
+			c.add(field+".create.options", "correct the options, or leave them out", "%v", err)
 		}
 
 		other := points[m.Point]
@@ -280,7 +280,7 @@ func (c *storageCheck) checkFilesystems() {
 		case !storagePath.MatchString(m.Point) || path.Clean(m.Point) != m.Point:
 			c.add(field+".point", "give an absolute path such as /boot", "invalid mount point %q", m.Point)
 		case other != "":
-			c.add(field+".point", "give each file system its own", "%s is the mount point of %s already", m.Point, other)
+			c.add(field+".point", "give each file system a different mount point", "%s is the mount point of %s already", m.Point, other)
 		default:
 			points[m.Point] = field
 		}

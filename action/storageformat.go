@@ -57,7 +57,7 @@ func MkfsOptions(format string, options []string) ([]string, error) {
 	for i := 0; i < len(words); i++ {
 		name, value := words[i], ""
 		if len(name) < 2 || name[0] != '-' {
-			return nil, fmt.Errorf("option %q is not one of %s; must be a letter after a dash", name, m.program)
+			return nil, fmt.Errorf("invalid option %q of %s; must be a dash and a letter", name, m.program)
 		}
 		letter := name[1:2]
 		name, value = "-"+letter, name[2:]
@@ -80,7 +80,7 @@ func MkfsOptions(format string, options []string) ([]string, error) {
 			)
 		}
 		if letter == m.label && len(value) > m.longest {
-			return nil, fmt.Errorf("option %s of %s: the label %q has %d bytes, and %s takes up to %d", name, m.program, value, len(value),
+			return nil, fmt.Errorf("option %s of %s: the label %q has %d bytes, and %s allows up to %d", name, m.program, value, len(value),
 				format, m.longest)
 		}
 		args = append(args, name, value)

@@ -56,12 +56,12 @@ func (d StorageDisk) Layout(size, sector int64) ([]PlacedPartition, []StoragePro
 
 		switch {
 		case placed.Number < 1 || placed.Number > 128:
-			ps.add(field+".number", "use 1–128", "there is no partition %d", placed.Number)
+			ps.add(field+".number", "use 1–128", "invalid partition number %d", placed.Number)
 		case slices.Index(numbers, placed.Number) < i:
-			ps.add(field+".number", "give each its own", "partition %d is there already", placed.Number)
+			ps.add(field+".number", "give each partition a different number", "another partition has the number %d already", placed.Number)
 		}
 		if !within(p.Start) || !within(p.Size) {
-			ps.add(field, "give sectors of 512 bytes", "start %d or size %d is out of range", p.Start, p.Size)
+			ps.add(field, "give both in sectors of 512 bytes", "start %d or size %d is out of range", p.Start, p.Size)
 			continue
 		}
 		if p.Start > 0 {
@@ -72,18 +72,19 @@ func (d StorageDisk) Layout(size, sector int64) ([]PlacedPartition, []StoragePro
 				"sector %d belongs to the partition table", p.Start)
 		}
 		if placed.Start%sector != 0 || placed.Size%sector != 0 {
-			ps.add(field, fmt.Sprintf("use multiples of %d", sector/storageSector), "this disk has sectors of %d bytes", sector)
+			ps.add(field, fmt.Sprintf("use a start and a size that are multiples of %d", sector/storageSector),
+				"this disk has sectors of %d bytes", sector)
 		}
 
 		switch {
 		case p.Size == 0 && i+1 < len(d.Partitions):
-			ps.add(field+".size", "give it, or put this partition at the end", "only the last partition takes the rest of the disk")
+			ps.add(field+".size", "give a size, or put this partition at the end", "only the last partition takes the rest of the disk")
 		case p.Size == 0 && size > 0:
 			placed.Size = max(0, end&^(storageAlign-1)-placed.Start)
 		}
 		if stop := placed.Start + max(placed.Size, sector); stop > end {
 			ps.add(field, "make the partitions smaller, or choose a larger disk",
-				"it does not fit: it ends at byte %d, and the disk has room until %d", stop, end)
+				"the partition ends at byte %d, but the disk has room only up to byte %d", stop, end)
 		}
 		next = (placed.Start + placed.Size + storageAlign - 1) &^ (storageAlign - 1)
 		out = append(out, placed)
@@ -111,7 +112,8 @@ func (p StoragePartition) check(ps *storageProblems, field string) {
 	case p.Label == "" || len(utf16.Encode([]rune(p.Label))) > 36 || strings.ContainsFunc(p.Label, unicode.IsControl):
 		ps.add(field+".label", "use up to 36 printable characters", "invalid label %q", p.Label)
 	case p.TypeGUID == "" && labelTypes[upper] != "" && p.Label != upper:
-		ps.add(field+".label", "write "+upper+", or give type_guid", "unknown label %q: it would not have the type of %s", p.Label, upper)
+		ps.add(field+".label", "write "+upper+", or give type_guid",
+			"unknown label %q: the partition would not get the type of %s", p.Label, upper)
 	}
 	if p.TypeGUID != "" && !guidForm.MatchString(p.TypeGUID) {
 		ps.add(field+".type_guid", "write it as "+linuxType, "invalid type %q", p.TypeGUID)

@@ -11,17 +11,17 @@ var syslinux = Description{
 	Loader: true, Writes: true, Disk: SyslinuxPartitionVariable, Partitions: true,
 	Variables: []Variable{
 		{
-			Name: SyslinuxPartitionVariable, Text: "path of the partition (FAT, ext4, xfs or btrfs) that has syslinux.cfg or extlinux.conf in its " +
-				"first folder; or PARTITION in its place", Required: true, check: onePartition,
+			Name: SyslinuxPartitionVariable, Text: "path of the partition (FAT, ext4, xfs or btrfs) with syslinux.cfg or extlinux.conf in its top " +
+				"folder; or give PARTITION instead", Required: true, check: onePartition,
 		},
 		{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk},
 		{Name: PartitionVariable, Text: partitionText, check: partition},
 		fileSystem,
-		{Name: "SYSLINUX_VERSION", Text: "not needed: it is SYSLINUX 6"},
+		{Name: "SYSLINUX_VERSION", Text: "not needed: the version is always SYSLINUX 6"},
 	},
 	Output: []string{"device", "table"},
-	Limits: "The partition is made the only one that the firmware boots. The rest of the boot sector and the table stay as they are. " +
-		"Kernel and configuration come with the image.",
+	Limits: "The partition becomes the only one that BIOS boots. The rest of the boot sector and of the partition table is not changed. " +
+		"Kernel and configuration must be in the image.",
 }
 
 func onePartition(env map[string]string, name string) error {

@@ -53,8 +53,8 @@ func LeavingCommand(command []string) (native string, ok bool) {
 // waitDaemon starts another action after a while, so that the success of waitdaemon is reported before the machine restarts.
 // Ingot's agent reports success before it leaves in any case, so the plan contains the other action in place of waitdaemon.
 var waitDaemon = Description{
-	Text: "Replaced in the plan by the action that `IMAGE` names. The agent reports success before it leaves in any " +
-		"case.",
+	Text: "Replaced in the plan by the action that `IMAGE` names. The agent always reports success before it " +
+		"leaves.",
 	Leaves: true,
 	Variables: []Variable{
 		{Name: InnerImageVariable, Text: "one of " + strings.Join(leaving, ", "), Required: true, check: leavingImage},
@@ -63,9 +63,9 @@ var waitDaemon = Description{
 		{Name: "NERDCTL_NAMESPACE", Text: "not needed"},
 		{Name: "NERDCTL_HOST", Text: "not needed"},
 	},
-	Limits: "The environment also has the variables of the inner action. `IMAGE` may also name a container (`alpine`), if " +
+	Limits: "The environment also contains the variables of that action. `IMAGE` may also name a container (`alpine`), if " +
 		"`command` restarts the machine or switches it off (`[reboot]`, `[poweroff]`, `[sh, -c, \"sleep 5; reboot\"]`): " +
-		"that action takes its place, and no container runs.",
+		"`reboot` or `poweroff` then takes its place, and no container runs.",
 }
 
 func leavingImage(env map[string]string, name string) error {
@@ -74,11 +74,11 @@ func leavingImage(env map[string]string, name string) error {
 	}
 	inner := parseImage(env[name])
 	if !slices.Contains(leaving, inner.name) {
-		return fmt.Errorf("invalid %s %q; must be an action that leaves the agent: one of %s; or command: [reboot] or [poweroff]", name,
+		return fmt.Errorf("invalid %s %q; must be an action that leaves the agent: one of %s; or give command: [reboot] or [poweroff]", name,
 			env[name], strings.Join(leaving, ", "))
 	}
 	if !inner.published() {
-		return fmt.Errorf("reading %s=%q: %s; give %s alone", name, env[name], inner.foreign(inner.name), inner.name)
+		return fmt.Errorf("reading %s=%q: %s; write only %s", name, env[name], inner.foreign(inner.name), inner.name)
 	}
 	return nil
 }

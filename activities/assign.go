@@ -42,11 +42,11 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
+		return fmt.Errorf("reading the plan of run %q: %w", q.Owner.Run, err)
 	}
 
 	if q.Key.Action < 0 || q.Key.Action >= len(plan.Actions) {
-		return fmt.Errorf("action %d of a plan of %d: %w", q.Key.Action, len(plan.Actions), inventory.ErrInvalid)
+		return fmt.Errorf("action %d of a plan with %d actions: %w", q.Key.Action, len(plan.Actions), inventory.ErrInvalid)
 	}
 
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
@@ -55,7 +55,7 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	}
 
 	if q.Disk != nil && m.Protects(*q.Disk) { // the disk was protected after it was bound
-		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected: no run writes to it: %w", q.Disk.Path, q.Disk.Serial,
+		return fmt.Errorf("disk %s (serial %q, wwn %q) is protected, so no run may write to it: %w", q.Disk.Path, q.Disk.Serial,
 			q.Disk.WWN, inventory.ErrInvalid)
 	}
 
@@ -132,7 +132,7 @@ func (a *assignments) sign(q AssignRequest, plan inventory.Plan, payload action.
 	case err != nil:
 		return nil, err
 	case d != plan.Digest:
-		return nil, fmt.Errorf("plan of run %q: its actions have the digest %s, not %s: %w", q.Owner.Run, d, plan.Digest,
+		return nil, fmt.Errorf("plan of run %q: the digest of its actions is %s, but must be %s: %w", q.Owner.Run, d, plan.Digest,
 			inventory.ErrInvalid)
 	}
 	return action.Sign(a.Site.PlanKey, action.Order{

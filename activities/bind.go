@@ -74,7 +74,7 @@ func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	}
 
 	return Bound{Disk: d, Disks: disks}, a.event(ctx, q.Owner.Event(agent.Boot, inventory.EventBound, "",
-		fmt.Sprintf("disk %s serial %q wwn %q, %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
+		fmt.Sprintf("disk %s (serial %q, wwn %q), %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
 }
 
 // chooseDisk returns the disk that the request or the machine's selector selects, or nil and the reason.
@@ -91,13 +91,13 @@ func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Dis
 
 	if n := f.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
 		// The selector may match an omitted disk as well.
-		return nil, fmt.Sprintf("the machine has %d disks more than its agent could report: name the serial "+
-			"number of the one to write", n)
+		return nil, fmt.Sprintf("the machine has %d more disks than the agent could report: give the serial "+
+			"number of the disk to write", n)
 	}
 
 	d, reason := chooseUnprotected(m, f.Disks, selector)
 	if d == nil && f.Truncated != "" {
-		reason += " (too long for the agent's report, and left out: " + f.Truncated + ")"
+		reason += " (the agent left out of its report what would make it too long: " + f.Truncated + ")"
 	}
 	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !m.DiskSelector.Matches(*d) {
 		return nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the "+
@@ -113,7 +113,7 @@ func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inven
 	var spared []string
 	for _, d := range disks {
 		if m.Protects(d) {
-			spared = append(spared, fmt.Sprintf("%s serial %q wwn %q", d.Path, d.Serial, d.WWN))
+			spared = append(spared, fmt.Sprintf("%s (serial %q, wwn %q)", d.Path, d.Serial, d.WWN))
 			continue
 		}
 		free = append(free, d)
@@ -121,7 +121,7 @@ func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inven
 
 	d, reason := selector.Choose(free)
 	if d == nil && len(spared) > 0 {
-		reason += "; protected, and never written: " + strings.Join(spared, ", ")
+		reason += "; never written, because protected: " + strings.Join(spared, ", ")
 	}
 	return d, reason
 }

@@ -49,7 +49,7 @@ func TestBindLeavesProtectedDisksAlone(t *testing.T) {
 	b, err = a.Bind(t.Context(), BindRequest{Owner: owner, Selector: &inventory.DiskSelector{Serial: "S1"}})
 	require.NoError(t, err)
 	require.Nil(t, b.Disk)
-	require.Contains(t, b.Reason, `protected, and never written: /dev/S1 serial "S1"`)
+	require.Contains(t, b.Reason, `never written, because protected: /dev/S1 (serial "S1"`)
 }
 
 // A disk that the agent could not report may match as well: only a selector of one unique
@@ -61,7 +61,7 @@ func TestBindAsksWhenDisksAreLeftOut(t *testing.T) {
 	a := New(Config{Store: storeOf(c), Clocks: Clocks{Now: time.Now}})
 	owner := inventory.Owner{Machine: "m1", Run: "r1", Epoch: 1}
 	for reason, s := range map[string]*inventory.DiskSelector{
-		"3 disks more": nil, "name the serial number": {MinSize: 1}, "by-id names": {Serial: "S2"}, "": {Serial: "S1"},
+		"3 more disks": nil, "give the serial number": {MinSize: 1}, "by-id names": {Serial: "S2"}, "": {Serial: "S1"},
 	} {
 		b, err := a.Bind(t.Context(), BindRequest{Owner: owner, Selector: s})
 		require.NoError(t, err)

@@ -136,7 +136,7 @@ func (a *bmcs) keep(ctx context.Context, job inventory.BMCJob) error {
 			return err
 		}
 		a.Log.With(inventory.Owner{Machine: job.Machine, Run: job.Run}.LogKeys(0)...).
-			Warn("recording a BMC job, will be tried again", "job", job.Name, "in", pause, "error", err)
+			Warn("recording a BMC job; the server will try again", "job", job.Name, "in", pause, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -124,7 +124,7 @@ func (s *clusterSession) end(ctx context.Context) error {
 func (a *shared) kubeconfig(ctx context.Context, q LabRequest) (inventory.Secret, error) {
 	k, err := a.Genesis.Fact(ctx, q.operation(), factKubeconfig)
 	if err != nil {
-		return k, fmt.Errorf("the platform's kubeconfig: %w", err)
+		return k, fmt.Errorf("reading the platform's kubeconfig: %w", err)
 	}
 	return k, nil
 }

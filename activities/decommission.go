@@ -126,7 +126,7 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 	notes := q.Notes
 	for _, id := range m.ProtectedDisks {
 		ids := Identities(action.Disk{Serial: id.Serial, WWN: id.WWN})
-		notes = append(notes, "not wiped, because it is protected: "+strings.Join(ids, " "))
+		notes = append(notes, "disk not wiped, because it is protected: "+strings.Join(ids, " "))
 	}
 
 	missing, err := a.findMissingDisks(ctx, q.Owner)
@@ -169,7 +169,7 @@ func (a *retirements) findMissingDisks(ctx context.Context, o inventory.Owner) (
 
 	var out []string
 	for id := range written {
-		out = append(out, "written by Ingot once, and not found: "+id)
+		out = append(out, "disk not found, although Ingot has written to it: "+id)
 	}
 
 	slices.Sort(out)

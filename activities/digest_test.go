@@ -146,7 +146,7 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 		"      IMG_URL: http://192.0.2.1/images/kernel\n":                                                       "name a disk image",
 		"      FORMAT: raw\n":            "must be host_device",
 		"      EXTRA_ARGS: -t none\n":    "EXTRA_ARGS: it must be empty",
-		"      IMG_URL: file:///a.img\n": "IMG_URL; must be http:// or https:// and a host",
+		"      IMG_URL: file:///a.img\n": "IMG_URL; must be an http:// or https:// URL with a host",
 	} {
 		stored, err := plan(more)
 		require.ErrorIs(t, err, inventory.ErrInvalid, more)
@@ -167,6 +167,6 @@ func TestTaskOfAnotherWorkerIsRefused(t *testing.T) {
 		Machine: "m1", Run: "r1", Template: "t", HardwareMap: map[string]string{"other": "52:54:00:00:00:02"},
 	})
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, `t:5: tasks[1].worker: task "two" has another worker than task "one": a run writes to one machine`)
+	require.ErrorContains(t, err, `t:5: tasks[1].worker: task "two" has a different worker than task "one": a run installs only one machine`)
 	require.Nil(t, s.plan)
 }

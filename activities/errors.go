@@ -56,5 +56,5 @@ func fail(err error) error {
 	return err
 }
 
-var errOff = fmt.Errorf("this server answers no machine, because no interface is configured: run ingot init, then "+
-	"start it again: %w", inventory.ErrInvalid)
+var errOff = fmt.Errorf("this server answers no machines, because no interface is configured: run ingot init, "+
+	"then start the server again: %w", inventory.ErrInvalid)

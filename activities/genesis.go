@@ -104,8 +104,8 @@ func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	for _, s := range lab.Steps() {
 		if s.Writes() && done[s.Name] {
 			if !q.Resume && !q.Again {
-				return LabTable{}, fmt.Errorf("an earlier run of genesis %q has done step %q, which would overwrite %s "+
-					"again: resume it (ingot genesis resume %s), or say that all is to be done again: %w",
+				return LabTable{}, fmt.Errorf("an earlier run of genesis %q has completed step %q; starting from the first step would overwrite %s "+
+					"again: resume the earlier run (ingot genesis resume %s), or start with --again: %w",
 					q.Name, s.Name, s.Machine, q.Name, inventory.ErrConflict)
 			}
 			t.Installed = append(t.Installed, s.Machine)

@@ -117,7 +117,7 @@ func TestRelay(t *testing.T) {
 	r.servers = []string{"10.0.0.9"}
 	err := a.RouterReady(ctx, LabRequest{Name: "home"})
 	require.Equal(t, TypeInvalid, typeOf(t, err), "a wrong config.boot is not a reason to wait for the whole budget")
-	require.ErrorContains(t, err, "relays to [10.0.0.9] and not to 192.168.1.10")
+	require.ErrorContains(t, err, "the router's DHCP relay lists [10.0.0.9], but not 192.168.1.10")
 }
 
 func TestUntil(t *testing.T) {
@@ -190,23 +190,23 @@ func TestAddressesThatAreTaken(t *testing.T) {
 		want      string
 	}{
 		"no one":              {},
-		"someone":             {taken: "10.10.20.11", want: "another host answers already at 10.10.20.11"},
-		"a device":            {taken: "10.10.20.11", mac: "02:00:00:00:00:99", want: "02:00:00:00:00:99 answers"},
+		"someone":             {taken: "10.10.20.11", want: "another host already answers at 10.10.20.11"},
+		"a device":            {taken: "10.10.20.11", mac: "02:00:00:00:00:99", want: "02:00:00:00:00:99 already answers"},
 		"the machine itself":  {taken: "10.10.20.11", mac: "02:00:00:00:07:60"},
 		"installed before":    {taken: "10.10.20.11", written: true},
 		"given by us":         {taken: "10.10.20.11", given: inventory.EventOS},
-		"not given by us":     {taken: "10.10.20.11", given: inventory.EventOperator, want: "another host answers"},
+		"not given by us":     {taken: "10.10.20.11", given: inventory.EventOperator, want: "another host already answers"},
 		"installed by us":     {taken: "10.10.20.11", ours: []string{"um760"}},
 		"a bond of one done":  {taken: "10.10.20.11", mac: "02:00:00:00:00:99", installed: []string{"um760"}},
-		"the cluster's":       {taken: "10.10.20.30", want: "which is for the cluster"},
+		"the cluster's":       {taken: "10.10.20.30", want: "the address for the cluster"},
 		"of our own cluster":  {taken: "10.10.20.30", ours: []string{"ms-02-a"}},
 		"of a cluster made":   {taken: "10.10.20.30", installed: []string{"ms-02-a"}},
-		"a VIP, node seen":    {taken: "10.10.20.30", given: inventory.EventDHCP, want: "which is for the cluster"},
+		"a VIP, node seen":    {taken: "10.10.20.30", given: inventory.EventDHCP, want: "the address for the cluster"},
 		"of the BMC, its AMT": {taken: "10.10.20.21"},
 		"a stranger's, of ours": {
-			taken: "10.10.20.11", mac: "02:00:00:00:00:99", ours: []string{"um760"}, want: "02:00:00:00:00:99 answers already at 10.10.20.11, which is for machine um760",
+			taken: "10.10.20.11", mac: "02:00:00:00:00:99", ours: []string{"um760"}, want: "02:00:00:00:00:99 already answers at 10.10.20.11, the address for machine um760",
 		},
-		"a stranger's, of one installed before": {taken: "10.10.20.11", mac: "02:00:00:00:00:99", written: true, want: "02:00:00:00:00:99 answers"},
+		"a stranger's, of one installed before": {taken: "10.10.20.11", mac: "02:00:00:00:00:99", written: true, want: "02:00:00:00:00:99 already answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := New(Config{

@@ -65,8 +65,8 @@ func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error)
 	}
 
 	if behind := newest.Sub(a.Now()); behind > ClockTolerance && newest.UnixNano() > a.confirmed.Load() {
-		return inventory.Owner{}, temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: the clock of this "+
-			"server is %s behind its newest event, of %s: set the clock, or say that it is valid",
+		return inventory.Owner{}, temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: this server's clock is %s "+
+			"behind the newest stored event (%s UTC): set the clock and retry, or continue if the clock is correct",
 			q.Machine, behind.Round(time.Second), newest.UTC().Format(time.DateTime)), TypeClock, nil)
 	}
 
@@ -83,13 +83,13 @@ func (a *grants) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	if q.ResetOf == "" {
 		return nil
 	}
-	const remedy = "give a new order for the machine"
+	const remedy = "start a new run for the machine"
 	later, err := a.Workflows.Successor(ctx, q.ResetOf)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
-		return fmt.Errorf("run %q was reset from outside, and its record is deleted: %s: %w", q.ResetOf, remedy, inventory.ErrConflict)
+		return fmt.Errorf("run %q was reset in Temporal, and its record is deleted: %s: %w", q.ResetOf, remedy, inventory.ErrConflict)
 	case err == nil && later != "":
-		return fmt.Errorf("run %q was reset from outside, and run %q began after it: %s: %w", q.ResetOf, later, remedy,
+		return fmt.Errorf("run %q was reset in Temporal, but run %q is newer: %s: %w", q.ResetOf, later, remedy,
 			inventory.ErrConflict)
 	}
 	return err
@@ -106,12 +106,12 @@ func (a *grants) planStands(ctx context.Context, q ArmRequest) error {
 	plan, err := a.Plans.Plan(ctx, q.Run)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound):
-		return fmt.Errorf("the plan of run %q is not stored: the run was reset from outside, or another run has written "+
-			"to the machine since it was planned; start another one: %w", q.Run, err)
+		return fmt.Errorf("the plan of run %q is no longer stored: the run was reset in Temporal, or another run has written "+
+			"to the machine since; start a new run: %w", q.Run, err)
 	case err != nil:
 		return err
 	case plan.Digest != q.Plan:
-		return fmt.Errorf("the plan of run %q has the digest %s, not %s: start another one: %w", q.Run, plan.Digest,
+		return fmt.Errorf("the digest of the plan of run %q is %s, but must be %s: start a new run: %w", q.Run, plan.Digest,
 			q.Plan, inventory.ErrConflict)
 	}
 	return nil

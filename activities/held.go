@@ -51,8 +51,8 @@ func (h *Hold) has(run string) bool {
 // HeldText explains to the operator why a run is held.
 func HeldText(r inventory.Restore) string {
 	return fmt.Sprintf("this run began before the server was restored from the backup of %s: the machine "+
-		"may have moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it "+
-		"is needed",
+		"may have changed since, so the run does nothing more to it; check the machine, abort this run, and start another "+
+		"one if needed",
 		r.Taken.UTC().Format(time.DateTime))
 }
 

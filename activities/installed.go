@@ -47,8 +47,8 @@ func (a *operations) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 			foreign = w.Run
 			continue
 		case foreign != "":
-			return OwnRun{}, fmt.Errorf("machine %q was installed by %s and after that by run %s, which the operation "+
-				"did not start: skip the step if that is intended, or install the machine by hand: %w",
+			return OwnRun{}, fmt.Errorf("machine %q was installed by %s, and later by run %s, which the operation "+
+				"did not start: if the later installation is intended, skip the step; if not, install the machine by hand: %w",
 				q.Machine, q.Parent, foreign, inventory.ErrConflict)
 		}
 		return OwnRun{Run: w.Run, Mine: true}, nil

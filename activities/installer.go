@@ -92,15 +92,15 @@ func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.R
 // chooses by itself which disks it writes.
 func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	if m.DiskSelector == nil && len(m.Disks) != 1 {
-		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector (serial or wwn of the disk that "+
-			"its document names), or declare the one disk that it has",
-			"an installer other than the agent will write to a disk, and the machine declares %d disks and no "+
-				"selector", len(m.Disks))
+		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector with the serial or wwn of the disk "+
+			"that its document names, or declare its only disk",
+			"an installer other than the agent will write to a disk, but the machine declares %d disks and no "+
+				"diskSelector", len(m.Disks))
 	}
 	if len(m.ProtectedDisks) > 0 {
-		problems.Add("machine."+m.Name+".protectedDisks", "take those disks out of the machine and out of the list, or "+
-			"use a template whose agent writes the disk",
-			"an installer other than the agent knows of no protected disks, and the machine has %d", len(m.ProtectedDisks))
+		problems.Add("machine."+m.Name+".protectedDisks", "unplug the protected disks and remove them from protectedDisks, or "+
+			"use a template in which the agent writes the disk",
+			"an installer other than the agent does not spare protected disks, and the machine has %d", len(m.ProtectedDisks))
 	}
 	return problems
 }
@@ -119,10 +119,10 @@ func (a *plans) findServed(ctx context.Context, name string, problems *inventory
 		problems.Add("installer", fmt.Sprintf("fetch it with: ingot image add %s %s", name, img.URL),
 			"this server has no copy of image %q", name)
 	case img.SHA256 == "":
-		problems.Add("installer", "add it again", "the digest of image %q is not known", name)
+		problems.Add("installer", "add the image again", "the digest of image %q is not known", name)
 	case img.FirstSeen && a.Site.RequireDigest:
-		problems.Add("installer", "add it again with its digest", "the digest of image %q was not declared, and "+
-			"require_digest is set", name)
+		problems.Add("installer", "add the image again with its digest", "image %q was added without a digest, "+
+			"but require_digest is set", name)
 	}
 	return img.SHA256, nil
 }
@@ -135,8 +135,8 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 	file := fmt.Sprintf("document %s of machine %s", d.Name, m.Name)
 	if d.Contents == inventory.RefUserData && user.IsZero() {
 		var p inventory.Problems
-		p.Add("machine."+m.Name+".userData", "give the machine its document as user-data",
-			"%s is the machine's user-data, and it has none", file)
+		p.Add("machine."+m.Name+".userData", "store the document as the machine's user data",
+			"%s is the machine's user data, but the machine has none", file)
 		return d, p
 	}
 
@@ -183,7 +183,8 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 		}
 		if nic, _ := m.Netboot(); !nic.Address.IsValid() {
 			var p inventory.Problems
-			p.Add("machine."+m.Name, "give its interface an address", "its Talos API is asked for at its address, and it has none")
+			p.Add("machine."+m.Name, "give the machine's netboot interface an address",
+				"Ingot asks the machine's Talos API for proof, but the machine has no address")
 			return d, p
 		}
 	}
@@ -234,11 +235,11 @@ func (a *plans) TalosInstalled(ctx context.Context, o inventory.Owner) (string, 
 func (a *plans) waitForProof(ctx context.Context, o inventory.Owner) (string, error) {
 	plan, err := a.Plans.Plan(ctx, o.Run)
 	if err != nil {
-		return "", fmt.Errorf("plan of run %q: %w", o.Run, err)
+		return "", fmt.Errorf("reading the plan of run %q: %w", o.Run, err)
 	}
 	n := slices.IndexFunc(plan.Documents, func(d inventory.Document) bool { return systems.Of(d.Kind).Probe != nil })
 	if n < 0 {
-		return "", fmt.Errorf("plan of run %q: no installed system would prove which of its documents it runs with: %w",
+		return "", fmt.Errorf("plan of run %q: none of its documents is for a system that can prove its installation: %w",
 			o.Run, inventory.ErrInvalid)
 	}
 	m, err := a.Machines.Machine(ctx, o.Machine)

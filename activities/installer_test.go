@@ -142,7 +142,7 @@ func TestPlanRefusesAnInstaller(t *testing.T) {
 	y.user = strings.Replace(yardDocument, "  iso_url: http://10.0.0.1/images/h.iso\n", "", 1)
 	_, err := a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
 	for _, want := range []string{
-		"machine.m1.diskSelector", "declares 2 disks and no selector", `there is no image "vmlinuz"`, "ingot image add initrd http://elsewhere/initrd",
+		"machine.m1.diskSelector", "declares 2 disks and no diskSelector", `there is no image "vmlinuz"`, "ingot image add initrd http://elsewhere/initrd",
 		"document config of machine m1", "iso_url",
 	} {
 		require.ErrorContains(t, err, want)
@@ -153,18 +153,18 @@ func TestPlanRefusesAnInstaller(t *testing.T) {
 	a, y = newYard()
 	y.machine.ProtectedDisks = []action.DiskID{{Serial: "KEEP"}}
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
-	require.ErrorContains(t, err, "knows of no protected disks")
+	require.ErrorContains(t, err, "does not spare protected disks")
 
 	a, y = newYard()
 	y.user = ""
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
-	require.ErrorContains(t, err, "is the machine's user-data, and it has none")
+	require.ErrorContains(t, err, "is the machine's user data, but the machine has none")
 
 	a, y = newYard()
 	a.Site.RequireDigest = true
 	y.images[0].FirstSeen = true
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
-	require.ErrorContains(t, err, `the digest of image "vmlinuz" was not declared`)
+	require.ErrorContains(t, err, `image "vmlinuz" was added without a digest`)
 }
 
 func TestOnlyARunWithATalosDocumentWaitsForItsAPI(t *testing.T) {
@@ -198,7 +198,7 @@ func TestImagesOfAnInstallerArePinned(t *testing.T) {
 	gone = sumA
 	_, err = a.Power(t.Context(), boot)
 	require.Equal(t, TypeConflict, typeOf(t, err))
-	require.ErrorContains(t, err, `image "`+name+`" (sha256 aaaaaaaaaaaa) is not there any more`)
+	require.ErrorContains(t, err, `image "`+name+`" (sha256 aaaaaaaaaaaa) was replaced or deleted`)
 	require.ErrorContains(t, err, "ingot workflow retry m1 --from start")
 	y.grant.Spent = true
 	boot.Unclaimed = true

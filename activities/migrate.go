@@ -52,7 +52,7 @@ func (a *moves) CheckTarget(ctx context.Context, q MigrateRequest) error {
 			if o.ID == q.ID {
 				lab, err = labOf(o)
 			} else if typ == inventory.TypeMigrate || o.Name != lab {
-				err = fmt.Errorf("%s is running as run %s: %w", o.ID, o.Run, inventory.ErrConflict)
+				err = fmt.Errorf("operation %s is already running as run %s: %w", o.ID, o.Run, inventory.ErrConflict)
 			}
 			if err != nil {
 				return err
@@ -96,7 +96,8 @@ func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, 
 
 	if q.Target != lab.Migrate.Target {
 		// For example a migration back: the lab file's source and target would be swapped.
-		return false, fmt.Errorf("lab %q moves to %q and not to %q: leave the lab out, and change the router's relay "+
+		return false, fmt.Errorf("the lab file of %q names the migration target %q, not %q: start the migration without the lab, "+
+			"and change the router's DHCP relay "+
 			"by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid)
 	}
 

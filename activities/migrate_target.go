@@ -121,7 +121,7 @@ func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 		return fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last.ID, last.ID,
 			inventory.ErrConflict)
 	case moved:
-		return fmt.Errorf("the server has moved to %q: there is only a migration back: %w", lab.Migrate.Target,
+		return fmt.Errorf("the server has already moved to %q, which cannot be undone: migrate it back instead: %w", lab.Migrate.Target,
 			inventory.ErrConflict)
 	}
 
@@ -175,7 +175,7 @@ func (a *moves) Migrated(ctx context.Context, q LabRequest) error {
 			return err
 		}
 		if want := []string{lab.Migrate.Address.String()}; !slices.Equal(list, want) {
-			return fmt.Errorf("the router relays to %v and not to %v alone: %w", list, want, inventory.ErrUnreachable)
+			return fmt.Errorf("the router's DHCP relay lists %v, but must list only %v: %w", list, want, inventory.ErrUnreachable)
 		}
 		return nil
 	})
@@ -199,7 +199,7 @@ func (a *moves) NodeAnswers(ctx context.Context, q LabRequest) error {
 			err = errors.New("no host answers")
 		}
 		if err != nil {
-			return fmt.Errorf("asking for %q at %s: %w: %w", m.Name, m.Address(), err, inventory.ErrUnreachable)
+			return fmt.Errorf("checking whether %q answers at %s: %w: %w", m.Name, m.Address(), err, inventory.ErrUnreachable)
 		}
 		return nil
 	})

@@ -97,9 +97,9 @@ func TestAGenesisAndAMigrationAtATime(t *testing.T) {
 		migrate, genesis string // what migrate/platform, and genesis/home, are told
 	}{
 		"a step of the Genesis":          {[]inventory.Operation{genesis, child}, "", ""},
-		"a Genesis, and an operator's":   {[]inventory.Operation{genesis, operators}, "genesis/home is running", "migrate/platform is under way"},
-		"a step, and another Genesis":    {[]inventory.Operation{genesis, child, other}, "genesis/other is running", "genesis/other is under way"},
-		"two migrations":                 {[]inventory.Operation{child, elsewhere}, "migrate/nas is running", "migrate/nas is under way"},
+		"a Genesis, and an operator's":   {[]inventory.Operation{genesis, operators}, "genesis/home is already running", "migrate/platform is under way"},
+		"a step, and another Genesis":    {[]inventory.Operation{genesis, child, other}, "genesis/other is already running", "genesis/other is under way"},
+		"two migrations":                 {[]inventory.Operation{child, elsewhere}, "migrate/nas is already running", "migrate/nas is under way"},
 		"a migration that no one reads":  {[]inventory.Operation{operation(inventory.TypeMigrate, "migrate/platform", "platform", "")}, "reading the input of migrate/platform", "reading the input of migrate/platform"},
 		"a migration, and no Genesis":    {[]inventory.Operation{operators}, "", "migrate/platform is under way"},
 		"of an earlier run of this name": {[]inventory.Operation{child}, "", ""},
@@ -154,7 +154,7 @@ func TestRelaySwitch(t *testing.T) {
 	back := listed
 	back.Target = "nas"
 	_, err = a.RelaySwitch(t.Context(), back)
-	require.ErrorContains(t, err, "leave the lab out")
+	require.ErrorContains(t, err, "start the migration without the lab")
 	require.Equal(t, []string{target}, r.servers)
 
 	file := shelf.bundle.Files[shelf.bundle.File].Reveal()

@@ -22,7 +22,7 @@ func (a *assignments) findMisfit(
 ) (reason string, canConfirm bool, err error) {
 	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if err != nil {
-		return "", false, fmt.Errorf("plan of run %q: %w", q.Owner.Run, err)
+		return "", false, fmt.Errorf("reading the plan of run %q: %w", q.Owner.Run, err)
 	}
 	if !slices.ContainsFunc(plan.Actions, writesImage) {
 		return "", false, nil
@@ -46,7 +46,7 @@ func (a *assignments) findMisfit(
 			return fmt.Sprintf("image %s cannot be written to disk %s (serial %q): %v", img.Name, d.Path, d.Serial, err), false, nil
 		}
 		if reason := cannotBoot(img, f); reason != "" && !q.Anyway && !bringsLoader(plan.Actions[n+1:]) {
-			return reason + ": use another image, or name the disk to have this one written all the same", true, nil
+			return reason + ": use another image, or name the disk to write this image anyway", true, nil
 		}
 	}
 	return "", false, nil
@@ -72,5 +72,5 @@ func cannotBoot(img inventory.Image, f action.Facts) string {
 	if form == "" || len(img.Boots) == 0 || slices.Contains(img.Boots, form) {
 		return ""
 	}
-	return fmt.Sprintf("image %s boots by %s only, and the machine boots by %s", img.Name, strings.Join(img.Boots, ", "), form)
+	return fmt.Sprintf("image %s boots by %s only, but the machine boots by %s", img.Name, strings.Join(img.Boots, ", "), form)
 }

@@ -46,7 +46,7 @@ func TestBindComparesTheImage(t *testing.T) {
 		"just as large":                    {image: inventory.Image{DiskSize: 1 << 30}},
 		"done before":                      {image: inventory.Image{DiskSize: 1<<30 + 1}, from: 1},
 		"UEFI":                             {image: inventory.Image{Boots: []string{"bios", uefi}}, facts: action.Facts{Firmware: "uefi", Arch: "x86_64"}},
-		"UEFI on BIOS":                     {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios", Arch: "x86_64"}, reason: "boots by uefi-x86_64 only, and the machine boots by bios"},
+		"UEFI on BIOS":                     {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios", Arch: "x86_64"}, reason: "boots by uefi-x86_64 only, but the machine boots by bios"},
 		"UEFI on BIOS, named":              {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, named: true, anyway: true},
 		"UEFI on BIOS, for another reason": {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, named: true, reason: "boots by"},
 		"BIOS on UEFI":                     {image: inventory.Image{Boots: []string{"bios"}}, facts: action.Facts{Firmware: "uefi", Arch: "x86_64"}, reason: "boots by bios only"},

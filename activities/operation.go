@@ -120,7 +120,7 @@ func (a *operations) OperationNow(ctx context.Context, run string) (Outcome, err
 func outcomeNow(ctx context.Context, run string, look outcomeReader) (Outcome, error) {
 	o, err := look(ctx, run)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return Outcome{Run: run, Message: "it has recorded nothing"}, nil
+		return Outcome{Run: run, Message: "the run has recorded nothing"}, nil
 	}
 	return o, err
 }
@@ -130,7 +130,7 @@ func (a *operations) OpenOperation(ctx context.Context, id string) (string, erro
 	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
 	if err == nil && len(list) == 0 {
 		// The operation ended after Temporal had refused to start another one.
-		err = fmt.Errorf("operation %q ended before it could be followed; retry starts it again: %w", id, inventory.ErrConflict)
+		err = fmt.Errorf("operation %q ended before this run could follow it; choose retry to start it again: %w", id, inventory.ErrConflict)
 	}
 	if err != nil {
 		return "", err

@@ -130,7 +130,7 @@ func TestAPlanNeedsItsFiles(t *testing.T) {
 	gone = true
 	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
 	require.Equal(t, TypeConflict, typeOf(t, err))
-	require.ErrorContains(t, err, `image "declared" (sha256 aaaaaaaaaaaa) is not there any more`)
+	require.ErrorContains(t, err, `image "declared" (sha256 aaaaaaaaaaaa) was replaced or deleted`)
 }
 
 // S18: a template cannot declare another digest for an image of this server.
@@ -175,6 +175,6 @@ func TestAPlanRefusesAnImageThatIsNotForDisks(t *testing.T) {
 	s.images[0].Use = ""
 	s.template = strings.Replace(s.template, "timeout: 9", "timeout: 9, environment: {IMG_URL: \""+imagesAt+"/cd\", IMG_SHA256: "+sumB+"}", 1)
 	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1"})
-	require.ErrorContains(t, err, "is bbbbbbbbbbbb, and image cd has the digest aaaaaaaaaaaa")
+	require.ErrorContains(t, err, "is bbbbbbbbbbbb, but image cd has the digest aaaaaaaaaaaa")
 	require.Nil(t, s.plan)
 }

@@ -164,7 +164,7 @@ type ImagesRequest struct {
 func (a *plans) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
 	plan, err := a.Plans.Plan(ctx, q.Run)
 	if err != nil {
-		return "", fmt.Errorf("plan of run %q: %w", q.Run, err)
+		return "", fmt.Errorf("reading the plan of run %q: %w", q.Run, err)
 	}
 	if q.Action >= len(plan.Actions) || a.Site.ImageStored == nil {
 		return "", nil
@@ -186,7 +186,7 @@ func (a *plans) ChangedImage(ctx context.Context, q ImagesRequest) (why string, 
 // inService returns an error for a machine that a Decommission has quarantined or left without an address.
 func inService(m inventory.Machine) error {
 	if m.Quarantined() {
-		return fmt.Errorf("it is quarantined: %s (when you have seen to it: ingot machine release %s): %w",
+		return fmt.Errorf("the machine is quarantined: %s (once that is resolved: ingot machine release %s): %w",
 			m.Standing.Reason, m.Name, inventory.ErrConflict)
 	}
 	return checkAddress(m)
@@ -195,7 +195,7 @@ func inService(m inventory.Machine) error {
 // checkAddress returns an error for a machine that could not boot because a Decommission has released its address.
 func checkAddress(m inventory.Machine) error {
 	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
-		return fmt.Errorf("its address was released when it was decommissioned: give it one by storing it again (ingot "+
+		return fmt.Errorf("the machine's address was released when it was decommissioned: store the machine with an address (ingot "+
 			"machine push --replace): %w", inventory.ErrConflict)
 	}
 	return nil
@@ -219,7 +219,7 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 	if out.Image != "" {
 		img, err := a.Images.Image(ctx, out.Image)
 		if err != nil {
-			return inventory.Plan{}, fmt.Errorf("image %q: %w (ingot image list shows those that exist)", out.Image, err)
+			return inventory.Plan{}, fmt.Errorf("image %q: %w (ingot image list shows the stored images)", out.Image, err)
 		}
 		d.Image, d.ImageURL = &img, a.Site.URLOf(img)
 	}
@@ -353,7 +353,7 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 
 	plan, err := a.Plans.Plan(ctx, q.Resume)
 	if err != nil {
-		return inventory.Plan{}, fmt.Errorf("plan of run %q: %w", q.Resume, err)
+		return inventory.Plan{}, fmt.Errorf("reading the plan of run %q: %w", q.Resume, err)
 	}
 
 	for out.From < len(w.Actions) && w.Actions[out.From].State == action.Success {

@@ -44,7 +44,7 @@ type Powered struct {
 
 // errFurther is the error of a Fence if another attempt of this activity has already allowed the boot: this
 // attempt must not write to the BMC.
-var errFurther = errors.New("another attempt has allowed the boot already")
+var errFurther = errors.New("another attempt of this activity has already allowed the boot")
 
 // Power starts boot q.Boot of the run: it switches the power off, verifies that, opens the netboot window for this
 // boot, sets the boot device for one boot and switches the power on. So each event with this boot number is later
@@ -126,12 +126,12 @@ func (a *bmcs) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (P
 	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.fenceBoot(q.Owner, q.Boot))
 	switch {
 	case err == nil:
-		return a.recordStart(ctx, q, []string{"magic packet sent; a machine that is on, or does not wake, needs its button " +
-			"pressed"}), nil
+		return a.recordStart(ctx, q, []string{"magic packet sent; if the machine does not wake, or was already on, press its power " +
+			"button"}), nil
 	case errors.Is(err, inventory.ErrFenced) || ctx.Err() != nil:
 		return Powered{}, err
 	}
-	return a.recordStart(ctx, q, []string{"no magic packet, press the button (" + err.Error() + ")"}), nil
+	return a.recordStart(ctx, q, []string{"no magic packet sent, press the machine's power button (" + err.Error() + ")"}), nil
 }
 
 func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
@@ -205,7 +205,7 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 		if !errors.Is(err, inventory.ErrUnsupported) {
 			return Powered{}, err
 		}
-		how = append(how, "no reset, because the BMC cannot")
+		how = append(how, "no reset, because the BMC does not support it")
 	}
 
 	list.job.Tasks, list.after = coldStart(boot), allowAfter(0, false)
@@ -272,7 +272,7 @@ func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest,
 		case err == nil:
 			how = append(how, "BMC reset")
 		case errors.Is(err, inventory.ErrUnsupported):
-			how = append(how, "BMC not reset, because it cannot")
+			how = append(how, "BMC not reset, because it does not support that")
 		default:
 			return nil, err
 		}
@@ -281,12 +281,12 @@ func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest,
 	if q.OtherPath && len(m.BMC.BootPath) < 2 { // otherwise the inventory lists the paths to try
 		switch {
 		case !m.BMC.Capabilities().EFI:
-			how = append(how, "no other boot path, because "+m.BMC.Driver+" cannot choose it")
+			how = append(how, "boot path not changed, because the driver "+m.BMC.Driver+" cannot choose it")
 		case boot.EFI:
-			how = append(how, "no other boot path, because the inventory says UEFI")
+			how = append(how, "boot path not changed, because the inventory already says UEFI")
 		default:
 			boot.EFI = true
-			how = append(how, "the other boot path, EFI")
+			how = append(how, "boot path changed to UEFI")
 		}
 	}
 	return how, nil
@@ -353,7 +353,7 @@ func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, pow
 	}
 
 	if m.BMC.Manual() {
-		return fmt.Errorf("switching %q %s: it has no BMC: %w", o.Machine, strings.Join(powers, " and "),
+		return fmt.Errorf("switching %q %s: the machine has no BMC: %w", o.Machine, strings.Join(powers, " and "),
 			inventory.ErrUnsupported)
 	}
 	defer heartbeat(ctx)()

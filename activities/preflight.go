@@ -165,8 +165,8 @@ func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours [
 		if mac != "" {
 			who = mac
 		}
-		ps.Add(w.field, "give it another address, or take that device off the network",
-			"%s answers already at %s, which is for %s", who, w.addr, w.what)
+		ps.Add(w.field, "choose another address, or take the device that answers off the network",
+			"%s already answers at %s, the address for %s", who, w.addr, w.what)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func (a *shared) until(ctx context.Context, ask func(context.Context) error) err
 		if err == nil {
 			if activity.IsActivity(ctx) {
 				i := activity.GetInfo(ctx)
-				a.Log.Info("waiting ended with success", "activity", i.ActivityType.Name, "attempt", i.Attempt, "workflow",
+				a.Log.Info("finished waiting: the condition is met", "activity", i.ActivityType.Name, "attempt", i.Attempt, "workflow",
 					i.WorkflowExecution.ID)
 			}
 			return nil

@@ -65,8 +65,8 @@ func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory
 	case proven && resting: // the candidate is no longer resting, so the next use can try it
 		return old, nil
 	case !proven:
-		return inventory.Secret{}, fmt.Errorf("an unfinished change of the password left two, and the BMC of %q refuses both: "+
-			"set the password at the BMC and enter it (ingot machine push --replace): %w", m.Name, inventory.ErrRefused)
+		return inventory.Secret{}, fmt.Errorf("an unfinished password change left two stored passwords, and the BMC of %q refuses both: "+
+			"set a password at the BMC, then store it (ingot machine push --replace): %w", m.Name, inventory.ErrRefused)
 	}
 	// The store refuses to drop the candidate while the run that wants to set it holds the machine's grant.
 	if err := r.Store.DropBMCCandidate(ctx, m.Name, candidate, ""); err != nil && !errors.Is(err, inventory.ErrConflict) {
@@ -133,8 +133,8 @@ func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.
 		// The BMC has refused the change. After any other error, the change may still take effect.
 		return errors.Join(wrote, r.Store.DropBMCCandidate(ctx, m.Name, next, o.Run))
 	}
-	return errors.Join(wrote, fmt.Errorf("the BMC of %q does not accept its new password; both stay stored until one is proven: %w",
-		m.Name, inventory.ErrUnreachable))
+	return errors.Join(wrote, fmt.Errorf("the BMC of %q does not accept its new password; the old and the new one stay stored "+
+		"until one is proven: %w", m.Name, inventory.ErrUnreachable))
 }
 
 // Characters of a generated password. BMCs differ in which other characters they accept. Many require a lower-case

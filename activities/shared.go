@@ -103,8 +103,8 @@ func (a *shared) requireImages(ctx context.Context, machine string, plan invento
 	for _, i := range plan.Images(from) {
 		err := a.Site.ImageStored(ctx, i)
 		if errors.Is(err, inventory.ErrNotFound) {
-			err = fmt.Errorf("image %q (sha256 %.12s) is not there any more: it was replaced or deleted after the plan was "+
-				"made: start again (ingot workflow retry %s --from start): %w",
+			err = fmt.Errorf("image %q (sha256 %.12s) was replaced or deleted after the plan was made: "+
+				"start again (ingot workflow retry %s --from start): %w",
 				i.Name, i.SHA256, machine, inventory.ErrConflict)
 		}
 		if err != nil {

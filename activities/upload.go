@@ -21,12 +21,12 @@ func (s Site) mayUpload(actions ...action.Action) error {
 		}
 		host, err := action.UploadHost(target)
 		if err == nil && !slices.Contains(s.UploadHosts, host) {
-			err = fmt.Errorf("the host %q may not be sent the content of disks", host)
+			err = fmt.Errorf("the host %q must not receive the content of disks", host)
 		}
 		if err != nil {
 			native, _ := action.Native(x.Image)
 			problems.Add(fmt.Sprintf("task %s, action %s: %s", x.Task, x.Name, action.Describe(native).Upload),
-				"add the host to images.upload_hosts of the configuration and start the server again, or name a host that is listed",
+				"add the host to images.upload_hosts of the configuration and start the server again, or name a listed host",
 				"%v", err)
 		}
 	}

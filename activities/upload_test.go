@@ -53,7 +53,7 @@ func TestS59DisksAreSentToListedHostsOnly(t *testing.T) {
 	}
 	_, _, err := plan("version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - name: w\n    image: image2disk\n    timeout: 9\n"+
 		"    on-failure: [slurp, DEST_URL=http://store.example/, IMG_NAME=x]\n", hosts)
-	require.ErrorContains(t, err, "cannot follow a failed action")
+	require.ErrorContains(t, err, "is not allowed after a failure")
 }
 
 // TestS59OrdersNameListedHosts: what a reference is replaced with, and a list that became shorter

@@ -70,8 +70,8 @@ func (a *plans) checkResolved(ctx context.Context, machine string, actions []act
 		words.Environment = nil
 		for ref, text := range known {
 			if template.Refers(words, ref) && !utf8.ValidString(text) {
-				problems.Add(field, "give it in a variable of the environment",
-					"its command or a handler holds %s of the machine, which is not UTF-8", ref)
+				problems.Add(field, "pass the data in a variable of the environment",
+					"the action's command or a handler contains %s of the machine, which is not UTF-8", ref)
 			}
 		}
 
@@ -87,8 +87,8 @@ func (a *plans) checkResolved(ctx context.Context, machine string, actions []act
 		native, _ := action.Native(x.Image)
 		if action.Check(native, resolved.Environment) != nil {
 			// Do not report the error of Check: it may contain a part of a secret.
-			problems.Add(field, "give it in a variable of its own (of inject: from)",
-				"with the machine's user data or vendor data in it, its environment is invalid")
+			problems.Add(field, "pass the data in a separate variable (with inject, in from)",
+				"the action's environment is invalid with the machine's user data or vendor data in it")
 		}
 	}
 	return problems.Err()

@@ -59,8 +59,8 @@ func TestPlanWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 			continue
 		}
 		require.Len(t, p.Warnings, 1, name)
-		require.Contains(t, p.Warnings[0], "machine m1: userData is not a document that cloud-init 22.4.2 takes", name)
-		require.Contains(t, p.Warnings[0], "will wait", name)
+		require.Contains(t, p.Warnings[0], "machine m1: cloud-init 22.4.2 does not recognise userData", name)
+		require.Contains(t, p.Warnings[0], "waits until its timeout", name)
 		require.NotContains(t, p.Warnings[0], "ignition", "user data is secret")
 	}
 }
@@ -100,8 +100,8 @@ func TestAssignmentsKeepBytes(t *testing.T) {
 func TestPlanRefusesBytesThatItCannotDeliver(t *testing.T) {
 	const head = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  worker: \"{{.device_1}}\"\n  actions:\n  - name: a\n    timeout: 60\n"
 	for template, want := range map[string]string{
-		head + "    image: noop\n    on-failure: [noop, \"MESSAGE={{.user_data}}\"]\n":         "actions[0] a: its command or a handler holds",
-		head + "    image: noop\n    command: [\"{{.user_data}}\"]\n":                          "actions[0] a: its command or a handler holds",
+		head + "    image: noop\n    on-failure: [noop, \"MESSAGE={{.user_data}}\"]\n":         "actions[0] a: the action's command or a handler contains",
+		head + "    image: noop\n    command: [\"{{.user_data}}\"]\n":                          "actions[0] a: the action's command or a handler contains",
 		head + "    image: noop\n    environment: {A: \"{{.user_data}}\"}\n":                   "",
 		head + "    image: noop\ndocuments:\n- {name: config}\n":                               "is not text",
 		head + "    image: noop\ndocuments:\n- {name: config, contents: \"{{.user_data}}\"}\n": "is not text",
@@ -146,7 +146,7 @@ func TestPlanRefusesWhatUserDataMakesInvalid(t *testing.T) {
 	for environment, text := range map[string]string{inside: "#cloud-config\nhush\n", program: "\x1f\x8b\x00hush"} {
 		err := plan(environment, text)
 		require.ErrorIs(t, err, inventory.ErrInvalid)
-		require.ErrorContains(t, err, "with the machine's user data or vendor data in it, its environment is invalid")
+		require.ErrorContains(t, err, "the action's environment is invalid with the machine's user data or vendor data in it")
 		require.NotContains(t, err.Error(), "hush")
 	}
 }

@@ -52,7 +52,7 @@ func (a *routers) RouterReady(ctx context.Context, q LabRequest) error {
 			return err
 		}
 		if !slices.ContainsFunc(want, func(w netip.Addr) bool { return slices.Contains(list, w.String()) }) {
-			return fmt.Errorf("the router relays to %v and not to %s: correct service dhcp-relay in its config.boot: %w",
+			return fmt.Errorf("the router's DHCP relay lists %v, but not %s: correct service dhcp-relay in the router's config.boot: %w",
 				list, lab.Seed.Address, inventory.ErrInvalid)
 		}
 		return nil
@@ -81,7 +81,7 @@ func (a *routers) relayTo(ctx context.Context, q RelayRequest, listed bool) erro
 			return nil
 		}
 		if !listed && len(list) == 1 {
-			return fmt.Errorf("%s is the only server in the relay: %w", server, inventory.ErrConflict)
+			return fmt.Errorf("%s is the only server in the router's DHCP relay: %w", server, inventory.ErrConflict)
 		}
 
 		refused := a.Routers.SetRelayServer(ctx, newEndpoint(r.API, r.Fingerprint), r.Key, server, listed)
@@ -95,5 +95,5 @@ func (a *routers) relayTo(ctx context.Context, q RelayRequest, listed bool) erro
 			return refused
 		}
 	}
-	return fmt.Errorf("the router accepts the change of its relay and does not show it: %w", inventory.ErrUnreachable)
+	return fmt.Errorf("the router accepted the change of its DHCP relay, but does not show it: %w", inventory.ErrUnreachable)
 }

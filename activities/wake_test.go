@@ -83,7 +83,7 @@ func TestPowerWakesByLAN(t *testing.T) {
 	s.sending = inventory.ErrUnreachable
 	done, err = a.Power(t.Context(), q)
 	require.NoError(t, err, "an operator has a button")
-	require.Contains(t, done.How, "press the button")
+	require.Contains(t, done.How, "press the machine's power button")
 
 	s.sending = fmt.Errorf("x: %w", inventory.ErrFenced)
 	_, err = a.Power(t.Context(), q)
@@ -119,6 +119,6 @@ func TestOtherPathOnlyWhereItCanBeChosen(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, efi, pxe.EFI, driver)
 		require.Len(t, how, 1)
-		require.Equal(t, efi, how[0] == "the other boot path, EFI", how)
+		require.Equal(t, efi, how[0] == "boot path changed to UEFI", how)
 	}
 }

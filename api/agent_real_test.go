@@ -113,9 +113,9 @@ func TestTheAgentItself(t *testing.T) {
 		forge func(*action.Order)
 		text  string
 	}{
-		{func(o *action.Order) { o.Machine = "m2" }, `signed for machine "m2", this is "m1": nothing was written`},
+		{func(o *action.Order) { o.Machine = "m2" }, `signed for machine "m2", but this is machine "m1"`},
 		{func(o *action.Order) { o.Disk = &action.Disk{Path: "/dev/sda", Serial: "S2"} }, "differs from the assignment that came with it"},
-		{func(o *action.Order) { o.Disk.Serial = "S2" }, "it is not there"}, // in both
+		{func(o *action.Order) { o.Disk.Serial = "S2" }, "not found among the machine's disks"}, // in both
 	} {
 		r := s.result("r1", s.signs(private, o, n, c.forge))
 		require.Equal(t, action.Failed, r.State)

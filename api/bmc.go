@@ -163,7 +163,7 @@ func (s *starter) startBMCJob(ctx context.Context, in contract.BMCJobInput) (api
 		return started, s.checkExistingJob(ctx, in, id, busy.Run)
 	case errors.Is(err, engine.ErrUncertain):
 		return apitypes.Started{}, hint(fmt.Errorf("job %q of machine %q: %w", in.Job, m.Name, err),
-			fmt.Sprintf("ingot bmc job get %s %s   # or order it again under this name: it is started once", m.Name, in.Job))
+			fmt.Sprintf("ingot bmc job get %s %s   # or create the job again under this name: it still runs only once", m.Name, in.Job))
 	}
 	return started, err
 }
@@ -172,7 +172,7 @@ func (s *starter) startBMCJob(ctx context.Context, in contract.BMCJobInput) (api
 // conflict if that run has ended, before its first task, or if its tasks differ from those of the new job.
 func (s *starter) checkExistingJob(ctx context.Context, in contract.BMCJobInput, id, run string) error {
 	if w, err := s.runs.Find(ctx, run); err == nil && inventory.Final(w.State) {
-		return hint(fmt.Errorf("job %q of machine %q was started before, and ended as %s before its first task: %s: give this one "+
+		return hint(fmt.Errorf("job %q of machine %q was started before, and ended as %s before its first task: %s: give the new job "+
 			"another name: %w", in.Job, in.Machine, w.State, w.Message, inventory.ErrConflict), "ingot workflow get "+run)
 	}
 	var old contract.BMCJobInput
@@ -191,7 +191,7 @@ func sameJob(in contract.BMCJobInput, tasks []inventory.BMCTask) error {
 	if slices.EqualFunc(in.Tasks, tasks, func(a, b inventory.BMCTask) bool { return reflect.DeepEqual(order(a), order(b)) }) {
 		return nil
 	}
-	return hint(fmt.Errorf("machine %q has a job %q with other tasks: give this one another name: %w", in.Machine, in.Job,
+	return hint(fmt.Errorf("machine %q already has a job %q with other tasks: give the new job another name: %w", in.Machine, in.Job,
 		inventory.ErrConflict), "ingot bmc job get "+in.Machine+" "+in.Job)
 }
 
@@ -201,15 +201,15 @@ func (s *starter) refuseHeld(ctx context.Context, machine string) error {
 	if err != nil || g.Run == "" || g.ByOperator() {
 		return err
 	}
-	return hint(fmt.Errorf("machine %q is busy: run %s of %s holds it; with force the job takes it away, "+
-		"and that run then asks the operator: %w", machine, g.Run, g.Workflow, inventory.ErrConflict),
+	return hint(fmt.Errorf("machine %q is busy with run %s of %s; with force, the job takes the machine from that run, "+
+		"which then asks the operator: %w", machine, g.Run, g.Workflow, inventory.ErrConflict),
 		"ingot workflow get "+g.Run)
 }
 
 func checkBMCJob(m inventory.Machine, in contract.BMCJobInput) error {
 	var problems inventory.Problems
 	if m.BMC.Manual() && !m.BMC.Wakes() {
-		problems.Add("machine", "give it a BMC, or press the button yourself", "%q has no BMC", m.Name)
+		problems.Add("machine", "give the machine a BMC, or press its power button", "%q has no BMC", m.Name)
 	}
 	if !inventory.SafeName(in.Job) {
 		problems.Add("job", inventory.SafeNameRule, "invalid name of a job %q", in.Job)
@@ -217,12 +217,12 @@ func checkBMCJob(m inventory.Machine, in contract.BMCJobInput) error {
 	problems = append(problems, in.Validate()...)
 	for i, t := range in.Tasks {
 		if t.RotatePassword && !m.BMC.Capabilities().RotatesPassword {
-			problems.Add(fmt.Sprintf("tasks[%d].rotatePassword", i), "change it at the BMC, then enter it: ingot machine push --replace",
+			problems.Add(fmt.Sprintf("tasks[%d].rotatePassword", i), "change the password at the BMC, then store it: ingot machine push --replace",
 				"the driver %s cannot change the password of %q", m.Controller().Driver, m.Name)
 		}
 		if m.BMC.Wakes() && t.Power != "on" {
-			problems.Add(fmt.Sprintf("tasks[%d]", i), "press the button of the machine",
-				"wake-on-LAN switches %q on and can do nothing else", m.Name)
+			problems.Add(fmt.Sprintf("tasks[%d]", i), "press the machine's power button",
+				"wake-on-LAN can only switch %q on", m.Name)
 		}
 	}
 
@@ -245,11 +245,11 @@ func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (apitypes.BMCChe
 	case err != nil:
 		return apitypes.BMCCheck{}, err
 	case m.BMC.Wakes():
-		return apitypes.BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC: nothing answers wake-on-LAN", m.Name)
+		return apitypes.BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC, and wake-on-LAN cannot be checked", m.Name)
 	case m.BMC.Manual():
 		return apitypes.BMCCheck{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
 	case b.bmc.Check == nil:
-		return apitypes.BMCCheck{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
+		return apitypes.BMCCheck{}, fmt.Errorf("this server is not set up to reach BMCs: %w", inventory.ErrUnavailable)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -271,12 +271,12 @@ func (b *bmcRoutes) forgetKey(ctx context.Context, q forgetKey) (struct{}, error
 	case m.BMC.Manual() || m.BMC.Fingerprint != "":
 		return struct{}{}, inventory.Invalid(
 			"machine",
-			"correct bmc.fingerprint, if it has one",
-			"no key is remembered for the BMC of %q",
+			"correct bmc.fingerprint, if the machine has one",
+			"the server has remembered no key of the BMC of %q",
 			m.Name,
 		)
 	case b.bmc.ForgetKey == nil:
-		return struct{}{}, fmt.Errorf("this server reaches no BMC: %w", inventory.ErrUnavailable)
+		return struct{}{}, fmt.Errorf("this server is not set up to reach BMCs: %w", inventory.ErrUnavailable)
 	}
 	return struct{}{}, b.bmc.ForgetKey(ctx, m.BMC.KeyAddress())
 }

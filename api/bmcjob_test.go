@@ -32,7 +32,7 @@ func TestBMCJobIsStartedOncePerName(t *testing.T) {
 			s.Temporal.Late = true
 			a := decode[answer](t, s.do(http.MethodPost, route, order("night", cycle)), http.StatusServiceUnavailable)
 			require.Contains(t, a.Error, `job "night" of machine "m1"`)
-			require.Contains(t, a.Error, "the run may have begun")
+			require.Contains(t, a.Error, "the run may have started")
 			require.Contains(t, a.Next, "ingot bmc job get m1 night")
 
 			s.Temporal.Late = false
@@ -75,7 +75,7 @@ func TestBMCJobThatNeverBeganBlocksItsName(t *testing.T) {
 		Run: "run-1", Type: inventory.TypeBMCJob, Machine: "m1", State: inventory.StateFailed, Phase: "x", Message: "run r1 holds it",
 	}))
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/bmc/jobs", order), http.StatusConflict)
-	require.Contains(t, a.Error, "ended as FAILED before its first task: run r1 holds it: give this one another name")
+	require.Contains(t, a.Error, "ended as FAILED before its first task: run r1 holds it: give the new job another name")
 }
 
 // The start of an installation that got no answer says so, too.
@@ -84,6 +84,6 @@ func TestStartWithoutAnswerMayHaveBegun(t *testing.T) {
 	s.AddMachine("m1", mac)
 	s.Temporal.Late = true
 	a := decode[answer](t, s.do(http.MethodPost, "/v1/machines/m1/inspect", nil), http.StatusServiceUnavailable)
-	require.Contains(t, a.Error, "the run may have begun")
+	require.Contains(t, a.Error, "the run may have started")
 	require.Contains(t, a.Next, "ingot workflow list --open")
 }

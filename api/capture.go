@@ -43,7 +43,8 @@ func (m *machines) capture(c *gin.Context) {
 		found, err = m.find(c.Request.Context(), q.Name)
 	}
 	if err == nil && m.netboot.Capture == nil {
-		err = fmt.Errorf("this server answers no machines, so it captures nothing (run ingot init on its host): %w", inventory.ErrUnavailable)
+		err = fmt.Errorf("this server answers no machines, so there are no packets to capture (run ingot init on its host): %w",
+			inventory.ErrUnavailable)
 	}
 	if err == nil {
 		err = m.streamCapture(c, found, q)
@@ -62,7 +63,7 @@ func (m *machines) streamCapture(c *gin.Context, found inventory.Machine, q capt
 	case m.captures <- struct{}{}:
 		defer func() { <-m.captures }()
 	default:
-		return fmt.Errorf("%d captures go on already; try again when one has ended: %w", maxCaptures, inventory.ErrUnavailable)
+		return fmt.Errorf("%d captures are already running; try again when one has ended: %w", maxCaptures, inventory.ErrUnavailable)
 	}
 	ctx, cancel := context.WithTimeout(c.Request.Context(), q.duration)
 	defer cancel()

@@ -25,11 +25,11 @@ type fetcher struct {
 func (f fetcher) checkURL(u *url.URL) error {
 	switch {
 	case u.Hostname() == "":
-		return errors.New("the URL names no host")
+		return errors.New("the URL has no host")
 	case u.Scheme == "https", u.Scheme == "http" && slices.Contains(f.hosts, u.Hostname()):
 		return nil
 	}
-	return fmt.Errorf("%s from %q is not allowed", u.Scheme, u.Hostname())
+	return fmt.Errorf("downloads by %s from %q are not allowed", u.Scheme, u.Hostname())
 }
 
 // fetchStall is how long the other server may send no data.
@@ -116,9 +116,9 @@ func (f fetcher) checkAddress(host string) func(network, address string, _ sysca
 		case listed && literal:
 			return nil
 		case !a.IsGlobalUnicast() || isReserved(a):
-			return fmt.Errorf("%s is an address of this host, its link or of no host", a)
+			return fmt.Errorf("%s is a loopback, link-local, multicast or reserved address", a)
 		case a.IsPrivate() && !listed:
-			return fmt.Errorf("%s is a private address, and images.fetch_hosts does not list its host", a)
+			return fmt.Errorf("%s is a private address, but images.fetch_hosts does not list its host", a)
 		}
 		return nil
 	}

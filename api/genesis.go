@@ -80,7 +80,7 @@ func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (ge
 	nameIsWrong := func(p inventory.Problem) bool { return p.Field == "name" || p.Field == "" && p.File == b.File }
 	if l.Name != b.Name && !slices.ContainsFunc(wrong, nameIsWrong) {
 		wrong = append(wrong, l.Locate(inventory.Problems{{
-			Field: "name", What: fmt.Sprintf("is %q, but was sent as %q", l.Name, b.Name), Remedy: "send it under its own name",
+			Field: "name", What: fmt.Sprintf("is %q, but the request says %q", l.Name, b.Name), Remedy: "send the name from the lab file",
 		}})...)
 	}
 	p, err := g.planLab(ctx, b, l)
@@ -234,7 +234,7 @@ func (g *genesisRoutes) resume(ctx context.Context, q byName) (apitypes.Started,
 	case inventory.Final(o.State) && o.State != inventory.StateSuccess:
 		return g.begin(ctx, workflows.GenesisInput{Name: q.Name, Resume: true})
 	case inventory.Final(o.State):
-		return apitypes.Started{}, hint(fmt.Errorf("%s is done: %w", o.ID, inventory.ErrConflict), show)
+		return apitypes.Started{}, hint(fmt.Errorf("%s has already succeeded: %w", o.ID, inventory.ErrConflict), show)
 	case o.Question == nil:
 		return apitypes.Started{}, hint(fmt.Errorf("%s is under way and has no open question: %w", o.ID, inventory.ErrConflict), show+" --wait")
 	}
@@ -245,7 +245,7 @@ func (g *genesisRoutes) resume(ctx context.Context, q byName) (apitypes.Started,
 			return apitypes.Started{Workflow: o.ID, Run: o.Run}, g.operations.passDecision(ctx, o, d, show)
 		}
 	}
-	return apitypes.Started{}, hint(fmt.Errorf("%s asks the operator, and neither to try again nor to go on is a choice: %w",
+	return apitypes.Started{}, hint(fmt.Errorf("%s asks the operator a question that neither retry nor continue answers: %w",
 		o.ID, inventory.ErrConflict), "ingot operation decide "+o.ID)
 }
 

@@ -118,7 +118,7 @@ func TestGenesis(t *testing.T) {
 	second.Replace = true
 	c.op(http.StatusOK, http.MethodPut, "/v1/genesis/away", second)
 	rec = c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/away/start", nil)
-	require.Contains(t, rec.Body.String(), "genesis/home is running as run "+run.Run)
+	require.Contains(t, rec.Body.String(), "genesis/home is already running as run "+run.Run)
 	_, err = s.api.operations.start(
 		t.Context(),
 		engine.Start{Type: inventory.TypeMigrate, ID: contract.MigrateID("platform"), Input: contract.MigrateInput{Name: "platform"}},
@@ -153,7 +153,7 @@ func TestGenesisAsksForWhatItWouldFetch(t *testing.T) {
 	}
 	got := of()
 	require.Len(t, got, 1)
-	require.Contains(t, got[0], `lab.yaml images[1].url image "talos-kernel" cannot be fetched: asking for`)
+	require.Contains(t, got[0], `lab.yaml images[1].url image "talos-kernel" cannot be fetched: requesting`)
 	require.Contains(t, got[0], "404 Not Found")
 	here = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 	require.Empty(t, of())

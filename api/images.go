@@ -231,7 +231,7 @@ func (s *images) verify(ctx context.Context, q byName) (out imageCheck, err erro
 		return out, err
 	}
 	if i.File == "" {
-		return out, inventory.Invalid("name", "", "image %q is not on this server, agents fetch it from %s", i.Name, i.URL)
+		return out, inventory.Invalid("name", "", "image %q is not stored on this server; agents fetch it from %s", i.Name, i.URL)
 	}
 	if s.Dir == "" {
 		return out, errNoDir
@@ -246,7 +246,7 @@ func (s *images) verify(ctx context.Context, q byName) (out imageCheck, err erro
 	case err != nil:
 		out.Message = fmt.Sprintf("reading the file of image %q: %v", i.Name, err)
 	case out.SHA256 != i.SHA256:
-		out.Message = fmt.Sprintf("the file's SHA-256 is %s and was %s", out.SHA256, i.SHA256)
+		out.Message = fmt.Sprintf("the file's SHA-256 is %s, but was %s when the image was stored", out.SHA256, i.SHA256)
 	default:
 		out.OK = true
 	}

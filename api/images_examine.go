@@ -92,7 +92,7 @@ func (u upload) compare(got string) error {
 		return notDeclared(got, u.image.SHA256)
 	case u.content != "" && u.content != got:
 		return inventory.Invalid("content", "send the file again",
-			"the file's SHA-256 is %s and the sender's was %s: it was changed while it was sent; nothing was kept", got, u.content)
+			"the file's SHA-256 is %s here, but %s at the sender: the file was changed while it was sent; nothing was kept", got, u.content)
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func describeInstaller(r io.Reader) (diskimage.Description, error) {
 		return diskimage.Description{}, err
 	}
 	if len(head) == 0 {
-		return diskimage.Description{}, &diskimage.Refusal{What: "the file is empty", Remedy: "get it again"}
+		return diskimage.Description{}, &diskimage.Refusal{What: "the file is empty", Remedy: "get the file again"}
 	}
 	return diskimage.DescribeInstaller(head)
 }

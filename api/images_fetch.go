@@ -50,7 +50,7 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 		err = s.fetcher.checkURL(u)
 	}
 	if err != nil {
-		problems.Add("url", "https, or http from a host that the configuration lists", "%v", err)
+		problems.Add("url", "use https, or http from a host in images.fetch_hosts", "%v", err)
 		return upload{}, problems
 	}
 
@@ -106,16 +106,16 @@ const probeTime = 30 * time.Second
 func (s *images) probe(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil {
-		return fmt.Errorf("reading the address: %w", inventory.ErrInvalid)
+		return fmt.Errorf("reading the URL: %w", inventory.ErrInvalid)
 	}
 	if err := s.fetcher.checkURL(u); err != nil {
-		return fmt.Errorf("asking for %q: %w: %w", action.PublicURL(u.String()), err, inventory.ErrInvalid)
+		return fmt.Errorf("requesting %q: %w: %w", action.PublicURL(u.String()), err, inventory.ErrInvalid)
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	resp, err := s.fetcher.request(ctx, target, "bytes=0-0")
 	if err != nil {
-		return fmt.Errorf("asking for %q: %w: %w", action.PublicURL(u.String()), err, inventory.ErrUnreachable)
+		return fmt.Errorf("requesting %q: %w: %w", action.PublicURL(u.String()), err, inventory.ErrUnreachable)
 	}
 	size := resp.ContentLength
 	if resp.StatusCode == http.StatusPartialContent {
@@ -127,7 +127,7 @@ func (s *images) probe(ctx context.Context, target string) error {
 	_ = resp.Body.Close() // the rest is not needed
 	spare, err := s.space.spare()
 	if err == nil && size > spare {
-		err = fmt.Errorf("%d MiB of %q do not fit, %d MiB are left for images: %w", size>>20, action.PublicURL(u.String()),
+		err = fmt.Errorf("the %d MiB of %q do not fit: %d MiB are left for images: %w", size>>20, action.PublicURL(u.String()),
 			spare>>20, httpapi.ErrNoSpace)
 	}
 	return err

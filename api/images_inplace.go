@@ -16,7 +16,7 @@ func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, e
 	u, problems := q.newUpload()
 	u.asIs = true
 	if q.URL != "" {
-		problems.Add("url", "give one of them", "path and url both say where the file is")
+		problems.Add("url", "leave out url or path", "must not be given together with path")
 	}
 	if err := problems.Err(); err != nil {
 		return none, err
@@ -26,7 +26,7 @@ func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, e
 	}
 	f, err := s.Files.OpenShared(q.Path)
 	if errors.Is(err, inventory.ErrInvalid) || errors.Is(err, inventory.ErrNotFound) {
-		return none, inventory.Invalid("path", "an absolute path on the server, in one of images.shares", "%v", err)
+		return none, inventory.Invalid("path", "give an absolute path on the server, inside one of images.shares", "%v", err)
 	}
 	if err != nil {
 		return none, err
@@ -55,7 +55,7 @@ func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, e
 	}
 	i.File, i.InPlace, i.Created = i.SHA256, f.Place(q.Path), s.now().UTC()
 	if err := s.store.PutImage(context.WithoutCancel(ctx), i, httpapi.Actor(ctx)); err != nil {
-		return none, fmt.Errorf("keeping image %q: %w", i.Name, err)
+		return none, fmt.Errorf("storing image %q: %w", i.Name, err)
 	}
 	s.removeUnusedFiles(ctx) // of an image that this one replaced
 	return i, nil

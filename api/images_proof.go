@@ -28,7 +28,7 @@ func (p *proof) check() (problems inventory.Problems) {
 		problems.Add("sha512", "128 hex digits", "invalid SHA-512 %q", p.SHA512)
 	}
 	if (p.Signature == "") != (p.PublicKey == "") {
-		problems.Add("signature", "give both", "a signature and the key that made it belong together")
+		problems.Add("signature", "give both", "signature and publicKey must be given together")
 	}
 	return problems
 }
@@ -58,12 +58,12 @@ func (p proof) verifyContent(ctx context.Context, f io.Reader) (err error) {
 		err = provenance.VerifyMinisign(content, []byte(p.Signature), []byte(p.PublicKey))
 	}
 	if err != nil {
-		return fmt.Errorf("proving the upload: %w", err)
+		return fmt.Errorf("verifying the upload: %w", err)
 	}
 
 	if got := hex.EncodeToString(sum.Sum(nil)); p.SHA512 != "" && p.SHA512 != got {
 		return inventory.Invalid("sha512", "correct the declared digest, or get the file again",
-			"the file's SHA-512 is %s and %s was declared; nothing was kept", got, p.SHA512)
+			"the file's SHA-512 is %s, but %s was declared; nothing was kept", got, p.SHA512)
 	}
 	return nil
 }

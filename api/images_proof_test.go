@@ -53,9 +53,9 @@ func TestS19ImagesAreProven(t *testing.T) {
 		"signed":             {map[string]string{"signature": signature, "publicKey": key}, ""},
 		"signed and digest":  {map[string]string{"signature": signature, "publicKey": key, "sha256": sumOf(text)}, ""},
 		"another SHA-256":    {map[string]string{"signature": signature, "publicKey": key, "sha256": sumOf("another")}, "was declared"},
-		"without its key":    {map[string]string{"signature": signature}, "belong together"},
+		"without its key":    {map[string]string{"signature": signature}, "must be given together"},
 		"not a signature":    {map[string]string{"signature": "RW", "publicKey": key}, "give the .minisig file"},
-		"of another content": {map[string]string{"signature": sign("another"), "publicKey": key}, "it is not of this file"},
+		"of another content": {map[string]string{"signature": sign("another"), "publicKey": key}, "the signature does not match the file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := map[string]string{"name": "debian-12", "url": publisher.URL + "/disk.raw"}

@@ -37,7 +37,7 @@ func TestNamedImageIsReplacedOnRequestOnly(t *testing.T) {
 		decode[answer](t, s.do(http.MethodPost, "/v1/images", map[string]any{"name": "debian", "url": "https://images.example.com/x"}), http.StatusConflict),
 		decode[answer](t, s.do(http.MethodPost, "/v1/images", map[string]any{"name": "debian", "path": path}), http.StatusConflict),
 	} {
-		require.Contains(t, got.Error, `image "debian" is stored, and named by 4 machines (m1, m2, m3, …) and template t1`)
+		require.Contains(t, got.Error, `image "debian" is already stored, and used by 4 machines (m1, m2, m3, …) and template t1`)
 		require.Contains(t, got.Next, "--replace")
 	}
 	require.Equal(t, before, s.files(), "nothing is kept")

@@ -161,7 +161,7 @@ func TestProbeImage(t *testing.T) {
 	}
 	err := s.api.ProbeImage(t.Context(), strings.Replace(target.URL, "http://", "http://user:pass@", 1)+"/nothing?token=s3cret")
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
-	require.EqualError(t, err, fmt.Sprintf("asking for %q: the answer is 404 Not Found: unreachable", target.URL+"/nothing"))
+	require.EqualError(t, err, fmt.Sprintf("requesting %q: the answer is 404 Not Found: unreachable", target.URL+"/nothing"))
 	err = s.api.ProbeImage(t.Context(), target.URL+"/huge")
 	require.ErrorIs(t, err, httpapi.ErrNoSpace)
 	require.Equal(t, 1, sent)

@@ -60,7 +60,7 @@ func newUpload(c *gin.Context) (u upload, err error) {
 
 func notDeclared(have, declared string) error {
 	return inventory.Invalid("sha256", "correct the declared digest, or get the file again",
-		"the file's SHA-256 is %s and %s was declared; nothing was kept", have, declared)
+		"the file's SHA-256 is %s, but %s was declared; nothing was kept", have, declared)
 }
 
 const uploadPrefix = ".upload-"
@@ -88,7 +88,7 @@ func (u upload) received(dir *os.Root) (int64, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("looking at the upload of %q: %w", u.image.Name, err)
+		return 0, fmt.Errorf("reading the size of the upload of %q: %w", u.image.Name, err)
 	}
 	return st.Size(), nil
 }
@@ -205,7 +205,7 @@ func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, inventory.Invalid(name, "", "invalid whole number %q", text)
+		return 0, inventory.Invalid(name, "", "invalid number %q; must be a whole number, 0 or more", text)
 	}
 	return n, nil
 }
@@ -234,8 +234,8 @@ func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err erro
 		return 0, nil, err
 	}
 	if offset > 0 && u.content == "" {
-		return 0, nil, inventory.Invalid("content", "the SHA-256 of the whole file",
-			"an upload is continued by its digest only, and none is given")
+		return 0, nil, inventory.Invalid("content", "give the SHA-256 of the whole file",
+			"is missing: without the file's digest, an upload cannot be continued")
 	}
 	if err := s.users.refuseReplacing(c.Request.Context(), u.image.Name, u.content, c.Query("replace") == "true"); err != nil {
 		return 0, nil, err
@@ -272,7 +272,7 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	}
 	if offset != 0 && offset != have {
 		c.Header(uploadOffset, strconv.FormatInt(have, 10))
-		return 0, fmt.Errorf("the upload of %q goes on at %d, not at %d: %w", u.image.Name, have, offset, inventory.ErrConflict)
+		return 0, fmt.Errorf("the upload of %q continues at byte %d, not at byte %d: %w", u.image.Name, have, offset, inventory.ErrConflict)
 	}
 	if err := u.discardOthers(dir); err != nil {
 		return 0, err
@@ -284,7 +284,7 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	switch {
 	case continues:
 	case err == nil && total >= 0 && received != total:
-		err = errors.Join(inventory.Invalid("size", "", "%d bytes came and %d were announced", received, total), u.discard(dir))
+		err = errors.Join(inventory.Invalid("size", "", "received %d bytes, but %d were announced", received, total), u.discard(dir))
 	case err != nil && u.content == "":
 		err = errors.Join(err, u.discard(dir)) // without its digest it cannot be resumed
 	}
@@ -316,7 +316,7 @@ func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader
 		return 0, err
 	}
 	if size > spare {
-		return 0, hint(fmt.Errorf("%d MiB do not fit, %d MiB are left for images: %w", size>>20, spare>>20, httpapi.ErrNoSpace),
+		return 0, hint(fmt.Errorf("the file's %d MiB do not fit: %d MiB are left for images: %w", size>>20, spare>>20, httpapi.ErrNoSpace),
 			"ingot image prune")
 	}
 	flags := os.O_WRONLY | os.O_CREATE
@@ -374,7 +374,7 @@ func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atom
 	if err == nil {
 		i.File, i.Created = i.SHA256, s.now().UTC()
 		if err = s.publish(ctx, dir, u, i); err != nil {
-			err = fmt.Errorf("keeping image %q: %w", i.Name, err)
+			err = fmt.Errorf("storing image %q: %w", i.Name, err)
 		}
 	}
 

@@ -230,7 +230,7 @@ func TestDeleteLooksAtPlansTemplatesAndMachines(t *testing.T) {
 			),
 		)
 	}
-	for name, by := range map[string]string{"planned": "run r1", "written": "named by template writes", "kernel-x": "named by template installs"} {
+	for name, by := range map[string]string{"planned": "run r1", "written": "used by template writes", "kernel-x": "used by template installs"} {
 		a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/"+name, nil), http.StatusConflict)
 		require.Contains(t, a.Error, by, name)
 	}
@@ -261,7 +261,7 @@ func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	decode[genesis.Plan](t, s.do(http.MethodPut, "/v1/genesis/home", exampleLab(t)), http.StatusOK)
 	require.Empty(t, s.unused())
 	a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/talos-initramfs", nil), http.StatusConflict)
-	require.Contains(t, a.Error, `image "talos-initramfs" is named by lab file home`)
+	require.Contains(t, a.Error, `image "talos-initramfs" is used by lab file home`)
 
 	m := machine("m1", mac)
 	m.Labels = map[string]string{"kernel": "linux-1"}
@@ -273,7 +273,7 @@ func TestDeleteLooksAtLabelsDocumentsAndLabs(t *testing.T) {
 	require.Equal(t, []string{"install"}, s.unused(), "a word of a document is not the name of a disk image")
 	for _, name := range []string{"linux-1", "iso-1"} {
 		a := decode[answer](t, s.do(http.MethodDelete, "/v1/images/"+name, nil), http.StatusConflict)
-		require.Contains(t, a.Error, fmt.Sprintf("image %q is named by machine m1", name))
+		require.Contains(t, a.Error, fmt.Sprintf("image %q is used by machine m1", name))
 	}
 	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/linux-1?force=true", nil).Code)
 }
@@ -370,7 +370,7 @@ func TestAnImageIsReadToItsEndWhenItIsStored(t *testing.T) {
 		"truncated-tar":  {tarred[:700], "the archive is cut short", "get the file again"},
 		"tar-outside":    {tarOf(t, "../etc/passwd"), `"../etc/passwd": the name`, "without that entry"},
 		"qcow2":          {"QFI\xfb" + strings.Repeat("\x00", 600), "qcow2", "qemu-img convert"},
-		"qcow2-gz":       {gz(t, []byte("QFI\xfb"+strings.Repeat("\x00", 600))), "qcow2", "not compressed"},
+		"qcow2-gz":       {gz(t, []byte("QFI\xfb"+strings.Repeat("\x00", 600))), "qcow2", "uncompressed"},
 		"twice":          {gz(t, []byte(gz(t, disk))), "compressed twice", "decompress"},
 		"zip":            {zipped.String(), "zip archive", "unpack"},
 		"iso":            {string(iso), "ISO 9660", "--installer"},

@@ -102,7 +102,7 @@ func (r imageUserReader) refuseReplacing(ctx context.Context, name, sum string, 
 	if who == "" {
 		return nil
 	}
-	return hint(fmt.Errorf("image %q is stored, and named by %s: with replace, they are installed with the new file from now on: %w",
+	return hint(fmt.Errorf("image %q is already stored, and used by %s: with replace, these install the new file from now on: %w",
 		name, who, inventory.ErrConflict), "ingot image add "+name+" … --replace   # or choose another name")
 }
 
@@ -169,8 +169,8 @@ func (u imageUsers) checkUnused(i inventory.Image) error {
 		}
 	}
 	if who := u.namers(i); who != "" {
-		return hint(fmt.Errorf("image %q is named by %s: %w", i.Name, who, inventory.ErrConflict),
-			"change what names it, or: ingot image delete "+i.Name+" --force")
+		return hint(fmt.Errorf("image %q is used by %s: %w", i.Name, who, inventory.ErrConflict),
+			"change what uses the image, or: ingot image delete "+i.Name+" --force")
 	}
 	return nil
 }

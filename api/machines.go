@@ -253,12 +253,12 @@ func (b BMC) validate(problems *inventory.Problems, prefix string, x *inventory.
 			field = "bmc.consumerURL"
 		}
 		if err := b.CheckHost(host); err != nil {
-			problems.Add(prefix+field, "list its network under bmc.networks in the configuration", "%v", err)
+			problems.Add(prefix+field, "list the BMC's network under bmc.networks in the configuration", "%v", err)
 		}
 	}
 	if x != nil && x.Driver == inventory.DriverExec && x.Command != "" && b.CheckCommand != nil {
 		if err := b.CheckCommand(x.Command); err != nil {
-			problems.Add(prefix+"bmc.command", "name one that is there, or have it added on the server", "%v", err)
+			problems.Add(prefix+"bmc.command", "name a command in the server's power.commands, or add this one there", "%v", err)
 		}
 	}
 }
@@ -309,7 +309,7 @@ func (m *machines) listDisks(ctx context.Context, q byName) (machineDisks, error
 	}
 	newest, err := m.stores.Agents.MachineAgent(ctx, found.Name)
 	if errors.Is(err, inventory.ErrNotFound) {
-		err = hint(fmt.Errorf("disks of machine %q: no agent has looked at it yet: %w", found.Name, inventory.ErrNotFound),
+		err = hint(fmt.Errorf("disks of machine %q: no agent has reported yet: %w", found.Name, inventory.ErrNotFound),
 			"ingot machine inspect "+found.Name)
 	}
 	if err != nil {
@@ -373,7 +373,7 @@ func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (apitypes.Machi
 		return apitypes.MachineView{}, err
 	}
 	if q.MAC != "" && q.MAC != mac {
-		return apitypes.MachineView{}, inventory.Invalid("mac", "leave it out", "%q is not the MAC of the path", q.MAC)
+		return apitypes.MachineView{}, inventory.Invalid("mac", "leave it out", "%q is not the MAC address in the request's path", q.MAC)
 	}
 	q.MAC = mac
 	added := inventory.Machine{Name: q.Name, Interfaces: []inventory.Interface{q.Interface}}

@@ -153,7 +153,8 @@ func (m *machines) whyMAC(ctx context.Context, q byMAC) (any, error) {
 
 func (m *machines) decisionFor(ctx context.Context, mac string) (any, error) {
 	if m.netboot.Why == nil {
-		return nil, fmt.Errorf("this server decides no boots: %w", inventory.ErrUnavailable)
+		return nil, fmt.Errorf("this server answers no machines, so it makes no boot decisions (run ingot init on its host): %w",
+			inventory.ErrUnavailable)
 	}
 	return m.netboot.Why(ctx, mac)
 }

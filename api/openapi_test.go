@@ -180,7 +180,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "POST", "/v1/templates/t1/render", `{"machine":"m1"}`)
 	c.op(204, "DELETE", "/v1/templates/t1", nil)
 	rec = c.op(200, "POST", "/v1/templates/new/render", map[string]any{"machine": "m1", "source": oneAction, "explain": true})
-	require.Contains(t, rec.Body.String(), `"appended":"the last action of the template does not leave the agent"`)
+	require.Contains(t, rec.Body.String(), `"appended":"the template's last action does not leave the agent"`)
 	c.op(400, "POST", "/v1/templates/new/render", map[string]any{"machine": "m1", "source": "nonsense: 1\n"})
 	c.op(404, "GET", "/v1/templates/new", nil)
 	c.op(200, "GET", "/v1/images", nil)

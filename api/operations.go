@@ -104,7 +104,7 @@ func (o *operations) refuseBeside(ctx context.Context, f inventory.OperationFilt
 }
 
 func operationIsBusy(id, run string) error {
-	return hint(fmt.Errorf("%s is running as run %s: %w", id, run, inventory.ErrConflict), "ingot operation get "+id)
+	return hint(fmt.Errorf("%s is already running as run %s: %w", id, run, inventory.ErrConflict), "ingot operation get "+id)
 }
 
 // find returns an operation by its run, or the newest one by its workflow id. In paths, workflow ids have a dot in
@@ -155,7 +155,7 @@ func (o *operations) get(ctx context.Context, q byRun) (inventory.Operation, err
 func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 	found, err := o.find(ctx, q.Run)
 	if err == nil && inventory.Final(found.State) {
-		err = fmt.Errorf("%s has ended: %s: %w", found.ID, found.State, inventory.ErrConflict)
+		err = fmt.Errorf("%s has already ended as %s: %w", found.ID, found.State, inventory.ErrConflict)
 	}
 	d := q.Decision
 	if err == nil {

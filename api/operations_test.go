@@ -105,7 +105,7 @@ func TestOneOperationOfATypeAtATime(t *testing.T) {
 			name,
 		)
 		require.ErrorIs(t, err, inventory.ErrConflict)
-		require.ErrorContains(t, err, "genesis/lab is running as run "+st.Run)
+		require.ErrorContains(t, err, "genesis/lab is already running as run "+st.Run)
 	}
 	_, err = s.api.operations.start(
 		t.Context(),
@@ -220,8 +220,17 @@ func TestWaitingIsShown(t *testing.T) {
 			s.AddMachine(name, fmt.Sprintf("52:54:00:00:01:%02x", n))
 		}
 		require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
-			Run: "r" + name, ID: "machine/" + name, Type: inventory.TypeProvision, Machine: name, State: inventory.StatePending, Phase: phase,
-			Message: "power it on now", Next: next, Question: q, Started: s.Clock.Now().Add(time.Duration(n) * time.Second), Updated: s.Clock.Now(),
+			Run:      "r" + name,
+			ID:       "machine/" + name,
+			Type:     inventory.TypeProvision,
+			Machine:  name,
+			State:    inventory.StatePending,
+			Phase:    phase,
+			Message:  "power the machine on now",
+			Next:     next,
+			Question: q,
+			Started:  s.Clock.Now().Add(time.Duration(n) * time.Second),
+			Updated:  s.Clock.Now(),
 		}))
 	}
 	put(1, inventory.PhaseDHCP, "", nil)
@@ -237,7 +246,7 @@ func TestWaitingIsShown(t *testing.T) {
 	st := decode[apitypes.Status](t, s.do(http.MethodGet, "/v1/status", nil), http.StatusOK)
 	require.Equal(t, []apitypes.WaitingStatus{
 		{
-			Name: "m2", Type: "Provision", Run: "rm2", Since: s.Clock.Now().UTC(), Text: "power it on now",
+			Name: "m2", Type: "Provision", Run: "rm2", Since: s.Clock.Now().UTC(), Text: "power the machine on now",
 			Next: "ingot workflow powered-on m2",
 		},
 		{Name: "m3", Type: "Provision", Run: "rm3", Since: asked, Text: question.Text, Next: "ingot workflow decide m3"},

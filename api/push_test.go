@@ -78,7 +78,7 @@ func TestPushWarnsOfAGateway(t *testing.T) {
 		s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{router, node}}),
 		http.StatusCreated,
 	)
-	require.Equal(t, []string{"router: 192.0.2.254 is the gateway of node: right only if this machine is their router"}, a.Warnings)
+	require.Equal(t, []string{"router: 192.0.2.254 is the gateway of node: give it another address, unless it is their router"}, a.Warnings)
 }
 
 // The server's own address, its gateway, and a subnet of no listed relay are refused; a
@@ -121,7 +121,7 @@ func TestPushChecksTheNetwork(t *testing.T) {
 
 	n.Relays = []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}
 	e = decode[answer](t, push("c", "02:00:00:00:00:03", "198.51.100.8", false), http.StatusBadRequest)
-	require.Contains(t, e.Error, "none of netboot.relays")
+	require.Contains(t, e.Error, "nor is any relay of netboot.relays")
 	require.Equal(t, http.StatusCreated, push("c", "02:00:00:00:00:03", "203.0.113.8", false).Code)
 
 	// The server has moved to a machine that it had installed.
@@ -148,8 +148,8 @@ func TestPushWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 		push(http.StatusCreated, map[string]any{"hasUserData": true, "userDataByAddress": true}, map[string]any{"dryRun": true}),
 	} {
 		require.Len(t, got, 1)
-		require.Contains(t, got[0], "m1: userData is not a document that cloud-init 22.4.2 takes")
-		require.Contains(t, got[0], "will wait")
+		require.Contains(t, got[0], "m1: cloud-init 22.4.2 does not recognise userData")
+		require.Contains(t, got[0], "waits until its timeout")
 		require.NotContains(t, got[0], "v1alpha1", "user data is secret")
 	}
 	require.Empty(t, push(http.StatusCreated, map[string]any{"hasUserData": true}, nil), "NoCloud has the phone-home apart")
@@ -189,5 +189,5 @@ func TestPushKeepsBytes(t *testing.T) {
 	}
 	raw := `{"machines":[{"name":"m3","interfaces":[{"mac":"02:00:00:00:00:03"}],"userData":"` + "\xff" + `"}]}`
 	e := decode[answer](t, s.do(http.MethodPost, "/v1/machines", raw), http.StatusBadRequest)
-	require.Contains(t, e.Error, "it is not UTF-8")
+	require.Contains(t, e.Error, "must be UTF-8")
 }

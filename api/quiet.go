@@ -92,7 +92,7 @@ func (q Quiet) refuse(c *gin.Context) {
 	}
 	if p := st.Successor; st.Role == "retired" && p != nil {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusGone, httpapi.CodeGone,
-			fmt.Sprintf("this server is retired: its site has moved to %s (%s)", p.Name, p.URL), "ask the server "+p.Name))
+			fmt.Sprintf("this server is retired: its site has moved to %s (%s)", p.Name, p.URL), "send the request to server "+p.Name))
 		return
 	}
 

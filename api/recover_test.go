@@ -86,7 +86,7 @@ func TestRecoverStartsAnOperation(t *testing.T) {
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/operations/recover.flood", nil).Body.String(), `"type":"Recover"`)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/recover", `{"name":"another","machines":["m1"],"template":"empty"}`)
 	none := decode[answer](t, c.do(http.MethodPost, "/v1/recover", `{"name":"none","machines":["m1"]}`), http.StatusBadRequest)
-	require.Contains(t, none.Error, `template "image" writes an image, and machine "m1" has none`)
+	require.Contains(t, none.Error, `template "image" writes an image, but machine "m1" has none`)
 
 	a := decode[answer](
 		t,

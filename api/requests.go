@@ -61,7 +61,7 @@ func pageByNumber[T any](
 	var after int64
 	if p.After != "" {
 		if after, err = strconv.ParseInt(p.After, 10, 64); err != nil || after < 0 {
-			return out, inventory.Invalid("after", "the next of the last page", "invalid whole number %q", p.After)
+			return out, inventory.Invalid("after", "use the value of next from the previous page", "invalid cursor %q", p.After)
 		}
 	}
 	descending, err := p.Descending("seq", "seq")

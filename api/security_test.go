@@ -328,7 +328,7 @@ func TestS17FetchJudgesWhatItDials(t *testing.T) {
 		require.NotEmpty(t, fetch(outside.URL+"/image"), "redirect to %s", u)
 	}
 	// Without TLS, anyone on the way could change the image: only a listed host may serve it so.
-	const plain = `http from "loopback.test" is not allowed`
+	const plain = `downloads by http from "loopback.test" are not allowed`
 	require.Contains(t, fetch("http://loopback.test/"), plain)
 	to = "http://loopback.test/"
 	require.Contains(t, fetch(outside.URL+"/image"), plain, "a redirect")

@@ -283,7 +283,7 @@ func setHeaders(c *gin.Context) {
 // to this address and use the browser's cookie (DNS rebinding).
 func (l *sessions) checkHost(c *gin.Context) {
 	if host := hostname(c.Request.Host); !l.hosts[host] && !l.isScrapeByAddress(c, host) {
-		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, "add the name to the configured hosts"))
+		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, "add the name to hosts in the configuration"))
 	}
 }
 
@@ -370,7 +370,7 @@ var loginPolicy = func() string {
 
 // Problems that the login page shows.
 const (
-	problemLink  = "This link was used, or is older than five minutes."
+	problemLink  = "This link was already used, or is older than five minutes."
 	problemToken = "This is not the admin token."
 )
 
@@ -404,7 +404,7 @@ func checkOrigin(c *gin.Context) {
 		ok = false // browsers send Origin or Sec-Fetch-Site with every write
 	}
 	if !ok {
-		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, "a write from another origin", ""))
+		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, "writes from another origin are refused", ""))
 	}
 }
 
@@ -438,7 +438,7 @@ func (l *sessions) openByToken(c *gin.Context) {
 	}
 	c.Request.Body = http.MaxBytesReader(c.Writer, c.Request.Body, maxLoginForm)
 	if !l.isAdmin(strings.TrimSpace(c.PostForm("token"))) {
-		l.log.Warn("a log-in with a wrong token", "from", c.ClientIP())
+		l.log.Warn("refused a login with a wrong token", "from", c.ClientIP())
 		showLogin(c, http.StatusUnauthorized, problemToken)
 		return
 	}

@@ -56,7 +56,7 @@ func (s *sites) routes() []httpapi.Route {
 // peers returns s.site, or inventory.ErrUnavailable if it is nil.
 func (s *sites) peers() (Site, error) {
 	if s.site == nil {
-		return nil, fmt.Errorf("this server has no peers: %w", inventory.ErrUnavailable)
+		return nil, fmt.Errorf("this server cannot have peers: %w", inventory.ErrUnavailable)
 	}
 	return s.site, nil
 }
@@ -90,7 +90,7 @@ func (s *sites) decide(ctx context.Context, q decideSite) (inventory.SiteStatus,
 	if err != nil {
 		return inventory.SiteStatus{}, err
 	}
-	s.log.Warn("the operator has decided about this server", "word", q.Word, "by", httpapi.Actor(ctx))
+	s.log.Warn("the operator has decided whether this server is active", "word", q.Word, "by", httpapi.Actor(ctx))
 
 	return x.SiteStatus(ctx)
 }
@@ -116,11 +116,11 @@ func (p *NewPeer) Validate() error {
 		problems.Add("name", peerNameRule, "invalid name of a peer %q", p.Name)
 	}
 	if !fingerprintForm.MatchString(p.Fingerprint) {
-		problems.Add("fingerprint", "copy it from what ingot standby printed",
-			"invalid fingerprint %q, must be sha256:<64 hex digits>", p.Fingerprint)
+		problems.Add("fingerprint", "copy the fingerprint that ingot standby printed",
+			"invalid fingerprint %q; must be sha256:<64 hex digits>", p.Fingerprint)
 	}
 	if p.Token.IsZero() {
-		problems.Add("token", "send the token that ingot standby made", "is missing")
+		problems.Add("token", "send the token that ingot standby printed", "is missing")
 	}
 	return problems.Err()
 }

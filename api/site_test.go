@@ -81,7 +81,7 @@ func TestPeers(t *testing.T) {
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/migrate", map[string]string{"target": "um760"})
 	r = s.do(http.MethodPost, "/v1/migrate", map[string]string{"target": "um760", "name": "again"})
 	require.Equal(t, http.StatusConflict, r.Code)
-	require.Contains(t, r.Body.String(), "migrate/um760 is running")
+	require.Contains(t, r.Body.String(), "migrate/um760 is already running")
 }
 
 func TestIntakeIsClosed(t *testing.T) {

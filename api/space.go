@@ -91,11 +91,11 @@ func judgeSpace(st *apitypes.SpaceStatus) {
 
 	switch {
 	case st.Low && inUse:
-		st.Message = "the disk was full and the reserve is in use; " + refused
+		st.Message = "the disk was full, so the reserved space is in use; " + refused
 	case st.Low:
 		st.Message = refused
 	case inUse:
-		st.Message = "the reserve is in use; it is taken back when there is room"
+		st.Message = "the reserved space is in use; the server reserves it again when there is room"
 	}
 }
 
@@ -113,7 +113,7 @@ func refuseLow(st apitypes.SpaceStatus) error {
 	if !st.Low {
 		return nil
 	}
-	return hint(fmt.Errorf("%d MiB are free in %s and %d MiB must stay free for what is under way: "+
+	return hint(fmt.Errorf("%d MiB are free in %s, but %d MiB must stay free for work under way: "+
 		"remove images that nothing uses (ingot image prune), or make the disk bigger: %w",
 		st.FreeBytes>>20, st.Directory, st.MinFreeBytes>>20, httpapi.ErrNoSpace), "ingot image prune")
 }

@@ -90,7 +90,7 @@ func (s *starter) provision(ctx context.Context, kind string, in contract.Provis
 	}
 	if m.Quarantined() {
 		return apitypes.Started{}, hint(fmt.Errorf("machine %q is quarantined: %s: %w", m.Name, m.Standing.Reason, inventory.ErrConflict),
-			"ingot machine release "+m.Name+"   # when you have seen to it")
+			"ingot machine release "+m.Name+"   # once the reason is resolved")
 	}
 	if in.Resume != "" {
 		if err := s.newest(ctx, inventory.Workflow{Run: in.Resume, Machine: m.Name}); err != nil {
@@ -123,7 +123,7 @@ func (s *starter) checkProvision(ctx context.Context, in contract.ProvisionInput
 			return err
 		}
 	} else if template == defaultTemplate && in.Resume == "" {
-		problems.Add("image", "name one, or set the machine's image", "template %q writes an image, and none is named", template)
+		problems.Add("image", "name an image, or set the machine's image", "template %q writes an image, but none is named", template)
 	}
 
 	return append(problems, in.Validate()...).Err()
@@ -133,7 +133,7 @@ func (s *starter) checkProvision(ctx context.Context, in contract.ProvisionInput
 func checkWord(problems *inventory.Problems, field, value string, words ...string) {
 	if !slices.Contains(words, value) {
 		shown := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
-		problems.Add(field, "", "invalid value %q, must be one of %q", value, shown)
+		problems.Add(field, "", "invalid value %q; must be one of %q", value, shown)
 	}
 }
 
@@ -174,7 +174,7 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 		}
 	}
 	if in.Continued != nil {
-		problems.Add("continued", "leave it out", "a recovery sets it itself")
+		problems.Add("continued", "leave it out", "must be left out: only a running recovery sets this field")
 	}
 	all, err := s.machines.stores.Machines.Machines(ctx)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 		name := cmp.Or(in.Template, m.Template, defaultTemplate)
 		if name == defaultTemplate && m.Image == "" && slices.Contains(names, m.Name) {
 			problems.Add("machines", "set the machine's image, or name another template",
-				"template %q writes an image, and machine %q has none", name, m.Name)
+				"template %q writes an image, but machine %q has none", name, m.Name)
 		}
 	}
 	if err := problems.Err(); err != nil {
@@ -251,7 +251,7 @@ func (s *starter) checkResume(ctx context.Context, in contract.ProvisionInput) e
 	}
 	old, err := s.runs.Find(ctx, in.Resume)
 	if err == nil && old.Machine != in.Machine {
-		err = inventory.Invalid("input.resume", "", "run %q was of machine %q", in.Resume, old.Machine)
+		err = inventory.Invalid("input.resume", "", "run %q belongs to machine %q", in.Resume, old.Machine)
 	}
 	return err
 }
@@ -294,8 +294,8 @@ func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
 	if err != nil {
 		return err
 	}
-	return hint(fmt.Errorf("retrying run %q: run %q of machine %q began after it, and only the newest is retried: %w",
-		w.Run, later, w.Machine, inventory.ErrConflict), "ingot workflow get "+later+"   # or give a new order for the machine")
+	return hint(fmt.Errorf("retrying run %q: run %q of machine %q is newer, and only the newest run can be retried: %w",
+		w.Run, later, w.Machine, inventory.ErrConflict), "ingot workflow get "+later+"   # or start a new run for the machine")
 }
 
 // readInput decodes the recorded input of a run into in, which is a pointer. If none was recorded, in stays unchanged.

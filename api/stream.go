@@ -31,7 +31,7 @@ func (b *board) stream(c *gin.Context) {
 	case b.streams <- struct{}{}:
 		defer func() { <-b.streams }()
 	default:
-		httpapi.Fail(c, fmt.Errorf("%d pages are watching already: %w", maxStreams, inventory.ErrUnavailable))
+		httpapi.Fail(c, fmt.Errorf("%d open pages already follow this server; close one: %w", maxStreams, inventory.ErrUnavailable))
 		return
 	}
 	changed, cancel := b.changed.Subscribe()

@@ -97,7 +97,7 @@ func (t *templates) create(ctx context.Context, q newTemplate) (inventory.Templa
 		return inventory.Template{}, inventory.Invalid("name", inventory.SafeNameRule, "invalid name of a template %q", name)
 	}
 	if _, ok := findBuiltin(name); ok {
-		return inventory.Template{}, fmt.Errorf("template %q comes with the program, choose another name: %w",
+		return inventory.Template{}, fmt.Errorf("template %q is built in; choose another name: %w",
 			name, inventory.ErrConflict)
 	}
 
@@ -114,7 +114,7 @@ func (t *templates) get(ctx context.Context, q byName) (inventory.Template, erro
 
 func (t *templates) delete(ctx context.Context, q byName) error {
 	if _, ok := findBuiltin(q.Name); ok {
-		return fmt.Errorf("template %q comes with the program: %w", q.Name, inventory.ErrConflict)
+		return fmt.Errorf("template %q is built in and cannot be deleted: %w", q.Name, inventory.ErrConflict)
 	}
 	return t.store.DeleteTemplate(ctx, q.Name, httpapi.Actor(ctx))
 }

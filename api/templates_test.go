@@ -65,7 +65,7 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 		"image: image2disk, environment: {IMG_URL: 'https://mirror.example/x'}":                    "no digest is known for https://mirror.example/x",
 		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/k'}":                          "name a disk image",
 		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen', DEST_DISK: /dev/sda2}": "takes a whole disk, not partition 2",
-		"image: slurp, environment: {DEST_URL: 'http://other.example/', IMG_NAME: x}":              "may not be sent the content of disks",
+		"image: slurp, environment: {DEST_URL: 'http://other.example/', IMG_NAME: x}":              "must not receive the content of disks",
 	} {
 		got := render(step)
 		require.Equal(t, http.StatusBadRequest, got.Code, step)
@@ -74,6 +74,6 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 	got := render("image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen'}")
 	require.Equal(t, http.StatusOK, got.Code, got.Body)
 	require.Contains(t, got.Body.String(), sumOf("x"))
-	require.Contains(t, got.Body.String(), "image seen: digest is first-seen")
+	require.Contains(t, got.Body.String(), "image seen: the digest is first-seen")
 	require.Equal(t, http.StatusOK, render("image: slurp, environment: {DEST_URL: 'http://store.example/', IMG_NAME: x}").Code)
 }

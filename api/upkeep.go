@@ -93,8 +93,8 @@ func (q *backupBody) Validate() error {
 	if q.WithoutKey == q.Passphrase.IsZero() {
 		return nil
 	}
-	return inventory.Invalid("passphrase", "give passphrase, or withoutKey",
-		"the keys are wrapped with a passphrase, or left out of the backup")
+	return inventory.Invalid("passphrase", "encrypt the keys with passphrase, or leave them out of the backup with withoutKey",
+		"exactly one of passphrase and withoutKey is needed")
 }
 
 // sendBackup sends a backup of both databases as one tar archive, while the server goes on. The client reads the

@@ -166,7 +166,7 @@ func (v *views) states(ctx context.Context, names []string) ([]inventory.Machine
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("looking at machine %q: %w", st.Name, err)
+			return nil, fmt.Errorf("reading machine %q: %w", st.Name, err)
 		}
 		states[i].Workflow = &w
 	}

@@ -77,7 +77,7 @@ func TestCaptureOfAMachine(t *testing.T) {
 		s.api.machines.captures <- struct{}{}
 	}
 	a = decode[answer](t, s.do(http.MethodGet, path, nil), http.StatusServiceUnavailable)
-	require.Contains(t, a.Error, "4 captures go on already")
+	require.Contains(t, a.Error, "4 captures are already running")
 	<-s.api.machines.captures
 
 	// After the first packet, an error breaks the answer off.

@@ -155,7 +155,7 @@ func pageOfRuns(asked httpapi.Page) (inventory.RunPage, error) {
 	nanos, run, ok := strings.Cut(asked.After, ".")
 	n, err := strconv.ParseInt(nanos, 10, 64)
 	if err != nil || !ok {
-		return p, inventory.Invalid("after", "take it from next of the page before", "invalid cursor %q", asked.After)
+		return p, inventory.Invalid("after", "use the value of next from the previous page", "invalid cursor %q", asked.After)
 	}
 	p.AfterStarted, p.AfterRun = time.Unix(0, n), run
 	return p, nil
@@ -288,11 +288,11 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (apitypes.Starte
 	case !inventory.Final(found.State):
 		return apitypes.Started{}, machineIsBusy(found.Machine, found.ID, found.Run)
 	case from == contract.FromFailedStep && found.State == inventory.StateSuccess:
-		return apitypes.Started{}, hint(fmt.Errorf("run %q succeeded, there is no failed step: %w", found.Run, inventory.ErrConflict),
+		return apitypes.Started{}, hint(fmt.Errorf("run %q succeeded, so there is no failed step: %w", found.Run, inventory.ErrConflict),
 			engine.RetryCommand(found.Run, contract.FromStart))
 	case found.Type == inventory.TypeBMCJob:
-		return apitypes.Started{}, hint(fmt.Errorf("run %q is a BMC job, create it again: %w", found.Run, inventory.ErrConflict),
-			"ingot bmc job create")
+		return apitypes.Started{}, hint(fmt.Errorf("run %q is a BMC job, which cannot be retried; create the job again: %w", found.Run,
+			inventory.ErrConflict), "ingot bmc job create")
 	}
 
 	if err := w.starter.newest(ctx, found); err != nil {

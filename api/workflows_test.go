@@ -202,7 +202,7 @@ func TestRetryFromTheFailedStepIsRefused(t *testing.T) {
 	o := s.Arm("m1", "r3")
 	require.NoError(t, s.Store.Disks.DiskWritten(t.Context(), o, action.Disk{Path: "/dev/vda", Serial: "D1"}))
 	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
-	refused("r2", `run "r3" of machine "m1" began after it, and only the newest is retried`, "ingot workflow get r3")
+	refused("r2", `run "r3" of machine "m1" is newer, and only the newest run can be retried`, "ingot workflow get r3")
 }
 
 // TestOnlyTheNewestOrderIsRetried: an old decommission would wipe the system that was installed since.

@@ -62,7 +62,7 @@ var (
 
 func newAMT(d *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if password.IsZero() {
-		return nil, fmt.Errorf("AMT has no password: set one: %w", inventory.ErrRefused)
+		return nil, fmt.Errorf("AMT needs a password; set bmc.password of the machine: %w", inventory.ErrRefused)
 	}
 	ports := amtPorts(b, d.cfg.now().Sub(l.target.clear) < clearFor)
 	w := newWSMan(ports, b.User, password, d.tlsConfig(name, b))
@@ -133,7 +133,7 @@ func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 			v, err := strconv.Atoi(strings.TrimSpace(n.Text))
 			switch name := n.XMLName.Local; {
 			case name == "PowerState" && err != nil:
-				return 0, nil, fmt.Errorf("reading power state %q: %w", clip(n.Text), inventory.ErrUnsupported)
+				return 0, nil, fmt.Errorf("AMT reports the invalid power state %q; must be a number: %w", clip(n.Text), inventory.ErrUnsupported)
 			case name == "PowerState":
 				state = v
 			case name == "AvailableRequestedPowerStates" && err == nil:
@@ -161,7 +161,7 @@ func (p *amt) setPower(ctx context.Context, power string) error {
 		if len(may) > 0 {
 			n := slices.IndexFunc(ways, func(w int) bool { return slices.Contains(may, w) })
 			if n < 0 {
-				return fmt.Errorf("AMT does not offer %s now, only the power states %v: %w", power, may, inventory.ErrUnsupported)
+				return fmt.Errorf("AMT does not accept %s now; it accepts only the power states %v: %w", power, may, inventory.ErrUnsupported)
 			}
 			way = ways[n]
 		}
@@ -201,7 +201,7 @@ func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) 
 func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
 	source, ok := bootSources[want.Device]
 	if !ok && want.Device != "none" {
-		return fmt.Errorf("AMT cannot boot %s: %w", want.Device, inventory.ErrUnsupported)
+		return fmt.Errorf("AMT does not support boot device %s: %w", want.Device, inventory.ErrUnsupported)
 	}
 	return p.run(ctx, func(ctx context.Context) error {
 		if err := p.mayChoose(ctx); err != nil {
@@ -241,8 +241,8 @@ func (p *amt) mayChoose(ctx context.Context) error {
 		return err
 	}
 	if n.text("CurrentControlMode") == "1" {
-		return fmt.Errorf("AMT is in client control mode, in which it accepts a boot device but ignores it; "+
-			"set it up in admin control mode: %w", inventory.ErrUnsupported)
+		return fmt.Errorf("AMT is in client control mode, which ignores the boot device; "+
+			"provision AMT in admin control mode: %w", inventory.ErrUnsupported)
 	}
 	return nil
 }
@@ -310,7 +310,7 @@ func (p *amt) readBootDevice(ctx context.Context) (b inventory.BootDevice, err e
 func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_OrderedComponent")
 	if isUnsupported(err) || err == nil && len(items) == 0 {
-		return nil, blindError{"it was set, but this AMT does not report what boots next"}
+		return nil, blindError{"this version of AMT does not report the next boot device"}
 	}
 
 	for i := range items {
@@ -320,7 +320,7 @@ func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 		}
 	}
 	if len(sources) > 1 {
-		return nil, blindError{"it was set, but this AMT lists several boot sources"}
+		return nil, blindError{"this version of AMT lists several boot sources, not only the next one"}
 	}
 	return sources, err
 }
@@ -340,5 +340,5 @@ func (p *amt) isNext(ctx context.Context) (bool, error) {
 		next := items[i].text("IsNext") // 1: at the next start, 2: not, 3: only at the next start
 		return next == "1" || next == "3", nil
 	}
-	return false, blindError{"it was set, but this AMT does not report whether it is in force"}
+	return false, blindError{"this version of AMT does not report whether the boot device applies to the next start"}
 }

@@ -153,7 +153,7 @@ func TestAMTPower(t *testing.T) {
 
 	err := b.ResetBMC(ctx, b.bmc, password(), nil)
 	require.ErrorIs(t, err, inventory.ErrUnsupported)
-	require.ErrorContains(t, err, "cannot restart the controller")
+	require.ErrorContains(t, err, "cannot restart the BMC")
 	require.Eventually(t, func() bool { return b.conns.Load() == 0 }, 10*time.Second, time.Millisecond, "no connection is left behind")
 	require.NotContains(t, b.log.String(), canary)
 }
@@ -199,7 +199,7 @@ func TestAMTBootDevice(t *testing.T) {
 	b.amt.Pretend(vlab.AMTFaults{Blind: true})
 	warning, err = set(pxeOnce)
 	require.NoError(t, err, "an older version")
-	require.Equal(t, "boot device pxe: it was set, but this AMT does not report what boots next", warning)
+	require.Equal(t, "boot device pxe was set, but cannot be read back: this version of AMT does not report the next boot device", warning)
 	require.Equal(t, Unknown, boots())
 	b.amt.Pretend(vlab.AMTFaults{ListsAll: true})
 	warning, err = set(pxeOnce)
@@ -326,7 +326,7 @@ func TestAMTOverTLS(t *testing.T) {
 	x.Fingerprint = "sha256:" + hex.EncodeToString(make([]byte, 32))
 	_, err = b.State(t.Context(), x, password())
 	require.ErrorIs(t, err, inventory.ErrRefused)
-	require.ErrorContains(t, err, "its key is not the known one")
+	require.ErrorContains(t, err, "its key differs from the stored one")
 	c := b.tlsConfig("amt-1", inventory.BMC{Driver: inventory.DriverAMT, Port: vlab.AMTTLSPort})
 	require.Equal(t, "amt-1", c.ServerName)
 	require.Error(t, c.VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{s.Certificate()}}),

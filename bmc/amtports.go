@@ -90,7 +90,7 @@ func (w *wsman) checkClear(ctx context.Context) error {
 	case w.port.secure || w.mayBeClear == nil:
 		return nil
 	case w.spokeTLS.Load():
-		return fmt.Errorf("it is not used, because AMT has answered by TLS: %w", inventory.ErrUnreachable)
+		return fmt.Errorf("this port is not used, because AMT has answered on the port with TLS: %w", inventory.ErrUnreachable)
 	}
 	return w.mayBeClear(ctx)
 }
@@ -101,15 +101,16 @@ func (d *Driver) mayBeClear(name string, b inventory.BMC) func(context.Context) 
 	b.Host = name
 	return func(ctx context.Context) error {
 		if d.cfg.Authorities != nil {
-			return fmt.Errorf("it is not used, because bmc.ca_file is given; to use it all the same, give it as bmc.port: %w",
-				inventory.ErrUnreachable)
+			return fmt.Errorf("this port is not used, because the server's configuration sets bmc.ca_file; to use the port, "+
+				"set bmc.port of the machine: %w", inventory.ErrUnreachable)
 		}
 		if d.cfg.Keys == nil {
 			return nil
 		}
 		known, err := d.cfg.Keys.HasBMCKey(ctx, b.KeyAddress())
 		if err == nil && known {
-			err = fmt.Errorf("it is not used, because the key of its TLS is known (ingot bmc forget-key): %w", inventory.ErrUnreachable)
+			err = fmt.Errorf("this port is not used, because the TLS key of this BMC is stored; to delete that key: "+
+				"ingot bmc forget-key: %w", inventory.ErrUnreachable)
 		}
 		return err
 	}

@@ -106,7 +106,10 @@ func TestS27AMTPorts(t *testing.T) {
 
 	secure.Close()
 	for range 2 {
-		b.fails(inventory.ErrUnreachable, "port 16992 (without TLS): it is not used, because the key of its TLS is known (ingot bmc forget-key)")
+		b.fails(
+			inventory.ErrUnreachable,
+			"port 16992 (without TLS): this port is not used, because the TLS key of this BMC is stored; to delete that key: ingot bmc forget-key",
+		)
 		b.restart()
 	}
 	clear(b.keys.known)
@@ -133,11 +136,11 @@ func TestS27AMTNewFirmware(t *testing.T) {
 	require.NoError(t, err)
 	b.open(&other)
 	b.open(nil)
-	b.fails(inventory.ErrRefused, "its key is not the known one", "no password was sent")
+	b.fails(inventory.ErrRefused, "its key differs from the stored one", "no password was sent")
 	pinned := b.bmc
 	pinned.Fingerprint = keypin.Of(own.Leaf)
 	clear(b.keys.known)
 	b.bmc = pinned
-	b.fails(inventory.ErrRefused, "its key is not the known one")
+	b.fails(inventory.ErrRefused, "its key differs from the stored one")
 	require.Zero(t, b.amt.Refused())
 }

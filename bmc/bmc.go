@@ -66,7 +66,7 @@ func New(cfg Config) *Driver {
 	cfg.now, cfg.sleep, cfg.request, cfg.logout, cfg.busy = time.Now, clock.Sleep, redfishRequestTime, redfishLogoutTime, redfishBusyTime
 	if cfg.Home != "" {
 		if err := makeHome(cfg.Home); err != nil { // without it, ipmitool works but is slower
-			cfg.Log.Warn("making a home for ipmitool", "directory", cfg.Home, "error", err)
+			cfg.Log.Warn("making a home directory for ipmitool", "directory", cfg.Home, "error", err)
 			cfg.Home = ""
 		}
 	}

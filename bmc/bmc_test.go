@@ -217,7 +217,7 @@ func TestNoFalseSuccess(t *testing.T) {
 			b.set("power", start)
 			b.set("lie", "")
 			err := b.Set(t.Context(), b.bmc, password(), power, nil)
-			require.ErrorContains(t, err, "power is "+start+" and not ")
+			require.ErrorContains(t, err, "power is "+start+" instead of ")
 		})
 	}
 	for _, fault := range []string{"fail-chassis-bootdev-pxe", "fail-chassis-bootparam-get", "lie"} {
@@ -287,7 +287,7 @@ func TestBootDevice(t *testing.T) {
 		b.set("drop", "")
 		warning, err := b.SetBootDevice(t.Context(), b.bmc, password(), inventory.BootDevice{Device: "pxe", EFI: true, Persistent: true}, nil)
 		require.NoError(t, err)
-		require.Equal(t, "boot device pxe was read back, but not these flags: persistent, EFI, valid", warning)
+		require.Equal(t, "boot device pxe was read back, but without these flags: persistent, EFI, valid", warning)
 	})
 	t.Run("raw command refused", func(t *testing.T) {
 		b := newBench(t)

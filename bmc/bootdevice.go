@@ -50,9 +50,9 @@ func ownBootOrder(want inventory.BootDevice) (warning string, err error) {
 	case want.Device == "none":
 		return "", nil
 	case want.Device == "pxe" && !want.Persistent:
-		return "the boot device cannot be chosen, so the machine's own boot order must have the network first", nil
+		return "this driver cannot set the boot device; network boot must be first in the machine's own boot order", nil
 	}
-	return "", fmt.Errorf("the boot device cannot be chosen: %w", inventory.ErrUnsupported)
+	return "", fmt.Errorf("this driver cannot set the boot device: %w", inventory.ErrUnsupported)
 }
 
 // setBootDevice writes the boot device and reads it back. It returns a warning, or "".
@@ -76,7 +76,7 @@ func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want i
 		if want.Device == "none" {
 			return "", nil
 		}
-		return fmt.Sprintf("boot device %s: %s", want.Device, blind.why), nil
+		return fmt.Sprintf("boot device %s was set, but cannot be read back: %s", want.Device, blind.why), nil
 	}
 	switch {
 	case err == nil:
@@ -112,7 +112,7 @@ func (s *session) warnOfBoot(want, got inventory.BootDevice) string {
 			dropped = append(dropped, "valid")
 		}
 		if len(dropped) > 0 {
-			warnings = append(warnings, "not these flags: "+strings.Join(dropped, ", "))
+			warnings = append(warnings, "without these flags: "+strings.Join(dropped, ", "))
 		}
 	}
 

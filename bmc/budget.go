@@ -57,8 +57,9 @@ func (d *Driver) admit(ctx context.Context, t *target, machine, who string) erro
 	// A clock that was set back must not make a rest longer.
 	if ended := r.Last.Add(rest(r.Count)); slices.Contains(r.Credentials, who) && !now.Before(r.Last) && now.Before(ended) {
 		name := cmp.Or(machine, "NAME")
-		return fmt.Errorf("the BMC has refused the log-in %d times in a row; these credentials are not sent again for %s, so that it does not "+
-			"lock the user: correct them (ingot machine push --replace), or correct the BMC and run \"ingot bmc check %s --retry\": %w",
+		return fmt.Errorf("the BMC has refused the log-in %d times in a row; Ingot does not send these credentials again for %s, "+
+			"so that the BMC does not lock the user: correct the credentials (ingot machine push --replace), or correct the BMC "+
+			"and run \"ingot bmc check %s --retry\": %w",
 			r.Count, ended.Sub(now).Round(time.Second), name, inventory.ErrResting)
 	}
 	rate := float64(d.cfg.PerMinute)
@@ -92,7 +93,7 @@ func (d *Driver) putRefusals(ctx context.Context, t *target, r inventory.BMCRefu
 		return
 	}
 	if err := d.cfg.Refusals.PutBMCRefusals(context.WithoutCancel(ctx), t.address, r); err != nil {
-		d.cfg.Log.Warn("remembering how often a BMC has refused a log-in", "address", t.address, "error", err)
+		d.cfg.Log.Warn("storing how often a BMC has refused a log-in", "address", t.address, "error", err)
 	}
 }
 

@@ -44,7 +44,8 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 		return nil, err
 	}
 	if strings.ContainsAny(password.Reveal(), "\n\r\x00") {
-		return nil, fmt.Errorf("the password contains a line break or NUL: %w", inventory.ErrInvalid)
+		return nil, fmt.Errorf("the BMC's password contains a line break or NUL, but the programs of power.commands read one line: %w",
+			inventory.ErrInvalid)
 	}
 	c := d.cfg.Commands[b.Command]
 	if c.Timeout <= 0 {
@@ -89,7 +90,8 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	filled := make([]string, len(argv))
 	for n, a := range argv {
 		if strings.Contains(a, "{host}") && p.bmc.Host == "" {
-			return "", fmt.Errorf("argument %q needs bmc.host, which the machine does not have: %w", a, inventory.ErrInvalid)
+			return "", fmt.Errorf("argument %q of the command needs bmc.host, but the machine's document does not set it: %w", a,
+				inventory.ErrInvalid)
 		}
 		filled[n] = strings.NewReplacer("{machine}", p.bmc.Machine, "{host}", p.bmc.Host).Replace(a)
 	}
@@ -121,12 +123,12 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case limited.Err() != nil:
-		return "", fmt.Errorf("%s took longer than %s: %w", what, p.cmd.Timeout, inventory.ErrUnreachable)
+		return "", fmt.Errorf("the program for %s took longer than %s: %w", what, p.cmd.Timeout, inventory.ErrUnreachable)
 	case errors.As(err, &exit):
-		return "", fmt.Errorf("%s ended with %s; run it by hand to see its output: %w", what, exit.ProcessState,
+		return "", fmt.Errorf("the program for %s ended with %s; run it by hand to see its output: %w", what, exit.ProcessState,
 			inventory.ErrUnreachable)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // with ErrWaitDelay it succeeded, but left a process running
-		return "", fmt.Errorf("starting %s: %w: %w", what, inventory.ErrUnsupported, err)
+		return "", fmt.Errorf("starting the program for %s: %w: %w", what, inventory.ErrUnsupported, err)
 	}
 
 	return out.text.String(), nil

@@ -79,7 +79,7 @@ func TestCommands(t *testing.T) {
 
 	warning, err := d.SetBootDevice(ctx, b, password(), pxeOnce, nil)
 	require.NoError(t, err)
-	require.Contains(t, warning, "own boot order must have the network first")
+	require.Contains(t, warning, "network boot must be first in the machine's own boot order")
 	warning, err = d.SetBootDevice(ctx, b, password(), inventory.BootDevice{Device: "none"}, nil)
 	require.NoError(t, err)
 	require.Empty(t, warning)

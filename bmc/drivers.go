@@ -27,7 +27,7 @@ func check(b inventory.BMC) error {
 	can := b.Capabilities()
 	switch {
 	case can.Wakes:
-		return fmt.Errorf("wake-on-LAN only switches on; switch off and check the power by hand: %w", inventory.ErrUnsupported)
+		return fmt.Errorf("wake-on-LAN can only switch a machine on; switch it off and check its power by hand: %w", inventory.ErrUnsupported)
 	case can.Manual:
 		return fmt.Errorf("the machine has no BMC; press its power button: %w", inventory.ErrUnsupported)
 	case providers[b.Driver] == nil:

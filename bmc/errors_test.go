@@ -31,7 +31,7 @@ func TestBMCDoesNotAnswer(t *testing.T) {
 		}
 		err := do(b)
 		require.ErrorIs(t, err, inventory.ErrUnreachable, what)
-		require.ErrorContains(t, err, ": BMC 192.0.2.3 does not answer (IPMI, UDP port 623; check its address", what)
+		require.ErrorContains(t, err, ": BMC 192.0.2.3 does not answer (IPMI, UDP port 623; check the BMC's address", what)
 		require.NotContains(t, err.Error(), "RMCP", what)
 		require.Contains(t, b.log.String(), "Unable to establish IPMI v2 / RMCP+ session", "for an operator who looks for the reason")
 	}
@@ -39,7 +39,7 @@ func TestBMCDoesNotAnswer(t *testing.T) {
 	b := newBench(t)
 	b.set("fail-chassis-power-status", "> Error: no response from RAKP 1 message\nError: Unable to establish IPMI v2 / RMCP+ session")
 	_, err := b.State(t.Context(), b.bmc, password())
-	require.ErrorContains(t, err, "check user and cipherSuite of the BMC", "it has answered the request before the log-in")
+	require.ErrorContains(t, err, "check bmc.user and bmc.cipherSuite", "it has answered the request before the log-in")
 }
 
 // TestSilentBMCOfOtherDrivers: a port on which nothing listens is the same for each protocol.

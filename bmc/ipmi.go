@@ -131,7 +131,7 @@ func (p *ipmi) readBootDevice(ctx context.Context) (b inventory.BootDevice, err 
 	}
 	m := bootFlags.FindStringSubmatch(out)
 	if m == nil {
-		return b, fmt.Errorf("reading boot flags: invalid output of ipmitool %q", clip(meaning(out)))
+		return b, fmt.Errorf("reading boot flags: invalid output %q of ipmitool", clip(meaning(out)))
 	}
 	data, err := hex.DecodeString(m[1][:4])
 	if err != nil {
@@ -170,7 +170,7 @@ func (p *ipmi) run(ctx context.Context, command ...string) (out string, err erro
 func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	switch text := p.password.Reveal(); {
 	case text == "":
-		return "", fmt.Errorf("the BMC has no password: set one: %w", inventory.ErrRefused)
+		return "", fmt.Errorf("IPMI needs a password; set bmc.password of the machine: %w", inventory.ErrRefused)
 	case strings.ContainsAny(text, "\n\r\x00"):
 		return "", fmt.Errorf("the BMC's password contains a line break or NUL, which ipmitool cannot read: %w",
 			inventory.ErrInvalid)
@@ -262,7 +262,10 @@ var kinds = []struct {
 	kind   error
 	remedy string
 }{
-	{regexp.MustCompile(`(?i)insufficient resources|node busy`), inventory.ErrUnreachable, "the BMC has no session left"},
+	{
+		regexp.MustCompile(`(?i)insufficient resources|node busy`), inventory.ErrUnreachable,
+		"the BMC has no free session: end sessions at the BMC, or wait until they expire",
+	},
 	{
 		regexp.MustCompile(`(?i)RAKP 2 HMAC is invalid|unauthorized (name|role|privilege)|invalid integrity check value|` +
 			`invalid role|insufficient privilege|not authorized`),
@@ -270,12 +273,12 @@ var kinds = []struct {
 	},
 	{
 		regexp.MustCompile(`(?i)invalid (authentication|integrity|confidentiality) algorithm|no cipher suite match|unsupported cipher suite`),
-		inventory.ErrUnsupported, "set the BMC's cipherSuite to 17 or 3",
+		inventory.ErrUnsupported, "set bmc.cipherSuite to 17 or 3",
 	},
-	{regexp.MustCompile(`(?i)unable to read password`), inventory.ErrRefused, "the BMC has no password: set one"},
+	{regexp.MustCompile(`(?i)unable to read password`), inventory.ErrRefused, "set bmc.password of the machine"},
 	{
 		regexp.MustCompile(`(?i)no response from RAKP`), inventory.ErrUnreachable,
-		"the BMC does not answer the log-in: check user and cipherSuite of the BMC",
+		"the BMC does not answer the log-in: check bmc.user and bmc.cipherSuite",
 	},
 	{noAnswer, inventory.ErrUnreachable, ""},
 	{
@@ -304,6 +307,6 @@ func classify(out string, port int, err error) error {
 
 // silentIPMI returns a silentError. said is ipmitool's output, port the BMC's UDP port.
 func silentIPMI(port int, said string) error {
-	how := fmt.Sprintf("IPMI, UDP port %d; check its address and that IPMI over LAN is enabled", port)
+	how := fmt.Sprintf("IPMI, UDP port %d; check the BMC's address, and that IPMI over LAN is enabled", port)
 	return silentError{how, errors.New(clip(said))}
 }

@@ -35,7 +35,7 @@ func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	for range capabilityTries {
 		if v2, err := askIPMI2(ctx, net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
 			if !v2 {
-				return fmt.Errorf("%s; the BMC confirms it (enable IPMI over LAN 2.0 in the BMC, or use another driver): %w",
+				return fmt.Errorf("%s; the BMC confirms that it has no IPMI 2.0 (enable IPMI 2.0 over LAN in the BMC, or use another driver): %w",
 					said, inventory.ErrUnsupported)
 			}
 			break

@@ -55,7 +55,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 ) (changed bool, err error) {
 	drives, ok := s.provider.(mediaDrives)
 	if !ok {
-		return false, fmt.Errorf("the driver %s has no virtual media; redfish has: %w", driver, inventory.ErrUnsupported)
+		return false, fmt.Errorf("the driver %s does not support virtual media; use the driver redfish: %w", driver, inventory.ErrUnsupported)
 	}
 	now, err := drives.media(ctx)
 	if err == nil && wanted(now) {
@@ -80,7 +80,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 			return false, err
 		}
 	}
-	return false, errors.Join(wrote, fmt.Errorf("the virtual drives hold %q: %w", clipped(now), inventory.ErrUnreachable))
+	return false, errors.Join(wrote, fmt.Errorf("the BMC reports the unexpected virtual media %q: %w", clipped(now), inventory.ErrUnreachable))
 }
 
 // clipped returns the texts of a BMC, each clipped so that it can be shown.

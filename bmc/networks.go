@@ -55,7 +55,7 @@ func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case err != nil:
-		return "", fmt.Errorf("looking up the BMC's name: %w: %w", inventory.ErrUnreachable, err)
+		return "", fmt.Errorf("looking up the BMC's host name: %w: %w", inventory.ErrUnreachable, err)
 	}
 
 	var refused error
@@ -65,7 +65,7 @@ func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 		}
 	}
 	if refused == nil {
-		refused = fmt.Errorf("the BMC's name has no address: %w", inventory.ErrUnreachable)
+		refused = fmt.Errorf("the BMC's host name has no address: %w", inventory.ErrUnreachable)
 	}
 	return "", refused
 }

@@ -15,7 +15,7 @@ func (d *Driver) SetPassword(ctx context.Context, b inventory.BMC, password, nex
 	return d.with(ctx, b, password, "changing the password", func(s *session) error {
 		p, ok := s.provider.(passwordSetter)
 		if !ok {
-			return fmt.Errorf("the driver %s cannot change passwords: change it at the BMC, and then in the inventory: %w", b.Driver,
+			return fmt.Errorf("the driver %s cannot change passwords: change the password at the BMC, and then in the inventory: %w", b.Driver,
 				inventory.ErrUnsupported)
 		}
 		s.fence = fence

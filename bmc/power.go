@@ -42,7 +42,7 @@ func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Se
 	}
 	return d.with(ctx, b, password, "power "+power, func(s *session) error {
 		if (power == "soft" || power == "reset") && !b.Capabilities().Soft {
-			return fmt.Errorf("the driver %s can only switch on and off: %w", b.Driver, inventory.ErrUnsupported)
+			return fmt.Errorf("the driver %s supports only on and off: %w", b.Driver, inventory.ErrUnsupported)
 		}
 		s.fence = fence
 		switch power {
@@ -126,7 +126,7 @@ func (s *session) reset(ctx context.Context) error {
 		return err
 	}
 	if now != On {
-		return fmt.Errorf("the machine is %s; only a machine that is on can be reset (use: on): %w", now,
+		return fmt.Errorf("power is %s; only a machine that is on can be reset (use: on): %w", now,
 			inventory.ErrUnsupported)
 	}
 	if err := s.write(ctx, func() error { return s.provider.setPower(ctx, "reset") }); err != nil {
@@ -148,7 +148,7 @@ func (s *session) await(ctx context.Context, want string, within time.Duration) 
 			if err != nil {
 				return err
 			}
-			return fmt.Errorf("power is %s and not %s after %s: %w", now, want, within, inventory.ErrUnreachable)
+			return fmt.Errorf("power is %s instead of %s after %s: %w", now, want, within, inventory.ErrUnreachable)
 		}
 
 		if err := clock.Sleep(ctx, s.d.cfg.Step); err != nil {

@@ -110,7 +110,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 	case p.overdue:
 	case !errors.Is(err, syscall.EWOULDBLOCK) || waited > p.patience:
 		p.overdue = true
-		p.log.Error("BMC commands of an earlier server still hold the lock; commands now start without it",
+		p.log.Error("BMC commands of an earlier server still hold the lock file; new commands start without waiting for it",
 			"file", p.file, "waited", waited, "error", err)
 	case first:
 		p.log.Warn("waiting for BMC commands that an earlier server started", "file", p.file)

@@ -42,7 +42,7 @@ var (
 
 func newRedfish(d *Driver, l link, name string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if password.IsZero() {
-		return nil, fmt.Errorf("the BMC has no password: set one: %w", inventory.ErrRefused)
+		return nil, fmt.Errorf("the driver redfish needs a password; set bmc.password of the machine: %w", inventory.ErrRefused)
 	}
 	t := d.newRedfishTransport(name, b)
 	t.admit = l.admit
@@ -163,7 +163,7 @@ func (p *redfish) hasValidFlags() bool { return true }
 // "" = none.
 func (p *redfish) describePending(want string) string {
 	if word := bootWord(p.transport.pending); word != "none" && word != want {
-		return "the BMC may use " + word + " at a later start, which " + clip(p.transport.settingsPath) + " holds"
+		return "the BMC may use " + word + " at a later start, because " + clip(p.transport.settingsPath) + " requests it"
 	}
 	return ""
 }
@@ -270,7 +270,7 @@ func (p *redfish) setPassword(ctx context.Context, next inventory.Secret) error 
 			return err
 		}
 		if res.StatusCode == http.StatusAccepted {
-			err = errors.New("the BMC has only accepted the request")
+			err = errors.New("the BMC accepted the new password but did not confirm that it applies")
 		}
 		return errors.Join(err, res.Body.Close())
 	})

@@ -93,17 +93,17 @@ var shapes = []vlab.RedfishShape{vlab.RedfishDell, vlab.RedfishDell13, vlab.Redf
 // oddities are what a check of each shape names, or a part of it.
 var oddities = map[vlab.RedfishShape][]string{
 	vlab.RedfishTypes: {
-		"/redfish/v1/Systems/1: AssetTag has a value of another type, number instead of string",
-		"/redfish/v1/Systems/1: OperatingSystem has a value of another type, object instead of string",
-		"/redfish/v1/Systems/1: ProcessorSummary has a value of another type, string instead of int",
+		"/redfish/v1/Systems/1: AssetTag has a value of type number instead of string",
+		"/redfish/v1/Systems/1: OperatingSystem has a value of type object instead of string",
+		"/redfish/v1/Systems/1: ProcessorSummary has a value of type string instead of int",
 		"/redfish/v1/Managers/1: Redundancy",
 	},
-	vlab.RedfishNoLocation: {"a log-in is answered without the session's Location"},
-	vlab.RedfishSlash:      {"POST /redfish/v1/SessionService/Sessions is redirected to /redfish/v1/SessionService/Sessions/"},
-	vlab.RedfishBodyTag:    {"the ETag of /redfish/v1/Systems/1 is in its body alone"},
-	vlab.RedfishAbsolute:   {"it writes links that are no paths, such as https://127.0.0.1:"},
-	vlab.RedfishBusy:       {"it answers that it is busy, and is asked again"},
-	vlab.RedfishSettings:   {"its settings object /redfish/v1/Systems/1/SD holds boot device pxe, and the system none"},
+	vlab.RedfishNoLocation: {"the BMC answers a log-in without the session's Location"},
+	vlab.RedfishSlash:      {"the BMC redirects POST /redfish/v1/SessionService/Sessions to /redfish/v1/SessionService/Sessions/"},
+	vlab.RedfishBodyTag:    {"the ETag of /redfish/v1/Systems/1 is only in the body, not in the header"},
+	vlab.RedfishAbsolute:   {"the BMC returns links that are not absolute paths, such as https://127.0.0.1:"},
+	vlab.RedfishBusy:       {"the BMC answers that it is busy, so Ingot repeats the request"},
+	vlab.RedfishSettings:   {"the settings object /redfish/v1/Systems/1/SD has boot device pxe, but the system has none"},
 }
 
 // TestRedfish carries out every operation on each manufacturer's shape, and on those that stray from the specification.
@@ -134,10 +134,10 @@ func TestRedfish(t *testing.T) {
 				require.NoError(t, err, device)
 				switch {
 				case shape == vlab.RedfishHPE:
-					require.Equal(t, "boot device "+device+" was read back, but not these flags: EFI", warning, "HPE has no mode")
+					require.Equal(t, "boot device "+device+" was read back, but without these flags: EFI", warning, "HPE has no mode")
 				case shape == vlab.RedfishStaleSettings && device != "pxe":
-					require.Equal(t, "boot device "+device+" was read back, but the BMC may use pxe at a later start, which "+
-						"/redfish/v1/Systems/1/SD holds", warning)
+					require.Equal(t, "boot device "+device+" was read back, but the BMC may use pxe at a later start, because "+
+						"/redfish/v1/Systems/1/SD requests it", warning)
 				default:
 					require.Empty(t, warning)
 				}
@@ -220,7 +220,7 @@ func TestRedfishWithoutAnswerToLogIns(t *testing.T) {
 	}
 	b.service.Pretend()
 	_, err := b.State(t.Context(), b.bmc, password())
-	require.ErrorContains(t, err, "no session left: end sessions at the BMC, or wait until it does (SessionTimeout")
+	require.ErrorContains(t, err, "no free session: end sessions at the BMC, or wait until they expire (SessionTimeout")
 	require.Equal(t, 1, b.service.Refused())
 }
 
@@ -239,7 +239,7 @@ func TestRedfishNoSessionLeft(t *testing.T) {
 		require.Equal(t, full, noSessionLeft(body), text)
 		if err := judgeStatus(q, http.StatusUnauthorized, body, true); full {
 			require.ErrorIs(t, err, inventory.ErrUnreachable, text)
-			require.ErrorContains(t, err, "no session left")
+			require.ErrorContains(t, err, "no free session")
 		} else {
 			require.ErrorIs(t, err, inventory.ErrRefused, text)
 		}

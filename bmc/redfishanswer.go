@@ -283,7 +283,7 @@ func (t *redfishTransport) local(base *url.URL, link string) string {
 	if !t.own(to) {
 		return elsewhere + url.PathEscape(to.Scheme+"://"+to.Host)
 	}
-	t.note("link", "it writes links that are no paths, such as %s", link)
+	t.note("link", "the BMC returns links that are not absolute paths, such as %s", link)
 	if to.Fragment != "" {
 		return to.RequestURI() + "#" + to.EscapedFragment()
 	}
@@ -305,7 +305,7 @@ func (t *redfishTransport) tag(path string, header http.Header, inBody string) {
 	}
 	t.tags[strings.TrimSuffix(path, "/")] = tags
 	if header.Get("ETag") == "" && len(tags) > 0 {
-		t.note("etag", "the ETag of %s is in its body alone", path)
+		t.note("etag", "the ETag of %s is only in the body, not in the header", path)
 		header.Set("ETag", tags[0])
 	}
 }
@@ -342,7 +342,7 @@ func oddProperties(body []byte, path string) (odd []string) {
 		}
 		var wrong *json.UnmarshalTypeError
 		if errors.As(json.Unmarshal(alone, schema()), &wrong) {
-			odd = append(odd, fmt.Sprintf("%s: %s has a value of another type, %s instead of %s", path, name, wrong.Value, wrong.Type))
+			odd = append(odd, fmt.Sprintf("%s: %s has a value of type %s instead of %s", path, name, wrong.Value, wrong.Type))
 		}
 	}
 	return odd

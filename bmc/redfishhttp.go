@@ -115,7 +115,7 @@ func (t *redfishTransport) errorOf(err error) error {
 	case t.cause != nil:
 		return t.cause
 	}
-	return fmt.Errorf("the BMC's answer cannot be used: %s: %w", clip(err.Error()), inventory.ErrUnsupported)
+	return fmt.Errorf("the BMC sent an invalid answer: %s: %w", clip(err.Error()), inventory.ErrUnsupported)
 }
 
 // RoundTrip sends a request and reads the complete answer. It implements http.RoundTripper.
@@ -154,8 +154,8 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		t.expired = res.StatusCode == http.StatusUnauthorized && q.Header.Get("X-Auth-Token") != ""
 		t.cause = judgeStatus(q, res.StatusCode, body, x.login)
 		if x.write && x.waits > 0 && isUnsupported(t.cause) { // the service may have executed a write that it answered as busy
-			t.cause = fmt.Errorf("after the BMC was busy: %s: %w", strings.TrimSuffix(t.cause.Error(), ": "+inventory.ErrUnsupported.Error()),
-				inventory.ErrUnreachable)
+			t.cause = fmt.Errorf("after the BMC had reported that it is busy: %s: %w",
+				strings.TrimSuffix(t.cause.Error(), ": "+inventory.ErrUnsupported.Error()), inventory.ErrUnreachable)
 		}
 	}
 	return res, nil
@@ -199,7 +199,8 @@ var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for o
 
 // errNull means that a resource is null instead of an object. gofish panics on null in a goroutine of its own, which
 // would end the server.
-var errNull = fmt.Errorf("the BMC answers null: update its firmware, or use another driver: %w", inventory.ErrUnsupported)
+var errNull = fmt.Errorf("the BMC returns null instead of a resource: update its firmware, or use another driver: %w",
+	inventory.ErrUnsupported)
 
 // judgeStatus returns the error for an answer with an error status. It contains the service's own text, except where
 // the text could repeat a password: for a log-in or an account.
@@ -208,7 +209,7 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	text := extendedMessage(body)
 	switch {
 	case login && noSessionLeft(body):
-		return fmt.Errorf("%s: the BMC has no session left: end sessions at the BMC, or wait until it does (SessionTimeout of its "+
+		return fmt.Errorf("%s: the BMC has no free session: end sessions at the BMC, or wait until they expire (SessionTimeout of its "+
 			"SessionService, often 30 min): %w", said, inventory.ErrUnreachable)
 	case text != "" && !login && !strings.Contains(q.URL.Path, accountsPath):
 		said += " (" + clip(text) + ")"

@@ -187,7 +187,7 @@ func (l *redfishLogin) deleteSession(ctx context.Context, s bmcSession) error {
 		case status == http.StatusUnauthorized || status == http.StatusNotFound:
 			return nil
 		default:
-			err = fmt.Errorf("reading it still answers HTTP %d", status)
+			err = fmt.Errorf("the session still exists: reading it returns HTTP %d", status)
 		}
 	}
 	return fmt.Errorf("deleting the session: %w", err)

@@ -43,7 +43,7 @@ type exchange struct {
 }
 
 func anotherHost(name string) error {
-	return fmt.Errorf("the BMC refers to another host, %s, and nothing was sent there: %w", clip(name), inventory.ErrUnsupported)
+	return fmt.Errorf("the BMC refers to another host, %s, to which Ingot sends nothing: %w", clip(name), inventory.ErrUnsupported)
 }
 
 // own reports whether a URL has the scheme, host and port of this service.
@@ -155,7 +155,7 @@ func (x *exchange) move(location string, status int) (again bool, err error) {
 		return false, nil
 	}
 	x.moves++
-	x.t.note("redirect", "%s %s is redirected to %s", x.q.Method, x.q.URL.Path, to.Path)
+	x.t.note("redirect", "the BMC redirects %s %s to %s", x.q.Method, x.q.URL.Path, to.Path)
 	x.q.URL = &url.URL{Scheme: "https", Host: x.t.host, Path: to.Path, RawPath: to.RawPath, RawQuery: to.RawQuery}
 	return true, nil
 }
@@ -175,7 +175,7 @@ func (x *exchange) rematch() bool {
 		if slices.Contains(x.matched, tag) {
 			continue
 		}
-		x.t.note("match", "%s %s is rejected with If-Match %q", x.q.Method, x.q.URL.Path, x.q.Header.Get("If-Match"))
+		x.t.note("match", "the BMC rejects %s %s with If-Match %q", x.q.Method, x.q.URL.Path, x.q.Header.Get("If-Match"))
 		x.matched = append(x.matched, tag)
 		if x.q.Header.Del("If-Match"); tag != "" {
 			x.q.Header.Set("If-Match", tag)
@@ -201,7 +201,7 @@ func (x *exchange) wait(after string, body []byte) (again bool, err error) {
 	}
 	x.waits++
 	t.waited += pause
-	t.note("busy", "it answers that it is busy, and is asked again")
+	t.note("busy", "the BMC answers that it is busy, so Ingot repeats the request")
 	if err := t.sleep(t.ctx, pause); err != nil {
 		return false, err
 	}
@@ -215,14 +215,14 @@ func (x *exchange) openSession(res *http.Response, body []byte) error {
 	t.session = bmcSession{x.sessionPath(res.Header.Get("Location"), body), res.Header.Get("X-Auth-Token")}
 	if t.session.token == "" {
 		t.noLogin = true
-		t.note("token", "a log-in is answered without X-Auth-Token")
-		return fmt.Errorf("the log-in was answered without X-Auth-Token: %w", inventory.ErrUnsupported)
+		t.note("token", "the BMC answers a log-in without X-Auth-Token")
+		return fmt.Errorf("the BMC answered the log-in without X-Auth-Token: %w", inventory.ErrUnsupported)
 	}
 	if res.Header.Get("Location") == "" {
-		t.note("location", "a log-in is answered without the session's Location")
+		t.note("location", "the BMC answers a log-in without the session's Location")
 	}
 	if t.session.path == "" {
-		t.note("unnamed", "a session has no path, so it stays open until its time-out")
+		t.note("unnamed", "the BMC reports no path of the new session, so the session stays open until its time-out")
 		res.Header.Set("Location", x.q.URL.Path)
 		return nil
 	}

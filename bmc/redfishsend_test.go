@@ -259,7 +259,7 @@ func TestRedfishUnreadableSettings(t *testing.T) {
 		}
 		r, err := b.Check(t.Context(), b.bmc, password())
 		require.NoError(t, err)
-		require.Equal(t, []string{"its settings object " + settingsOfLab + " cannot be read"}, r.Odd)
+		require.Equal(t, []string{"the settings object " + settingsOfLab + " cannot be read"}, r.Odd)
 	}
 }
 
@@ -271,7 +271,7 @@ const settingsOfLab = "/redfish/v1/Systems/1/SD"
 func TestRedfishStaleSettings(t *testing.T) {
 	ignored := vlab.RedfishFault{Method: http.MethodPatch, Path: "/redfish/v1/Systems/1", Lie: true}
 	pxe, none := inventory.BootDevice{Device: "pxe", EFI: true}, inventory.BootDevice{Device: "none", EFI: true}
-	const pending = "boot device none was read back, but the BMC may use pxe at a later start, which " + settingsOfLab + " holds"
+	const pending = "boot device none was read back, but the BMC may use pxe at a later start, because " + settingsOfLab + " requests it"
 
 	b := newRedfishBench(t, vlab.RedfishStaleSettings)
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))
@@ -279,7 +279,7 @@ func TestRedfishStaleSettings(t *testing.T) {
 	r, err := b.Check(t.Context(), b.bmc, password())
 	require.NoError(t, err)
 	require.Equal(t, "none", r.Boot)
-	require.Equal(t, []string{"its settings object " + settingsOfLab + " holds boot device pxe, and the system none"}, r.Odd)
+	require.Equal(t, []string{"the settings object " + settingsOfLab + " has boot device pxe, but the system has none"}, r.Odd)
 	warning, err := b.SetBootDevice(t.Context(), b.bmc, password(), none, nil)
 	require.NoError(t, err)
 	require.Equal(t, pending, warning)

@@ -40,7 +40,7 @@ func (s redfishService) system() (*fish.ComputerSystem, error) {
 	for _, x := range all {
 		ids = append(ids, x.ID)
 	}
-	return nil, fmt.Errorf("the BMC has %d systems (%s): give one as bmc.systemName", len(all), clip(strings.Join(ids, ", ")))
+	return nil, fmt.Errorf("the BMC has %d systems (%s): set one of them as bmc.systemName", len(all), clip(strings.Join(ids, ", ")))
 }
 
 // manager returns the resource of the BMC itself: the only manager, or the only one that manages the system.
@@ -53,7 +53,7 @@ func (s redfishService) manager() (*fish.Manager, error) {
 		all, err = s.root.Managers()
 	}
 	if err == nil && len(all) != 1 {
-		err = fmt.Errorf("the BMC lists %d managers, and only one can be used", len(all))
+		err = fmt.Errorf("the BMC lists %d managers; Ingot needs exactly one", len(all))
 	}
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system m
 		if inSettings {
 			return err
 		}
-		t.note("unreadable settings", "its settings object %s cannot be read", t.settingsPath)
+		t.note("unreadable settings", "the settings object %s cannot be read", t.settingsPath)
 		if removes {
 			pending = map[string]any{"BootSourceOverrideTarget": "unreadable"}
 		}
@@ -43,7 +43,7 @@ func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system m
 	if !inSettings && inForce(pending) {
 		t.pending = pending
 		if now := bootWord(system["Boot"]); now != bootWord(pending) {
-			t.note("pending", "its settings object %s holds boot device %s, and the system %s", t.settingsPath, bootWord(pending), now)
+			t.note("pending", "the settings object %s has boot device %s, but the system has %s", t.settingsPath, bootWord(pending), now)
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ func (x *exchange) redirectBoot(status int) (again bool, err error) {
 	}
 
 	x.sentToSettings, x.matched = true, nil
-	t.note("settings", "the boot device is rejected by %s, and set in %s", x.q.URL.Path, t.settingsPath)
+	t.note("settings", "%s rejects the boot device, so Ingot sets it in %s", x.q.URL.Path, t.settingsPath)
 	x.q.URL = &url.URL{Scheme: "https", Host: t.host, Path: t.settingsPath}
 	x.setBody(x.fullBody)
 	x.q.Header.Del("If-Match")

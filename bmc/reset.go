@@ -20,7 +20,7 @@ func (d *Driver) ResetBMC(ctx context.Context, b inventory.BMC, password invento
 	return d.with(ctx, b, password, "resetting the BMC", func(s *session) error {
 		r, ok := s.provider.(resetter)
 		if !ok {
-			return fmt.Errorf("the driver %s cannot restart the controller: %w", b.Driver, inventory.ErrUnsupported)
+			return fmt.Errorf("the driver %s cannot restart the BMC: %w", b.Driver, inventory.ErrUnsupported)
 		}
 		s.fence = fence
 		return s.resetBMC(ctx, r)
@@ -55,7 +55,7 @@ func (s *session) resetBMC(ctx context.Context, r resetter) error {
 		case err == nil && took >= s.d.cfg.Settle:
 			return errors.Join(wrote, s.wasReset(ctx, last)) // it answered all the time, so an error of the write was not just a lost answer
 		case err != nil && took >= s.d.cfg.Back:
-			return errors.Join(fmt.Errorf("no answer %s after its reset: %w", s.d.cfg.Back, inventory.ErrUnreachable),
+			return errors.Join(fmt.Errorf("the BMC does not answer %s after its reset: %w", s.d.cfg.Back, inventory.ErrUnreachable),
 				err)
 		case err != nil:
 			gone = true // also after a refused log-in: a BMC that is starting may not have loaded its users yet

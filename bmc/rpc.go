@@ -43,7 +43,7 @@ var (
 
 func newRPC(d *Driver, l link, _ string, b inventory.BMC, password inventory.Secret) (provider, error) {
 	if password.IsZero() {
-		return nil, fmt.Errorf("there is no key for signatures: set one as bmc.password: %w", inventory.ErrRefused)
+		return nil, fmt.Errorf("requests to the power service must be signed; set the signing key as bmc.password: %w", inventory.ErrRefused)
 	}
 	u, err := url.Parse(b.ConsumerURL)
 	if err != nil || u.Hostname() == "" {
@@ -93,7 +93,7 @@ func (p *rpc) run(ctx context.Context, command func(context.Context) error) erro
 		case p.transport.cause != nil:
 			return p.transport.cause
 		}
-		return fmt.Errorf("the answer cannot be used (is bmc.consumerURL the right service?): %s: %w", clip(err.Error()),
+		return fmt.Errorf("the power service sent an invalid answer (check bmc.consumerURL): %s: %w", clip(err.Error()),
 			inventory.ErrUnsupported)
 	})
 }
@@ -124,7 +124,7 @@ func (p *rpc) setBootDevice(ctx context.Context, want inventory.BootDevice) erro
 
 // readBootDevice always returns a blindError.
 func (p *rpc) readBootDevice(context.Context) (inventory.BootDevice, error) {
-	return inventory.BootDevice{}, blindError{"the service accepted it; the protocol cannot read it back"}
+	return inventory.BootDevice{}, blindError{"the RPC protocol has no request that reads the boot device"}
 }
 
 // rpcTransport sends the requests of one operation. It records why a request failed, because bmclib returns neither
@@ -146,12 +146,12 @@ func (t *rpcTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		if t.cause = judgeTLS(err); t.cause == nil && errors.Is(err, inventory.ErrInvalid) {
 			t.cause = bare(err) // the address is outside the networks of BMCs
 		} else if t.cause == nil {
-			t.cause = fmt.Errorf("the service for its power: %w", requestLost("HTTP", err))
+			t.cause = fmt.Errorf("the machine's power service: %w", requestLost("HTTP", err))
 		}
 		return nil, err
 	}
 	if len(body) > maxAnswer {
-		t.cause = fmt.Errorf("the answer has more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
+		t.cause = fmt.Errorf("the answer of the power service has more than %d bytes: %w", maxAnswer, inventory.ErrUnsupported)
 		return nil, t.cause
 	}
 
@@ -173,9 +173,9 @@ func judgeRPC(status int, body []byte) error {
 	case http.StatusOK:
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("the service answered %s: check the key for signatures (bmc.password): %w", said, inventory.ErrRefused)
+		return fmt.Errorf("the power service answered %s: check the signing key (bmc.password): %w", said, inventory.ErrRefused)
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return fmt.Errorf("the service answered %s: %w", said, inventory.ErrUnsupported)
+		return fmt.Errorf("the power service answered %s: %w", said, inventory.ErrUnsupported)
 	}
-	return fmt.Errorf("the service answered %s: %w", said, inventory.ErrUnreachable)
+	return fmt.Errorf("the power service answered %s: %w", said, inventory.ErrUnreachable)
 }

@@ -102,7 +102,7 @@ func TestRPC(t *testing.T) {
 	}
 	warning, err := d.SetBootDevice(t.Context(), b, password(), inventory.BootDevice{Device: "pxe", EFI: true}, nil)
 	require.NoError(t, err)
-	require.Contains(t, warning, "cannot read it back")
+	require.Contains(t, warning, "cannot be read back")
 	require.Equal(t, "pxe", c.device)
 	report, err := d.Check(t.Context(), b, password())
 	require.NoError(t, err)

@@ -79,13 +79,13 @@ func TestS50NothingIsSentWithoutAPassword(t *testing.T) {
 	b := newBench(t)
 	_, err := b.State(t.Context(), b.bmc, inventory.Secret{})
 	require.ErrorIs(t, err, inventory.ErrRefused)
-	require.ErrorContains(t, err, "no password")
+	require.ErrorContains(t, err, "needs a password")
 	require.ErrorIs(t, b.Set(t.Context(), b.bmc, inventory.Secret{}, "on", nil), inventory.ErrRefused)
 	require.Empty(t, b.get("argv"))
 
 	r := newRedfishBench(t, vlab.RedfishHPE)
 	_, err = r.State(t.Context(), r.bmc, inventory.Secret{})
-	require.ErrorContains(t, err, "no password")
+	require.ErrorContains(t, err, "needs a password")
 	require.Empty(t, r.keys.known, "there was a connection")
 }
 

@@ -45,7 +45,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	}
 	defer func() {
 		if err := p.close(context.WithoutCancel(ctx)); err != nil {
-			d.cfg.Log.Warn("closing a BMC session", "host", b.Host, "error", err)
+			d.cfg.Log.Warn("closing the connection to a BMC", "host", b.Host, "error", err)
 		}
 	}()
 
@@ -83,7 +83,7 @@ func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory
 		key = b.Driver + "/" + b.Machine
 	}
 	if t, err = d.lockTarget(ctx, key); err != nil {
-		return dialed, nil, fmt.Errorf("waiting for %s, which is in use: %w", nameOf(b), err)
+		return dialed, nil, fmt.Errorf("waiting for %s, which another operation uses: %w", nameOf(b), err)
 	}
 	return dialed, t, nil
 }

@@ -41,7 +41,7 @@ func TestLabSimulator(t *testing.T) {
 	for _, device := range []string{"pxe", "disk", "cdrom", "bios"} {
 		warning, err := d.SetBootDevice(ctx, b, pw, inventory.BootDevice{Device: device, EFI: true}, nil)
 		require.NoError(t, err)
-		require.Equal(t, "boot device "+device+" was read back, but not these flags: EFI, valid", warning, "the simulator drops them")
+		require.Equal(t, "boot device "+device+" was read back, but without these flags: EFI, valid", warning, "the simulator drops them")
 	}
 	warning, err := d.SetBootDevice(ctx, b, pw, inventory.BootDevice{Device: "none"}, nil)
 	require.NoError(t, err)

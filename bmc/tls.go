@@ -13,13 +13,13 @@ import (
 )
 
 // errUntrusted means that no password was sent, because the BMC's certificate is not trusted.
-var errUntrusted = errors.New("its certificate is not trusted")
+var errUntrusted = errors.New("the BMC's certificate is not trusted")
 
 // errStranger means that the certificate does not contain the known key. errUnsigned means that no authority signed
 // the certificate, although one had signed the BMC's first certificate.
 var (
-	errStranger = errors.New("its key is not the known one")
-	errUnsigned = errors.New("no authority signed it, and one had signed the certificate of the first use")
+	errStranger = errors.New("its key differs from the stored one")
+	errUnsigned = errors.New("no known authority signed it, but one had signed the BMC's first certificate")
 )
 
 // signed is stored in place of a key if an authority of the system signed the BMC's first certificate.
@@ -89,14 +89,15 @@ func judgeTLS(err error) error {
 	switch {
 	case errors.Is(err, errUnsigned):
 		return fmt.Errorf("%w (%w), so no password was sent: another device may pretend to be the BMC; if its "+
-			"certificate was replaced, pin its key as bmc.fingerprint, or use: ingot bmc forget-key: %w", errUntrusted, err, inventory.ErrRefused)
+			"certificate was replaced, pin the new key as bmc.fingerprint, or run: ingot bmc forget-key: %w", errUntrusted, err,
+			inventory.ErrRefused)
 	case errors.Is(err, errStranger):
 		return fmt.Errorf("%w (%w), so no password was sent: another device may pretend to be the "+
-			"BMC; if its certificate was replaced, correct bmc.fingerprint, or use: ingot bmc forget-key: %w", errUntrusted, errStranger,
+			"BMC; if its certificate was replaced, correct bmc.fingerprint, or run: ingot bmc forget-key: %w", errUntrusted, errStranger,
 			inventory.ErrRefused)
 	case errors.As(err, &invalid), errors.As(err, &authority), errors.As(err, &host), errors.As(err, &expired):
-		return fmt.Errorf("%w (%w), so no password was sent; pin its key as bmc.fingerprint, or give "+
-			"the authority that signed it as bmc.ca_file in the server's configuration: %w", errUntrusted, err, inventory.ErrRefused)
+		return fmt.Errorf("%w (%w), so no password was sent; pin the certificate's key as bmc.fingerprint, or set "+
+			"the authority that signed the certificate as bmc.ca_file in the server's configuration: %w", errUntrusted, err, inventory.ErrRefused)
 	}
 	return nil
 }

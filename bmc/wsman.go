@@ -216,7 +216,7 @@ func (w *wsman) invoke(ctx context.Context, resource, method, input string) (int
 	value := answer.text("ReturnValue")
 	n, err := strconv.Atoi(value)
 	if err != nil {
-		return 0, fmt.Errorf("%s: invalid return value %q, must be a number: %w", method, clip(value), inventory.ErrUnsupported)
+		return 0, fmt.Errorf("%s: invalid return value %q; must be a number: %w", method, clip(value), inventory.ErrUnsupported)
 	}
 	return n, nil
 }
@@ -262,7 +262,7 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("listing %s: the list has more than %d parts: %w", class(resource), maxPulls,
+	return nil, fmt.Errorf("listing %s: the list does not end after %d requests: %w", class(resource), maxPulls,
 		inventory.ErrUnsupported)
 }
 
@@ -315,7 +315,7 @@ func (w *wsman) requestChallenge(ctx context.Context) error {
 	}
 	c, ok := parseChallenge(headers.Values("WWW-Authenticate"))
 	if status != http.StatusUnauthorized || !ok {
-		return fmt.Errorf("it answered HTTP %d without a supported digest challenge, so it is not AMT: %w", status,
+		return fmt.Errorf("the BMC answered HTTP %d without a supported digest challenge, so it is not AMT: %w", status,
 			inventory.ErrUnsupported)
 	}
 	w.asked = c
@@ -367,13 +367,13 @@ func answer(act string, status int, text []byte) (*node, error) {
 
 	switch {
 	case status == http.StatusForbidden:
-		return nil, fmt.Errorf("%s: forbidden to this user (HTTP 403): %w", what, inventory.ErrRefused)
+		return nil, fmt.Errorf("%s: this user has no permission (HTTP 403): %w", what, inventory.ErrRefused)
 	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
 		return nil, fmt.Errorf("%s: AMT is busy (HTTP %d): %w", what, status, inventory.ErrUnreachable)
 	case status != http.StatusOK:
 		return nil, fmt.Errorf("%s: HTTP %d: %w", what, status, inventory.ErrUnsupported)
 	case err != nil || envelope.XMLName.Local != "Envelope":
-		return nil, fmt.Errorf("%s: invalid answer, must be SOAP: %w", what, inventory.ErrUnsupported)
+		return nil, fmt.Errorf("%s: invalid answer; must be SOAP: %w", what, inventory.ErrUnsupported)
 	}
 
 	return &envelope, nil

@@ -192,7 +192,7 @@ func (s *Server) Leases() []inventory.DHCPLease {
 // Run serves nothing and waits for ctx.
 func (s *Server) Run(ctx context.Context) error {
 	if len(s.cfg.Interfaces) == 0 && !s.cfg.RelayOnly {
-		s.cfg.Log.Info("boot services are off: no interface is configured, run ingot init")
+		s.cfg.Log.Info("boot services are off: no interface is configured; run ingot init")
 		<-ctx.Done()
 		return nil
 	}

@@ -27,7 +27,8 @@ import (
 // servers.
 func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	if s.cfg.Listen.IsValid() {
-		return []string{"not checked from a client's side: " + s.cfg.Address.String() + " is not an address of this host, ask from outside"}, nil
+		return []string{"DHCP and boot files not tested as a client: " + s.cfg.Address.String() +
+			" is not an address of this host; test from another host"}, nil
 	}
 	where := s.cfg.Interfaces
 	if s.cfg.RelayOnly {
@@ -35,7 +36,7 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	}
 	for _, name := range where {
 		if s.cfg.modeOn(name) == inventory.DHCPOff {
-			notes = append(notes, "DHCP was not asked for on "+name+": another server answers there (netboot.dhcp)")
+			notes = append(notes, "DHCP was not tested on "+name+": another server answers there (netboot.dhcp)")
 			continue
 		}
 		at := "on " + name
@@ -44,23 +45,23 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 		}
 		found, err := s.checker.Ask(ctx, name)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			notes = append(notes, "DHCP was not asked for "+at+": another program has UDP port 68")
+			notes = append(notes, "DHCP was not tested "+at+": another program uses UDP port 68")
 			continue
 		}
 		if err != nil {
-			return notes, fmt.Errorf("asking for DHCP %s: %w", at, err)
+			return notes, fmt.Errorf("testing DHCP %s: %w", at, err)
 		}
 		others, err := found.Judge(at)
 		if err != nil {
 			return notes, err
 		}
-		notes = append(append(notes, fmt.Sprintf("DHCP asked for %s is answered by %s alone of all servers of Ingot", at,
+		notes = append(append(notes, fmt.Sprintf("a test DISCOVER %s is answered by %s and by no other server of Ingot", at,
 			s.cfg.Address)), others...)
 	}
 	if err := s.fetchCheck(ctx); err != nil {
 		return notes, err
 	}
-	return append(notes, "the boot script of a client is served by HTTP and TFTP"), nil
+	return append(notes, "a client's boot script is served by HTTP and TFTP"), nil
 }
 
 // fetchCheck fetches the script of CheckMAC by HTTP and TFTP, as a machine would.
@@ -82,7 +83,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 		err = fmt.Errorf("the answer (%s) came from another server", resp.Status)
 	}
 	if err != nil {
-		return fmt.Errorf("fetching the boot script of a client, %s: %w: %w", req.URL, err, inventory.ErrUnreachable)
+		return fmt.Errorf("fetching a client's boot script from %s: %w: %w", req.URL, err, inventory.ErrUnreachable)
 	}
 	addr := httpserve.WithHost(s.cfg.TFTPAddr, s.cfg.bindAddress())
 	var b bytes.Buffer
@@ -99,7 +100,7 @@ func (s *Server) fetchCheck(ctx context.Context) error {
 		err = errors.New("the answer came from another server")
 	}
 	if err != nil {
-		return fmt.Errorf("fetching the boot script of a client by TFTP from %s: %w: %w", addr, err, inventory.ErrUnreachable)
+		return fmt.Errorf("fetching a client's boot script by TFTP from %s: %w: %w", addr, err, inventory.ErrUnreachable)
 	}
 	return nil
 }

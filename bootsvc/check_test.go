@@ -132,7 +132,7 @@ func TestCheckClient(t *testing.T) {
 	s, _ := newServer(t, &fakeMachines{}, relayOnly)
 	s.cfg.Listen = netip.MustParseAddr("0.0.0.0")
 	notes, err := s.CheckClient(context.Background())
-	if err != nil || len(notes) != 1 || !strings.Contains(notes[0], "ask from outside") {
+	if err != nil || len(notes) != 1 || !strings.Contains(notes[0], "test from another host") {
 		t.Errorf("a server behind published ports: %v %v", notes, err)
 	}
 }

@@ -134,7 +134,7 @@ func (c *Config) check() error {
 			c.Address = a
 		}
 		if n := len(c.ClaimKey); n > 0 && n < 16 {
-			p.Add("claimKey", "run ingot init", "the key of claims has %d bytes; it needs at least 16", n)
+			p.Add("claimKey", "run ingot init", "the key of claims has %d bytes; must be at least 16", n)
 		}
 		if u, err := url.Parse(c.AgentURL); err != nil || u.Scheme != "https" || u.Path != "" || u.RawQuery != "" ||
 			u.User != nil || !agentHost.MatchString(u.Host) {
@@ -157,16 +157,17 @@ func (c *Config) check() error {
 func (c *Config) checkRelayOnly(p *inventory.Problems) {
 	switch {
 	case !c.RelayOnly && c.Listen.IsValid():
-		p.Add("listen", "leave it out", "only a server that answers relays alone may listen on another address than its own")
+		p.Add("listen", "leave it out", "only a server with relay_only may listen on an address other than its own")
 	case !c.RelayOnly:
 		return
 	}
 	if len(c.Interfaces) > 0 {
-		p.Add("interfaces", "leave one of them out; an interface answers relays, too", "a server that answers relays alone has no interface")
+		p.Add("interfaces", "remove the interfaces or relay_only; a server with interfaces answers relays, too",
+			"a server with relay_only must not have interfaces")
 	}
 	if !c.Address.IsValid() {
 		p.Add("address", "give the server's address in the configuration",
-			"a server that answers relays alone has no interface to take its address from")
+			"a server with relay_only has no interface from which to take its address")
 	}
 	if len(c.Relays) == 0 {
 		p.Add("relays", "list the relays' addresses on the machines' networks, for example 10.0.20.1",
@@ -213,7 +214,7 @@ func (c *Config) checkModes(p *inventory.Problems) {
 			p.Add("modes."+name, "one of "+strings.Join(inventory.DHCPModes(), ", "), "invalid DHCP mode %q", m)
 		}
 		if !slices.Contains(c.Interfaces, name) {
-			p.Add("modes."+name, "name one of the interfaces", "%q is not an interface on which machines are answered", name)
+			p.Add("modes."+name, "name one of the interfaces", "Ingot does not answer machines on interface %q", name)
 		}
 	}
 }
@@ -243,7 +244,7 @@ func (c *Config) checkDiscovery(p *inventory.Problems) {
 	}
 	for _, name := range c.DiscoverBeside {
 		if c.modeOn(name) == inventory.DHCPReservation || !slices.Contains(c.Interfaces, name) {
-			p.Add("discoverBeside", "name interfaces in mode proxy or off", "%q is not such an interface", name)
+			p.Add("discoverBeside", "name interfaces in mode proxy or off", "interface %q is not in mode proxy or off", name)
 		}
 	}
 }

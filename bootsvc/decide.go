@@ -153,7 +153,7 @@ func (d *Decision) findInterface(m inventory.Machine, r Request) bool {
 	}
 	d.Machine, d.Verdict, d.Method = m.Name, Disk, m.BootFromDisk
 	d.Interface.Loader = cmp.Or(d.Interface.Loader, r.Loader)
-	d.because("MAC %s is machine %s", d.Interface.MAC, m.Name)
+	d.because("MAC %s belongs to machine %s", d.Interface.MAC, m.Name)
 	return true
 }
 
@@ -165,7 +165,7 @@ func (d *Decision) decideAddress() {
 		d.because("no IPv4 address is reserved for this interface: no address")
 	default:
 		d.Address = true
-		d.because("address %s is reserved for it", d.Interface.Address)
+		d.because("address %s is reserved for this interface", d.Interface.Address)
 	}
 }
 
@@ -186,17 +186,18 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 	case d.Owner.Run == "":
 		d.because("not armed: no run and no operator holds the machine")
 	case g.Spent:
-		d.because("not armed: boot %d of %s is spent (its claim was redeemed, or its last payload delivered)", g.Boot, holder)
+		d.because("not armed: boot %d of %s is spent: the agent redeemed its claim, or the installer's last payload was delivered",
+			g.Boot, holder)
 	case g.Boot == 0:
 		d.because("not armed: %s holds the machine but has not allowed a boot", holder)
 	case !g.NetbootOpen(now):
 		d.because("not armed: the netboot window of %s closed at %s", holder, until)
 	case g.ByOperator():
 		d.Verdict = Rescue
-		d.because("armed by %s until %s: the agent OS, without assignments", holder, until)
+		d.because("armed by %s until %s: the agent OS boots and gets no assignments", holder, until)
 	case g.Installer:
 		d.Verdict = Installer
-		d.because("armed: %s allows boot %d, of its installer, until %s", holder, g.Boot, until)
+		d.because("armed: %s allows boot %d, which starts the installer, until %s", holder, g.Boot, until)
 	default:
 		d.Verdict = Agent
 		d.because("armed: %s allows boot %d until %s", holder, g.Boot, until)
@@ -206,8 +207,8 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 		// The agent has stopped, and the run will restart the machine. Until the restart, the machine must boot neither the
 		// agent again nor the incomplete system on its disk.
 		d.Verdict = Hold
-		d.because("not sent to its disk: the actions of %s are not done, and the disk may hold half a system; "+
-			"the machine waits at its loader until the run goes on", holder)
+		d.because("not booted from disk: the actions of %s are not finished, and the disk may hold an incomplete system; "+
+			"the machine waits at its loader until the run continues", holder)
 	}
 }
 
@@ -227,9 +228,9 @@ func (d *Decision) chooseDiskMethod(c wire.Class) {
 		d.Script = c == wire.ClassIPXE
 		d.because("boot from disk by %s", d.Method)
 	case Method404:
-		d.because("boot from disk: no boot file, 404 for the script")
+		d.because("boot from disk: no boot file; HTTP 404 for the script")
 	default:
-		d.because("boot from disk: no boot file, the script says exit (exit 1 on UEFI)")
+		d.because("boot from disk: no boot file; the script ends with exit (exit 1 on UEFI)")
 	}
 }
 
@@ -240,22 +241,22 @@ func (d *Decision) chooseBootFile(r Request) {
 		d.because("the client does not ask for a boot file")
 	case wire.ClassIPXE:
 		d.Script = true
-		d.because("the client is iPXE: the boot script")
+		d.because("the client is iPXE: it gets the boot script")
 	case wire.ClassPXE, wire.ClassHTTP:
 		switch file := loaderFor(d.Interface, r.Arch); {
 		case file == "" && r.Arch != wire.ArchUnknown && !isX86(d.Interface) && wire.HasLoader(r.Arch):
-			d.because("no loader for %s, because the machine's document says arch: %s; correct the document, or set the interface's loader",
+			d.because("no loader for %s, because the machine's document sets arch: %s; correct the document, or set the interface's loader",
 				archName(r.Arch), d.Interface.Arch)
 		case file == "":
 			d.because("no loader for architecture %s: set the interface's loader", archName(r.Arch))
 		case file == loaderShim && r.Class == wire.ClassHTTP:
-			d.because("no loader by HTTP: Debian's signed GRUB, which shim starts, has only TFTP; let the firmware boot by PXE (IPv4)")
+			d.because("no loader by HTTP: Debian's signed GRUB, which shim starts, supports only TFTP; choose PXE (IPv4) in the firmware")
 		case file == loaderShim && d.Verdict == Installer:
-			d.because("no loader: with shim only the agent is booted, and the plan boots its own installer; " +
-				"set another loader at the interface, for example snponly.efi, and switch Secure Boot off")
+			d.because("no loader: shim can boot only the agent, but the plan boots an installer; " +
+				"set another loader for the interface, for example snponly.efi, and switch Secure Boot off")
 		default:
 			d.Loader = file
-			d.because("the client is firmware (%s): loader %s", archName(r.Arch), d.Loader)
+			d.because("the client is firmware (%s): it gets loader %s", archName(r.Arch), d.Loader)
 		}
 	}
 }

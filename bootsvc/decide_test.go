@@ -166,7 +166,7 @@ func TestWithoutKey(t *testing.T) {
 	f.setGrant(armed("node1"))
 	e, err := s.Why(t.Context(), testMAC)
 	if err != nil || e.Verdict != string(Disk) || e.Address != testAddr ||
-		!strings.Contains(strings.Join(e.Reasons, "; "), "key of claims is missing") {
+		!strings.Contains(strings.Join(e.Reasons, "; "), "has no key of claims") {
 		t.Errorf("%+v, %v", e, err)
 	}
 	for _, a := range e.Answers {

@@ -81,7 +81,7 @@ func (c *decider) decide(m inventory.Machine, g inventory.Grant, r Request) Deci
 	r.Loader = c.cfg.Loader
 	d := Decide(m, g, r, c.cfg.Now())
 	if keyless && !d.Armed() {
-		d.because("this server's key of claims is missing: no machine is armed (ingot doctor)")
+		d.because("this server has no key of claims, so it arms no machine; run: ingot doctor")
 	}
 	return d
 }

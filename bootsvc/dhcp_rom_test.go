@@ -87,8 +87,8 @@ func TestArchitecturesOfAClient(t *testing.T) {
 		{list: []byte{0, 10, 0, 6, 0, 0}, file: loaderBIOS},
 		{list: []byte{0, 7, 9}, file: loaderUEFI}, // a byte too many
 		{list: []byte{0, 6, 0, 10}, why: "no loader for architecture UEFI IA32"},
-		{list: []byte{0, 0}, edit: onARM, why: "no loader for BIOS x86, because the machine's document says arch: aarch64"},
-		{list: []byte{0, 11, 0, 7}, edit: onARM, why: "no loader for UEFI x64, because the machine's document says arch: aarch64"},
+		{list: []byte{0, 0}, edit: onARM, why: "no loader for BIOS x86, because the machine's document sets arch: aarch64"},
+		{list: []byte{0, 11, 0, 7}, edit: onARM, why: "no loader for UEFI x64, because the machine's document sets arch: aarch64"},
 		{list: []byte{0, 0}, edit: func(m *inventory.Machine) { onARM(m); m.Interfaces[0].Loader = "ipxe.efi" }, file: "ipxe.efi"},
 	} {
 		f := &fakeMachines{machines: []inventory.Machine{machine(c.edit)}, grants: map[string]inventory.Grant{"node1": armed("node1")}}

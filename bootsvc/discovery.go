@@ -153,7 +153,8 @@ func (v *discovery) admitGuest(ctx context.Context, r dhcp.Request, name string,
 	}
 	ok := g.admit(r.MAC, v.cfg.Now(), taken)
 	if !ok {
-		r.Log(v.cfg.Log).Warn("an unknown machine is not discovered: no address of this network is left in the range, or too many are new",
+		r.Log(v.cfg.Log).Warn("an unknown machine is not discovered: the range has no free address of this network, "+
+			"or too many machines are new",
 			"range", g.String())
 	}
 	return ok
@@ -214,7 +215,7 @@ func (v *discovery) decideGuestOf(name string, g *guests, r Request) (d Decision
 	}
 	// This owner serves only to compute the token in the URLs of the guest's boot files.
 	d.Owner = inventory.Owner{Machine: mac, Run: "discovery"}
-	d.because("no machine of the inventory has this MAC: discovery is on, it boots the agent, which only reports the hardware")
+	d.because("no machine of the inventory has this MAC; discovery is on, so the machine boots the agent, which only reports the hardware")
 	d.chooseBootFile(r)
 	return d, true
 }

@@ -69,7 +69,7 @@ func (s *scripts) grubScript(m inventory.Machine, d Decision) (string, error) {
 		}
 		return "echo Ingot: not armed, restarting to boot from disk\nreboot\n", nil
 	}
-	return "", fmt.Errorf("GRUB cannot boot what machine %s is to boot (%s): %w", m.Name, d.Verdict, inventory.ErrInvalid)
+	return "", fmt.Errorf("GRUB cannot boot machine %s, whose verdict is %s: %w", m.Name, d.Verdict, inventory.ErrInvalid)
 }
 
 // grubAgentOS returns the lines that boot the agent OS. line is the kernel command line for iPXE.

@@ -234,7 +234,7 @@ func (h *webFiles) serveScript(w http.ResponseWriter, r *http.Request, req Reque
 	}
 	if err != nil {
 		h.cfg.Log.With(d.logKeys()...).Error("rendering a boot script", "error", err)
-		http.Error(w, "the boot script cannot be rendered, see the server's log", http.StatusInternalServerError)
+		http.Error(w, "the boot script cannot be rendered; see the server's log", http.StatusInternalServerError)
 		return
 	}
 	if r.Method == http.MethodGet {

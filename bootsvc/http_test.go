@@ -428,7 +428,7 @@ func TestRunNeedsOneHTTPPort(t *testing.T) {
 	if _, err := s.web.listen(
 		t.Context(),
 	); err == nil || !strings.Contains(err.Error(), taken.Addr().String()) ||
-		!strings.Contains(err.Error(), "another program has the port") {
+		!strings.Contains(err.Error(), "another program uses the port") {
 		t.Errorf("all ports taken: %v", err)
 	}
 	s, _ = newServer(t, &fakeMachines{}, func(c *Config) {

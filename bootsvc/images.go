@@ -44,13 +44,13 @@ func imageHandler(images Images, log *slog.Logger) http.Handler {
 		f, image, err := images.OpenImage(r.Context(), name, sum)
 		if err != nil {
 			if errors.Is(err, inventory.ErrConflict) {
-				log.Error("an image is refused", "image", name, "error", err)
+				log.Error("refusing an image whose file was changed after it was added", "image", name, "error", err)
 				http.Error(w, "the file of the image was changed after it was added; see the server's log", http.StatusConflict)
 				return
 			}
 			if !errors.Is(err, inventory.ErrNotFound) {
 				log.Error("opening an image", "image", name, "error", err)
-				http.Error(w, "the image cannot be opened, see the server's log", http.StatusInternalServerError)
+				http.Error(w, "the image cannot be opened; see the server's log", http.StatusInternalServerError)
 				return
 			}
 			notFound(w)

@@ -51,9 +51,9 @@ func (p *installers) find(ctx context.Context, d Decision) (inventory.Installer,
 func (p *installers) reasons(ctx context.Context, d Decision) []string {
 	i, err := p.find(ctx, d)
 	if err != nil {
-		return []string{"but it cannot be booted: " + err.Error()}
+		return []string{"but the installer cannot be booted: " + err.Error()}
 	}
-	out := []string{fmt.Sprintf("the installer: kernel %s, initramfs %s; the boot is spent when %s was delivered whole",
+	out := []string{fmt.Sprintf("the installer: kernel %s, initramfs %s; the boot is spent once %s was delivered completely",
 		i.Kernel, strings.Join(i.Initrds, " and "), i.Payload)}
 	for _, name := range slices.Compact(i.Images()) {
 		f, err := p.open(ctx, i, name)

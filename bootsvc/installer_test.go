@@ -282,7 +282,7 @@ func TestWhyTellsOfTheInstaller(t *testing.T) {
 		t.Fatalf("%q %v", e.Verdict, err)
 	}
 	all := strings.Join(e.Reasons, "\n")
-	for _, want := range []string{"of its installer, until", "kernel vmlinuz-x, initramfs initrd-x and more-x; the boot is spent when rootfs-x was delivered whole"} {
+	for _, want := range []string{"which starts the installer, until", "kernel vmlinuz-x, initramfs initrd-x and more-x; the boot is spent once rootfs-x was delivered completely"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not in:\n%s", want, all)
 		}
@@ -292,7 +292,7 @@ func TestWhyTellsOfTheInstaller(t *testing.T) {
 		t.Errorf("%v", e.Reasons)
 	}
 	f.err = inventory.ErrSealed
-	if e, _ = s.Why(t.Context(), testMAC); !strings.Contains(strings.Join(e.Reasons, "\n"), "but it cannot be booted") {
+	if e, _ = s.Why(t.Context(), testMAC); !strings.Contains(strings.Join(e.Reasons, "\n"), "but the installer cannot be booted") {
 		t.Errorf("%v", e.Reasons)
 	}
 }

@@ -49,7 +49,7 @@ type scripts struct {
 // checkNames returns an error if m's name or d's MAC is not safe to insert in a boot script.
 func checkNames(m inventory.Machine, d Decision) error {
 	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
-		return fmt.Errorf("machine %q, MAC %q is invalid in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
+		return fmt.Errorf("machine name %q or MAC %q is not allowed in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
 	}
 	return nil
 }
@@ -221,7 +221,7 @@ func (s *scripts) installerScript(ctx context.Context, m inventory.Machine, d De
 func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Installer) (string, error) {
 	for _, name := range i.Images() {
 		if !isFileName(name) || !imageName.MatchString(name) {
-			return "", fmt.Errorf("image %q is invalid in a boot script: %w", name, inventory.ErrInvalid)
+			return "", fmt.Errorf("image name %q is not allowed in a boot script: %w", name, inventory.ErrInvalid)
 		}
 	}
 	if err := checkNames(m, d); err != nil {
@@ -240,7 +240,7 @@ func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Ins
 				v, _ := cloudinit.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // no error: it accepts all three
 				return v, nil
 			}
-			return "", fmt.Errorf("not allowed on a kernel command line: %w", inventory.ErrInvalid)
+			return "", fmt.Errorf("this reference is not allowed on a kernel command line: %w", inventory.ErrInvalid)
 		})
 		if err != nil {
 			return "", err

@@ -281,12 +281,12 @@ func TestLabCheckClient(t *testing.T) {
 	on := func(c *Config) { c.Interfaces, c.HTTPAddr = []string{"srv0"}, []string{":80"} }
 	s, _ := newServer(t, &fakeMachines{}, on)
 	_, err := s.CheckClient(t.Context())
-	if !errors.Is(err, inventory.ErrUnreachable) || !strings.Contains(err.Error(), "gets nothing from 10.10.20.2") {
+	if !errors.Is(err, inventory.ErrUnreachable) || !strings.Contains(err.Error(), "was not answered by 10.10.20.2") {
 		t.Errorf("no server answers: %v", err)
 	}
 	stop := run(s)
 	notes, err := s.CheckClient(t.Context())
-	if err != nil || len(notes) != 2 || !strings.Contains(notes[0], "answered by 10.10.20.2 alone") {
+	if err != nil || len(notes) != 2 || !strings.Contains(notes[0], "answered by 10.10.20.2 and by no other server") {
 		t.Errorf("alone: %v %v", notes, err)
 	}
 
@@ -304,7 +304,7 @@ func TestLabCheckClient(t *testing.T) {
 		_, err = s.CheckClient(t.Context())
 		return errors.Is(err, inventory.ErrConflict)
 	})
-	if !errors.Is(err, inventory.ErrConflict) || !strings.Contains(err.Error(), "another server of Ingot, too, 10.10.20.1") {
+	if !errors.Is(err, inventory.ErrConflict) || !strings.Contains(err.Error(), "another server of Ingot, 10.10.20.1") {
 		t.Errorf("two servers: %v", err)
 	}
 	cancel()
@@ -319,7 +319,7 @@ func TestLabCheckClient(t *testing.T) {
 	})
 	stop = run(relays)
 	notes, err = relays.CheckClient(t.Context())
-	if err != nil || len(notes) != 2 || !strings.Contains(notes[0], "as a relay is answered by 10.10.20.2 alone") {
+	if err != nil || len(notes) != 2 || !strings.Contains(notes[0], "as a relay is answered by 10.10.20.2 and by no other server") {
 		t.Errorf("a server of relays: %v %v", notes, err)
 	}
 	stop()

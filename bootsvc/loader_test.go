@@ -29,7 +29,7 @@ func TestS36OldLoadersAreNotServed(t *testing.T) {
 		"not compared": {"shim,3", "grub,4", sbat.Minimum{"shim": 3}, ""},
 		"no minimum":   {"shim,3", "grub,4", nil, ""},
 		"malformed":    {"shim", "grub,5", sbat.Minimum{"shim": 4}, "2 fields"},
-		"none at all":  {"", "grub,5", sbat.Minimum{"shim": 4}, "no generation of shim, but the minimum is 4"},
+		"none at all":  {"", "grub,5", sbat.Minimum{"shim": 4}, "the component shim is missing; its minimum generation is 4"},
 	} {
 		f := &fakeMachines{machines: []inventory.Machine{machine(withShim)}}
 		s, _ := newServer(t, f, func(cfg *Config) {

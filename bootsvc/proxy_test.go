@@ -249,7 +249,7 @@ func TestModesOfInterfaces(t *testing.T) {
 	}
 	cfg.Modes = map[string]inventory.DHCPMode{"eth0": "on", "eth1": inventory.DHCPProxy}
 	_, err := New(cfg, &fakeMachines{}, &fakeJournal{})
-	for _, want := range []string{`invalid DHCP mode "on"`, `"eth1" is not an interface`} {
+	for _, want := range []string{`invalid DHCP mode "on"`, `does not answer machines on interface "eth1"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %s", err, want)
 		}

@@ -47,13 +47,13 @@ func TestS31RelayOnlyNeedsItsRelays(t *testing.T) {
 		&fakeMachines{},
 		&fakeJournal{},
 	)
-	for _, want := range []string{"no relay is listed", "list the relays' addresses", "no interface to take its address from", "leave one of them out"} {
+	for _, want := range []string{"no relay is listed", "list the relays' addresses", "no interface from which to take its address", "remove the interfaces or relay_only"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in: %v", want, err)
 		}
 	}
 	_, err = New(Config{Listen: netip.IPv4Unspecified()}, &fakeMachines{}, &fakeJournal{})
-	if err == nil || !strings.Contains(err.Error(), "relays alone") {
+	if err == nil || !strings.Contains(err.Error(), "only a server with relay_only") {
 		t.Errorf("a server with interfaces that listens everywhere: %v", err)
 	}
 }
@@ -114,9 +114,9 @@ func TestS31RelayOnly(t *testing.T) {
 func TestWhyRelayOnly(t *testing.T) {
 	f := &fakeMachines{machines: []inventory.Machine{machine(nil)}}
 	for relays, want := range map[string]string{
-		"10.10.20.1/32": "DHCP is answered through a relay alone: 10.10.20.1",
-		"10.10.0.0/16":  "DHCP is answered through a relay alone: 10.10.0.0/16",
-		"10.10.30.1/32": "no interface of this server is in 10.10.20.0/24, and none of netboot.relays: DHCP is not answered there",
+		"10.10.20.1/32": "DHCP is answered only through a relay: 10.10.20.1",
+		"10.10.0.0/16":  "DHCP is answered only through a relay: 10.10.0.0/16",
+		"10.10.30.1/32": "no interface of this server is in 10.10.20.0/24, nor is any relay of netboot.relays: DHCP is not answered there",
 	} {
 		s, _ := newServer(t, f, func(c *Config) {
 			relayOnly(c)

@@ -29,7 +29,7 @@ func TestWhyNamesASubnetThatIsNotServed(t *testing.T) {
 	if got := reasons(relays("10.10.20.1/32")); strings.Contains(got, want) {
 		t.Error(got)
 	}
-	if got := reasons(relays("10.10.30.1/32")); !strings.Contains(got, want) || !strings.Contains(got, "none of netboot.relays") {
+	if got := reasons(relays("10.10.30.1/32")); !strings.Contains(got, want) || !strings.Contains(got, "nor is any relay of netboot.relays") {
 		t.Error(got)
 	}
 }

@@ -42,7 +42,7 @@ func (q *spender) spend(ctx context.Context, d Decision, payload string) {
 	select {
 	case q.unspent <- u:
 	default:
-		q.cfg.Log.With(d.logKeys()...).Error("recording that a boot is spent: given up, too many boots wait for a retry")
+		q.cfg.Log.With(d.logKeys()...).Error("recording that a boot is spent: giving up, because too many boots wait for a retry")
 	}
 }
 
@@ -56,7 +56,7 @@ func (q *spender) spendOnce(ctx context.Context, u unspent) bool {
 	case errors.Is(err, inventory.ErrFenced):
 		log.Error("recording that a boot is spent", "error", err)
 	default:
-		log.Warn("recording that a boot is spent, will be tried again", "error", err)
+		log.Warn("recording that a boot is spent; retrying later", "error", err)
 		return false
 	}
 	return true
@@ -98,5 +98,5 @@ func (q *spender) spendAgain(ctx context.Context, u unspent) {
 		}
 		waited += wait
 	}
-	q.cfg.Log.With(u.logKeys()...).Error("recording that a boot is spent: given up")
+	q.cfg.Log.With(u.logKeys()...).Error("recording that a boot is spent: giving up")
 }

@@ -17,7 +17,7 @@ import (
 func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, error) {
 	canonical, ok := wire.ParseMAC(mac)
 	if !ok {
-		return inventory.Explanation{}, fmt.Errorf("reading MAC %q: %w", mac, inventory.ErrInvalid)
+		return inventory.Explanation{}, fmt.Errorf("invalid MAC address %q: %w", mac, inventory.ErrInvalid)
 	}
 	m, g, d, err := s.decider.lookup(ctx, Request{MAC: canonical, Class: wire.ClassNone, Arch: wire.ArchUnknown})
 	if err != nil {
@@ -50,16 +50,16 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 	switch {
 	case mode == inventory.DHCPProxy:
 		e.Address = ""
-		e.Reasons = append(e.Reasons, "DHCP is in mode proxy: another server gives the address, Ingot the boot file")
+		e.Reasons = append(e.Reasons, "DHCP is in mode proxy: another server gives the address, and Ingot gives the boot file")
 	case mode == inventory.DHCPOff:
 		e.Address = ""
-		e.Reasons = append(e.Reasons, "DHCP is off: another server gives the address and always names the loader, "+
-			"and the files that Ingot serves decide")
+		e.Reasons = append(e.Reasons, "DHCP is off: another server gives the address and always names the loader; "+
+			"the files that Ingot serves decide what boots")
 	case inConflict:
 		e.Address = ""
-		e.Reasons = append(e.Reasons, fmt.Sprintf("but %s is in conflict: the host %s answers there. The address is not offered "+
-			"until %s; change that host's address, or the machine's (ingot machine push --replace, after its run)", conflict.Address, conflict.Other,
-			until.UTC().Format(time.RFC3339)))
+		e.Reasons = append(e.Reasons, fmt.Sprintf("but address %s is in conflict: host %s uses it. Ingot does not offer the address "+
+			"until %s; change that host's address, or the machine's (ingot machine push --replace, after its run)",
+			conflict.Address, conflict.Other, until.UTC().Format(time.RFC3339)))
 	case d.Address:
 		e.Reasons = append(e.Reasons, s.relayReasons(d.Interface)...)
 		n := s.servedNetworks()
@@ -81,7 +81,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		file, why := s.clients().bootFile(d.client(), c.class)
 		switch {
 		case inConflict:
-			file, why = "", "its address is in conflict"
+			file, why = "", "the machine's address is in conflict"
 		case why == "":
 			why = d.Reasons[len(d.Reasons)-1]
 		}
@@ -109,9 +109,9 @@ func (s *Server) relayReasons(i inventory.Interface) []string {
 	}
 	switch relays := strings.Join(ours, ", "); {
 	case len(ours) > 0 && s.cfg.RelayOnly:
-		return []string{"DHCP is answered through a relay alone: " + relays}
+		return []string{"DHCP is answered only through a relay: " + relays}
 	case len(ours) > 0:
-		return []string{"a relay may ask for it: " + relays}
+		return []string{"a relay may ask for the address: " + relays}
 	}
 	return nil
 }

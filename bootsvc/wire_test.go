@@ -143,7 +143,7 @@ func TestLeases(t *testing.T) {
 		return fmt.Sprint(e.Address, e.Reasons, e.Answers)
 	}
 	if text := why(); strings.HasPrefix(text, testAddr) || strings.Contains(text, "kpxe") ||
-		!strings.Contains(text, testAddr+" is in conflict: the host "+other+" answers there. The address is not offered until "+
+		!strings.Contains(text, testAddr+" is in conflict: host "+other+" uses it. Ingot does not offer the address until "+
 			now.Add(5*time.Minute).Format(time.RFC3339)+"; ") {
 		t.Errorf("during a conflict: %s", text)
 	}

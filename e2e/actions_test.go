@@ -67,7 +67,7 @@ tasks:
 	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "guest", Template: "actions", Image: "mini"})
 	require.NoError(t, err)
 	s.ended(ctx, t, "guest", inventory.StateSuccess)
-	require.Contains(t, s.must(ctx, t, "workflow", "logs", "guest"), "/boot/vmlinuz is loaded: leaving by kexec")
+	require.Contains(t, s.must(ctx, t, "workflow", "logs", "guest"), "loaded /boot/vmlinuz: leaving by kexec")
 	for _, text := range []string{"ommand line: .*lab.by=kexec", "LAB-MINI-BOOTED"} { // the kernel's own line comes first
 		_, err = m.WaitSerial(ctx, text)
 		require.NoError(t, err)

@@ -97,7 +97,7 @@ tasks:
 		s.ended(ctx, t, name, inventory.StateSuccess)
 	}
 	out := s.must(ctx, t, "backup", "--to", second, "--without-key")
-	require.Contains(t, out, "not in it")
+	require.Contains(t, out, "not in the backup")
 	out = s.must(ctx, t, "backup", "verify", first)
 	t.Log(out)
 

@@ -166,7 +166,7 @@ func (s *Site) beginGenesis(ctx context.Context, t *testing.T, found places, fil
 	bad := maps.Clone(files)
 	bad["lab.yaml"] = strings.Replace(bad["lab.yaml"], "http://", "http://ingot:"+password+"@", 1)
 	refusal := s.REST(ctx, http.MethodPut, "/v1/genesis/canary", map[string]any{"file": "lab.yaml", "files": bad}, nil)
-	require.ErrorContains(t, refusal, "an address with a password is not stored")
+	require.ErrorContains(t, refusal, "a URL must not contain a password")
 	found["rest/refused/genesis"] = []byte(refusal.Error())
 	require.NoError(t, s.REST(ctx, http.MethodPut, "/v1/genesis/canary", map[string]any{"file": "lab.yaml", "files": files}, &plan))
 	require.Empty(t, plan["problems"])

@@ -104,7 +104,7 @@ func TestDecommission(t *testing.T) {
 	require.Contains(
 		t,
 		s.must(ctx, t, "workflow", "logs", w.Run),
-		stale+` "Lab OS" is deleted`,
+		"deleted "+stale+` "Lab OS"`,
 		"it was the agent, not the firmware alone",
 	)
 	require.Empty(t, recognised(ctx, t, whole.DiskPath()), "wipefs and blkid find something")

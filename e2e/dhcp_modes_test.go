@@ -335,7 +335,7 @@ func TestSnippets(t *testing.T) {
 			found = slices.DeleteFunc(found, func(f doctor.Finding) bool { return f.What != "foreign DHCP" })
 			require.Equal(t, []doctor.Finding{{
 				State: doctor.StateOK, What: "foreign DHCP",
-				Text: lab.OtherDHCPAddress + " gives addresses on " + lab.ServerInterface + " and sends machines to Ingot",
+				Text: lab.OtherDHCPAddress + " assigns addresses on " + lab.ServerInterface + ", and sends machines to Ingot",
 			}}, found)
 		})
 	}

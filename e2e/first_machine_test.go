@@ -141,7 +141,7 @@ func (h *firstHost) shell(ctx context.Context, command string) string {
 	c.Stdout, c.Stderr = &h.console, &h.console
 	require.NoError(h.t, c.Start())
 	if strings.Contains(command, "provision node-2") { // it has no BMC
-		h.console.waitFor(ctx, "power it on now")
+		h.console.waitFor(ctx, "power the machine on now")
 		require.NoError(h.t, h.machines["node-2"].PowerOn(ctx))
 	}
 	err = c.Wait()

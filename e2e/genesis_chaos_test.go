@@ -160,7 +160,9 @@ type sideEffect struct {
 func (w *wrecked) agrees(activity string) func() bool {
 	st, err := os.Stat(w.log.Name())
 	require.NoError(w.t, err)
-	return func() bool { return w.logged(st.Size(), "waiting ended with success", "activity="+activity) }
+	return func() bool {
+		return w.logged(st.Size(), "finished waiting: the condition is met", "activity="+activity)
+	}
 }
 
 // sideEffectOf returns the effect of a step: every kind has one. The migration's effect is its
@@ -468,19 +470,19 @@ func (w *wrecked) breaks(ctx context.Context) map[string]failure {
 		}
 	}
 	all := map[string]failure{
-		genesis.StepPreflight: {says: "192.168.1.2, which is for machine vp6630", mend: func() {
+		genesis.StepPreflight: {says: "192.168.1.2, the address for machine vp6630", mend: func() {
 			ip(lab.HomeRouter, "addr", "del", lab.RouterHomeAddress+"/24", "dev", "eth0")
 			ip(lab.Seed, "neigh", "flush", "all")
 		}},
-		genesis.StepRouter: {says: "its budget of", undone: disarmed("vp6630"), mend: next("vp6630")},
+		genesis.StepRouter: {says: "the step's budget of", undone: disarmed("vp6630"), mend: next("vp6630")},
 		genesis.StepRelay: {says: "the BMC of \"ms-02-c\" does not report the power state", mend: func() {
 			w.machines["ms-02-c"].AMT().Pretend(lab.AMTFaults{})
 		}},
-		genesis.StepPlatform:        {says: "its budget of", undone: disarmed("um760"), mend: next("um760")},
+		genesis.StepPlatform:        {says: "the step's budget of", undone: disarmed("um760"), mend: next("um760")},
 		genesis.StepKubernetes:      {says: "told to fail", mend: func() { w.mend(ctx, "um760") }},
 		genesis.StepCreate:          {says: "the installer reported that it failed", undone: off("ms-02-a"), mend: next("ms-02-a")},
 		genesis.StepVIP:             {says: "10.10.20.30", mend: func() { w.mend(ctx, "ms-02-a") }},
-		genesis.JoinStep("ms-02-b"): {says: "its budget of", undone: off("ms-02-b"), mend: next("ms-02-b")},
+		genesis.JoinStep("ms-02-b"): {says: "the step's budget of", undone: off("ms-02-b"), mend: next("ms-02-b")},
 		genesis.JoinStep("ms-02-c"): {says: "the cluster lists 2 of 3 nodes", undone: off("ms-02-c"), mend: next("ms-02-c")},
 		genesis.StepProven:          {says: "2 of 3 nodes are ready; not ready: ms-02-c", mend: func() { w.mend(ctx, "ms-02-c") }},
 	}
@@ -545,7 +547,7 @@ func (w *wrecked) asks(ctx context.Context, step string, says string) inventory.
 			}
 			unasked++
 			require.LessOrEqual(w.t, unasked, 3, q.Text)
-			require.Contains(w.t, q.Text, "its budget of", "in step %s", step)
+			require.Contains(w.t, q.Text, "the step's budget of", "in step %s", step)
 			w.t.Logf("unasked for: %s", q.Text)
 			w.decide(ctx, o, contract.Retry)
 		}

@@ -53,7 +53,7 @@ tasks:
 		}
 
 		w := s.ended(ctx, t, name, inventory.StateTimeout)
-		require.Equal(t, "the action's time is up", w.Actions[1].Message)
+		require.Equal(t, "the action has exceeded its timeout", w.Actions[1].Message)
 		log := s.must(ctx, t, "workflow", "logs", name, "--action", "last")
 		require.Contains(t, log, "it is late")
 		require.Contains(t, log, "on-timeout: done")

@@ -56,7 +56,7 @@ func TestSeed(t *testing.T) {
 			require.NoError(t, g.Wait())
 			why := s.must(ctx, t, "why", "one")
 			if c.relayOnly {
-				require.Contains(t, why, "through a relay alone: "+lab.DirectGateway)
+				require.Contains(t, why, "only through a relay: "+lab.DirectGateway)
 				require.Contains(t, s.must(ctx, t, "status"), "through the relays "+lab.DirectGateway)
 				out, _ := s.CLI(ctx, "doctor") // it exits with 1 here: the lab's clock is not synchronized
 				require.Contains(t, out, "replies to relay "+lab.DirectGateway+" have a route")

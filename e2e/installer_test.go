@@ -174,7 +174,7 @@ func TestInstaller(t *testing.T) {
 		provision(t, contract.ProvisionInput{Machine: "by-hand", Template: "wiped-first"})
 		w, err := s.FollowUntilButton(ctx, "by-hand")
 		require.NoError(t, err)
-		require.Equal(t, "power it on now, with network boot (boot 1)", w.Message)
+		require.Equal(t, "power the machine on now, with network boot (boot 1)", w.Message)
 		require.NoError(t, m.PowerOn(ctx))
 		w = s.ended(ctx, t, "by-hand", inventory.StateSuccess)
 		require.Equal(t, "DISK-by-hand", w.Disk.Serial)

@@ -331,7 +331,7 @@ func TestMigrate(t *testing.T) {
 	began := time.Now()
 	seed.must(ctx, t, "migrate", "start", "target")
 	_, err = seed.CLI(ctx, "migrate", "start", "target", "--name", "again")
-	require.ErrorContains(t, err, "migrate/target is running")
+	require.ErrorContains(t, err, "migrate/target is already running")
 	var asked inventory.Operation
 	eventually(ctx, t, "the question of the drain", func() bool {
 		asked, err = seed.moves(ctx)
@@ -342,7 +342,7 @@ func TestMigrate(t *testing.T) {
 	require.ErrorContains(t, err, "new runs are refused")
 	_, err = seed.TemporalCLI(ctx, "workflow", "execute", "--type", "Migrate", "--task-queue", "ingot", "--workflow-id", "migrate/again",
 		"--id-conflict-policy", "Fail", "--fail-existing", "--input", `{"name":"again","target":"target"}`)
-	require.ErrorContains(t, err, "migrate/target is running")
+	require.ErrorContains(t, err, "migrate/target is already running")
 	seed.must(ctx, t, "operation", "decide", "migrate/target", "--choice", "skip")
 	eventually(ctx, t, "the site at the target",
 		func() bool { return target.is().Role == handover.Active && seed.is().Role == handover.Retired })
@@ -357,8 +357,8 @@ func TestMigrate(t *testing.T) {
 	require.Equal(t, asked.Run, done.Run, "the very run that began at the source")
 	verified := done.Steps[len(done.Steps)-1]
 	require.Equal(t, "verify", verified.Name)
-	require.Contains(t, verified.Message, "DHCP asked for on eth0 is answered by "+lab.TargetAddress+" alone of all servers of Ingot")
-	require.Contains(t, verified.Message, "the boot script of a client is served by HTTP and TFTP")
+	require.Contains(t, verified.Message, "a test DISCOVER on eth0 is answered by "+lab.TargetAddress+" and by no other server of Ingot")
+	require.Contains(t, verified.Message, "a client's boot script is served by HTTP and TFTP")
 	t.Logf("verified: %s", verified.Message)
 	pause(ctx, t, 2*time.Second)
 	v, err := load.stop()
@@ -438,7 +438,7 @@ func TestMigrate(t *testing.T) {
 		return err == nil && st.Silent != ""
 	})
 	require.Equal(t, handover.Active, st.Role, "as far as the copy knows")
-	require.Contains(t, st.Silent, "peer target may be the site by now, and does not answer")
+	require.Contains(t, st.Silent, "peer target may run the site by now, but does not answer")
 	t.Logf("the copy: %s", st.Silent)
 	h.silent(ctx, t, "copy of everything")
 	log, err := os.ReadFile(filepath.Join(seed.dir, "ingot.log"))
@@ -489,7 +489,7 @@ func TestMigrateKeepsItsCluster(t *testing.T) {
 	require.NoError(t, h.target.WaitReady(ctx)) // its workers wait until the source's are gone for certain
 	log, err := os.ReadFile(filepath.Join(h.target.dir, "ingot.log"))
 	require.NoError(t, err)
-	require.Contains(t, string(log), "waiting until it is certain that another server of this namespace has ended")
+	require.Contains(t, string(log), "waiting until another server in this namespace has certainly ended")
 	eventually(ctx, t, "the end of the migration, at the target", func() bool {
 		done, err := h.target.moves(ctx)
 		return err == nil && done.State == inventory.StateSuccess

@@ -331,7 +331,7 @@ func (s *Site) checkLog(ctx context.Context, t *testing.T, machine, run string) 
 	for _, part := range []string{"worker", "activities", "boot", "api", "metadata"} {
 		require.True(t, parts[part], "no line of the run is of part %s: %v", part, parts)
 	}
-	for _, message := range []string{"a BMC task is done", "an agent has claimed its boot", "an action has ended", "the installed system has phoned home"} {
+	for _, message := range []string{"a BMC task is done", "an agent has claimed its boot", "an action has ended", "phone-home recorded"} {
 		require.True(t, messages[message], "%s: %v", message, messages)
 	}
 }

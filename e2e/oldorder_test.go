@@ -47,9 +47,9 @@ func TestOldOrderIsNotRepeated(t *testing.T) {
 
 	for _, from := range []string{contract.FromStart, contract.FromFailedStep} {
 		err = s.REST(ctx, http.MethodPost, "/v1/workflows/"+old.Run+"/retry", map[string]string{"from": from}, nil)
-		require.ErrorContains(t, err, "only the newest is retried", from)
+		require.ErrorContains(t, err, "only the newest run can be retried", from)
 		_, err = s.CLI(ctx, "workflow", "retry", old.Run, "--from", from, "--yes")
-		require.ErrorContains(t, err, "only the newest is retried", from)
+		require.ErrorContains(t, err, "only the newest run can be retried", from)
 	}
 	kept("REST and command line")
 

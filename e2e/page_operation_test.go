@@ -59,7 +59,7 @@ func TestPageShowsGenesis(t *testing.T) {
 		chromedp.Text(`[data-question^="preflight"]`, &question, chromedp.ByQuery),
 		chromedp.Title(&title),
 	)
-	require.Contains(t, question, "answers already at "+router+", which is for machine vp6630")
+	require.Contains(t, question, "already answers at "+router+", the address for machine vp6630")
 	require.Contains(t, title, "(1) waiting")
 	setRouterAddress("del")
 	// The host remembers the owner of an address for a while.

@@ -112,7 +112,10 @@ func newPageSite(t *testing.T) *pageSite {
 }
 
 func pageStatus(context.Context) api.StatusExtra {
-	return api.StatusExtra{Temporal: apitypes.TemporalStatus{UI: "http://127.0.0.1:8233"}, Netboot: apitypes.NetbootStatus{Interfaces: []string{"eno2"}}}
+	return api.StatusExtra{
+		Temporal: apitypes.TemporalStatus{UI: "http://127.0.0.1:8233"},
+		Netboot:  apitypes.NetbootStatus{Interfaces: []string{"eno2"}},
+	}
 }
 
 func pageRetrying(run string) []string {

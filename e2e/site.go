@@ -649,7 +649,7 @@ func (s *Site) Follow(ctx context.Context, machine string, see func(w inventory.
 // FollowUntilButton follows the run of a machine without a BMC until it asks the operator to
 // switch the machine on.
 func (s *Site) FollowUntilButton(ctx context.Context, machine string) (inventory.Workflow, error) {
-	return s.Follow(ctx, machine, func(w inventory.Workflow) bool { return strings.HasPrefix(w.Message, "power it on now") })
+	return s.Follow(ctx, machine, func(w inventory.Workflow) bool { return strings.HasPrefix(w.Message, "power the machine on now") })
 }
 
 // Provision starts a run over REST and returns its id.

@@ -53,7 +53,7 @@ func TestFullDisk(t *testing.T) {
 		require.ErrorContains(t, err, "ingot image prune", what)
 		t.Logf("%s: %v", what, err)
 	}
-	require.Contains(t, s.must(ctx, t, "status"), "the disk was full and the reserve is in use")
+	require.Contains(t, s.must(ctx, t, "status"), "the disk was full, so the reserved space is in use")
 	findings, err := s.CLI(ctx, "doctor")
 	require.Error(t, err)
 	require.Contains(t, findings, "the reserve of 32.0 MiB is in use")
@@ -99,7 +99,7 @@ func TestFullDisk(t *testing.T) {
 	t.Logf("Temporal said %d times that its disk is full, and was started again %d times",
 		strings.Count(s.said(t), "(13)"), strings.Count(s.said(t), "temporal server is not running"))
 
-	require.Equal(t, 1, strings.Count(s.said(t), "the disk is full: the reserve is given up"), "said once, by the first server")
+	require.Equal(t, 1, strings.Count(s.said(t), "the disk is full: the reserve is released"), "said once, by the first server")
 	s.Stop()
 	for _, file := range []string{"ingot.db", "temporal/temporal.db"} {
 		require.Equal(t, "ok", integrity(t, filepath.Join(data, file)), file)

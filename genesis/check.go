@@ -39,7 +39,7 @@ var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func (f *file) checkName() {
 	if !dnsLabel.MatchString(f.lab.Name) {
-		f.add("name", "use up to 63 of a–z, 0–9 and -, beginning and ending with a letter or digit",
+		f.add("name", "use up to 63 characters: a–z, 0–9 and -, beginning and ending with a letter or digit",
 			"invalid DNS label %q", f.lab.Name)
 	}
 }
@@ -50,7 +50,7 @@ func (f *file) checkBudgets() {
 		if !slices.Contains(names, k) {
 			f.add("budgets."+k, "the steps are "+strings.Join(names, ", "), "unknown step %q", k)
 		} else if f.lab.Budgets[k] <= 0 {
-			f.add("budgets."+k, "give for example 30m", "invalid time %s", f.lab.Budgets[k])
+			f.add("budgets."+k, "give a duration above 0, such as 30m", "invalid duration %s", f.lab.Budgets[k])
 		}
 	}
 }

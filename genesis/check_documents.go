@@ -61,7 +61,7 @@ func (d *documents) checkNode(r role, m Machine) (ps inventory.Problems) {
 	doc := docs[0]
 	if mode := doc.Text("install.mode"); mode != r.mode {
 		ps.Add("install.mode", "write "+r.mode+", or change "+r.field+" of the lab file",
-			"is %q, but machine %q is %s", mode, m.Name, r.field)
+			"is %q, but machine %q is named in %s", mode, m.Name, r.field)
 	}
 	if r.mode == "join" {
 		ps = append(ps, d.checkJoin(doc, m)...)
@@ -73,11 +73,11 @@ func (d *documents) checkNode(r role, m Machine) (ps inventory.Problems) {
 
 	switch token := doc.Text("token"); {
 	case token == "":
-		ps.Add("token", "give all nodes the same", "is missing")
+		ps.Add("token", "give all nodes the same token", "is missing")
 	case d.tokenFile == "":
 		d.token, d.tokenFile = token, m.Config
 	case token != d.token:
-		ps.Add("token", "give all nodes the same", "differs from the token in %s", d.tokenFile)
+		ps.Add("token", "give all nodes the same token", "differs from the token in %s", d.tokenFile)
 	}
 	return doc.Locate(ps)
 }
@@ -92,7 +92,7 @@ func (d *documents) checkJoin(doc strictyaml.Document, m Machine) (ps inventory.
 	u, err := url.Parse(server)
 	switch {
 	case server == "":
-		ps.Add("server_url", "write server_url: https://"+vip+":443", "is missing, and machine %q joins", m.Name)
+		ps.Add("server_url", "write server_url: https://"+vip+":443", "is missing, but machine %q joins the cluster", m.Name)
 	case vip != "VIP" && (err != nil || u.Hostname() != vip):
 		ps.Add("server_url", "write https://"+vip+":443", "%q does not lead to the cluster's VIP %s", server, vip)
 	}
@@ -106,7 +106,7 @@ func (d *documents) checkCreate(doc strictyaml.Document, m Machine) (ps inventor
 		ps.Add("install.vip", "write "+vip.String()+", or change cluster.vip", "is %q, but the cluster's VIP is %s", v, vip)
 	}
 	if doc.Text("server_url") != "" {
-		ps.Add("server_url", "leave it out: machine "+m.Name+" creates the cluster", "is for nodes that join")
+		ps.Add("server_url", "leave it out: machine "+m.Name+" creates the cluster", "is only for nodes that join the cluster")
 	}
 	return ps
 }
@@ -127,7 +127,7 @@ func (d *documents) checkNodeNetwork(doc strictyaml.Document, m Machine) (ps inv
 		}
 		mac, err := inventory.ParseMAC(hw)
 		if _, ok := m.InterfaceByMAC(mac); err == nil && !ok {
-			ps.Add(field, "correct it, or add the interface to machine "+m.Name,
+			ps.Add(field, "correct the MAC address, or add the interface to machine "+m.Name,
 				"%s is not an interface of machine %q", hw, m.Name)
 		}
 	}
@@ -150,7 +150,7 @@ func (d *documents) checkISO(iso string) (ps inventory.Problems) {
 	if l.Migrate != nil && l.Migrate.Address.IsValid() && host != l.Migrate.Address {
 		u.Host = strings.Replace(u.Host, host.String(), l.Migrate.Address.String(), 1)
 		ps.Add("install.iso_url", "write "+u.String(),
-			"the server at %s has moved to %s before the cluster is installed", host, l.Migrate.Address)
+			"the server will move from %s to %s before the cluster is installed", host, l.Migrate.Address)
 	}
 	if !d.lab.hasImage(name) {
 		ps.Add("install.iso_url", "add it to images of the lab file, or correct the name", "unknown image %q", name)
@@ -167,8 +167,8 @@ func (d *documents) checkTalosconfig(p *Platform, m Machine) {
 	docs, err := strictyaml.Documents(p.TalosconfigFile, []byte(p.Talosconfig.Reveal()))
 	if err != nil || len(docs) != 1 || docs[0].Text("context") == "" {
 		d.problems = append(d.problems, inventory.Problem{
-			File: p.TalosconfigFile, Field: "context", What: "is not a talosconfig, or has no current context",
-			Remedy: "make it with: talosctl gen config",
+			File: p.TalosconfigFile, Field: "context", What: "is missing: the file has no current context, or is not a talosconfig",
+			Remedy: "create the file with: talosctl gen config",
 		})
 		return
 	}
@@ -183,7 +183,7 @@ func (d *documents) checkTalosconfig(p *Platform, m Machine) {
 		if own := doc.Text("machine.ca.crt"); own != "" && own != authority {
 			d.problems = append(d.problems, inventory.Problem{
 				File: p.TalosconfigFile, Line: line, Field: "ca",
-				What:   "it has another certificate authority than " + m.Config,
+				What:   "the certificate authority differs from the one in " + m.Config,
 				Remedy: "take both files from one run of: talosctl gen config",
 			})
 		}

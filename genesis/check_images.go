@@ -22,18 +22,18 @@ func (f *file) checkImages() {
 		f.lab.Images[n].SHA256 = strings.ToLower(strings.TrimPrefix(i.SHA256, "sha256:"))
 		switch d := f.lab.Images[n].SHA256; {
 		case d == "":
-			f.add(field+"sha256", "give the output of: sha256sum FILE", "is missing")
+			f.add(field+"sha256", "give the digest that sha256sum FILE prints", "is missing")
 		case !inventory.IsDigest(d):
-			f.add(field+"sha256", "give 64 hexadecimal digits: sha256sum FILE", "invalid SHA-256 %q", i.SHA256)
+			f.add(field+"sha256", "give the 64 hexadecimal digits that sha256sum FILE prints", "invalid SHA-256 %q", i.SHA256)
 		}
 		if i.File != "" && i.URL != "" {
-			f.add(field+"url", "give one of file and url", "contradicts file")
+			f.add(field+"url", "give one of file and url", "must not be given together with file")
 		}
 		if i.URL != "" {
 			if u, err := url.Parse(i.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-				f.add(field+"url", "give an http or https address", "invalid address %q", i.URL)
+				f.add(field+"url", "give an http or https URL", "invalid URL %q", i.URL)
 			} else if u.User != nil {
-				f.add(field+"url", "fetch it yourself and give file", "an address with a password is not stored")
+				f.add(field+"url", "download the image and give file instead", "a URL must not contain a password")
 			}
 		}
 	}
@@ -65,7 +65,7 @@ func (l Lab) CheckImages(stored map[string]inventory.Image, file Digester) inven
 			sum, err := file(i)
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
-				ps.Add(field+"file", "put it there, or store it with: ingot image add "+i.Name+" FILE",
+				ps.Add(field+"file", "put the file there, or store the image with: ingot image add "+i.Name+" FILE",
 					"file %q does not exist", i.File)
 			case err != nil:
 				ps.Add(field+"file", "", "%v", err)
@@ -78,7 +78,7 @@ func (l Lab) CheckImages(stored map[string]inventory.Image, file Digester) inven
 				ps.Add(field+"name", "ingot image add "+i.Name+" "+i.Source(), "the server does not have image %q", i.Name)
 			}
 		case isStored:
-			ps.Add(field+"sha256", "remove the stored one: ingot image delete "+i.Name+"; or correct the digest",
+			ps.Add(field+"sha256", "remove the stored image: ingot image delete "+i.Name+"; or correct the digest",
 				"the stored image %q has the digest %s", i.Name, have.Given().SHA256)
 		default:
 			ps.Add(field+"name", "ingot image add "+i.Name+" FILE", "the server does not have image %q", i.Name)
@@ -111,7 +111,7 @@ func (l Lab) CheckSources(stored map[string]inventory.Image, ask func(address st
 		if err != nil {
 			name := l.Images[n].Name
 			ps.Add(fmt.Sprintf("images[%d].url", n),
-				"correct the address, or store the image with: ingot image add "+name+" FILE",
+				"correct the URL, or store the image with: ingot image add "+name+" FILE",
 				"image %q cannot be fetched: %v", name, err)
 		}
 	}

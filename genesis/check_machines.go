@@ -20,14 +20,14 @@ func (f *file) checkRoles() {
 		other, taken := f.roles[r.machine]
 		switch {
 		case r.machine == "":
-			f.add(r.field, "name one of machines", "no machine is named")
+			f.add(r.field, "give the name of a machine in machines", "is missing")
 		case !known:
 			if !f.isUnreadable("machines") {
 				f.add(r.field, "add it to machines, or correct the name", "unknown machine %q", r.machine)
 			}
 		case taken:
-			f.add(r.field, "give a machine one role",
-				"machine %q is %s already, see %s", r.machine, other.field, f.at(other.field))
+			f.add(r.field, "give each machine only one role",
+				"machine %q is already named in %s, see %s", r.machine, other.field, f.at(other.field))
 		default:
 			f.roles[r.machine] = r
 		}
@@ -38,7 +38,7 @@ func (f *file) checkRoles() {
 func (f *file) checkMachines() {
 	l := f.lab
 	if len(l.Machines) == 0 {
-		f.add("machines", "describe them as for: ingot machine push --help", "is empty")
+		f.add("machines", "describe at least one machine, as in: ingot machine push --help", "is empty")
 	}
 	for n := range l.Machines {
 		m := &l.Machines[n]
@@ -49,7 +49,7 @@ func (f *file) checkMachines() {
 			m.Template = r.template
 		}
 		if !m.UserData.IsZero() {
-			f.add(prefix+"userData", "write it to a file and name that as config", "a lab file must not contain secrets")
+			f.add(prefix+"userData", "write the user data to a file and name that file in config", "a lab file must not contain secrets")
 		}
 		m.UserData = inventory.NewSecret(f.open(prefix+"config", m.Config))
 		f.checkPassword(prefix, m)
@@ -74,7 +74,7 @@ func (f *file) checkMachine(prefix string, m Machine) {
 	f.checkOwners(prefix, m.Machine)
 	if len(m.Disks) > 1 && m.DiskSelector == nil {
 		f.add(prefix+"diskSelector",
-			"name the disk's serial or wwn: ingot machine disks "+m.Name+", or the label on the disk",
+			"give the disk's serial or wwn; see ingot machine disks "+m.Name+", or the label on the disk",
 			"machine %q has %d disks, and nothing says which one template %q may overwrite", m.Name, len(m.Disks), m.Template)
 	}
 	if m.Image != "" && !f.lab.hasImage(m.Image) {
@@ -87,7 +87,7 @@ func (f *file) checkRole(prefix string, r role, m Machine) {
 	f.checkLabels(prefix, m)
 	section, _, _ := strings.Cut(r.field, ".")
 	if m.Config == "" {
-		f.add(prefix+"config", "name the file of its "+r.kind+" configuration",
+		f.add(prefix+"config", "name the file with the machine's "+r.kind+" configuration",
 			"is missing: machine %q is the %s", m.Name, section)
 	} else if !m.UserData.IsZero() {
 		f.docs.check(r, m)
@@ -127,7 +127,7 @@ func (f *file) checkLabels(prefix string, m Machine) {
 // lab file itself.
 func (f *file) checkPassword(prefix string, m *Machine) {
 	if m.BMC != nil && !m.BMC.Password.IsZero() {
-		f.add(prefix+"bmc.password", "write it to a file and name that as bmcPasswordFile of the machine",
+		f.add(prefix+"bmc.password", "write the password to a file and name that file in the machine's bmcPasswordFile",
 			"a lab file must not contain secrets")
 		b := *m.BMC
 		b.Password = inventory.Secret{}
@@ -135,7 +135,7 @@ func (f *file) checkPassword(prefix string, m *Machine) {
 	}
 	switch {
 	case m.BMCPasswordFile != "" && m.BMC.Manual():
-		f.add(prefix+"bmcPasswordFile", "add bmc, or leave it out", "machine %q has no BMC that takes a password", m.Name)
+		f.add(prefix+"bmcPasswordFile", "add bmc, or leave out bmcPasswordFile", "machine %q has no BMC that takes a password", m.Name)
 	case m.BMCPasswordFile != "":
 		b := *m.BMC
 		b.Password = f.line(prefix+"bmcPasswordFile", m.BMCPasswordFile)
@@ -180,7 +180,7 @@ func (f *file) checkPlace(prefix string, r role, m Machine) {
 	n := slices.IndexFunc(m.Interfaces, func(i inventory.Interface) bool { return !i.DisableNetboot })
 	if n < 0 {
 		if len(m.Interfaces) > 0 {
-			f.add(prefix+"interfaces", "leave out disableNetboot of the one that it boots from",
+			f.add(prefix+"interfaces", "remove disableNetboot from the interface that the machine boots from",
 				"machine %q has no interface that boots from the network", m.Name)
 		}
 		return
@@ -189,11 +189,11 @@ func (f *file) checkPlace(prefix string, r role, m Machine) {
 	where := l.Network.Prefix
 	what := "the network behind the router"
 	if systems.Of(r.kind).Relay != nil {
-		where, what = l.Seed.Segment, "the server's own network: nothing relays before the router runs"
+		where, what = l.Seed.Segment, "the server's own network: no relay exists before the router runs"
 	}
 	switch {
 	case !i.Address.IsValid():
-		f.add(field, "reserve one", "machine %q has no address for the interface that it boots from", m.Name)
+		f.add(field, "reserve an address", "machine %q has no address for the interface that it boots from", m.Name)
 	case where.IsValid() && !where.Contains(i.Address):
 		f.add(field, "reserve an address of "+where.String(), "%s does not lie in %s, %s", i.Address, where, what)
 	}

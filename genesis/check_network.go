@@ -8,7 +8,7 @@ import (
 func (f *file) checkSeed() {
 	l := f.lab
 	if a := l.Seed.Address; !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() {
-		f.add("seed.address", "give the server's address as machines reach it: netboot.address of its configuration",
+		f.add("seed.address", "give the address at which machines reach the server: netboot.address of the server's configuration",
 			"%s cannot be a server's address", text(a))
 	} else {
 		f.claim("seed.address", "address", a.String())
@@ -33,17 +33,17 @@ func (f *file) checkNetwork() {
 	p = p.Masked()
 	l.Network.Prefix = p
 	if l.Router != nil && l.Seed.Segment.IsValid() && p.Overlaps(l.Seed.Segment) {
-		f.add("network.prefix", "leave out router when the server is in that network itself",
+		f.add("network.prefix", "leave out router if the server itself is in network.prefix",
 			"%s overlaps the server's own network %s", p, l.Seed.Segment)
 	}
 	if g := l.Network.Gateway; !p.Contains(g) {
-		f.add("network.gateway", "give the router's address in the network: relayed packets carry it",
+		f.add("network.gateway", "give the router's address in network.prefix, which relayed packets carry",
 			"%s does not lie in %s", text(g), p)
 	} else {
 		f.claim("network.gateway", "address", g.String())
 	}
 	if v := l.Network.VLAN; v < 0 || v > 4094 {
-		f.add("network.vlan", "use 1–4094, or leave it out for untagged", "invalid VLAN %d", v)
+		f.add("network.vlan", "use 1–4094, or leave vlan out for an untagged network", "invalid VLAN %d", v)
 	}
 	if r := l.Network.Range; r != nil && (!p.Contains(r.From) || !p.Contains(r.To) || r.To.Less(r.From)) {
 		f.add("network.range", "give from and to inside the network, the lower one first",

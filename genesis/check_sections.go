@@ -39,7 +39,7 @@ func (f *file) checkPlatform() {
 	}
 	if p.TalosconfigFile == "" {
 		f.add("platform.talosconfigFile", "name the talosconfig that talosctl gen config wrote",
-			"is missing: it has the certificates for the Talos API")
+			"is missing: the Talos API needs the certificates in it")
 	}
 	p.Talosconfig = inventory.NewSecret(f.open("platform.talosconfigFile", p.TalosconfigFile))
 	m, ok := l.Machine(p.Machine)
@@ -71,18 +71,19 @@ func (f *file) checkMigrate() {
 		return
 	}
 	if l.Platform == nil {
-		f.add("migrate", "add platform, or leave migrate out", "the platform to move to is missing")
+		f.add("migrate", "add platform, or leave migrate out", "there is no platform to move the server to")
 	} else if m, ok := l.Machine(l.Platform.Machine); ok && !g.Address.IsValid() {
 		g.Address = m.Address()
 	}
 	if g.Address.IsValid() && (g.Address == l.Seed.Address || !g.Address.Is4()) {
-		f.add("migrate.address", "give the platform's address", "the server cannot move to %s", g.Address)
+		f.add("migrate.address", "give the platform's address",
+			"the server cannot move to %s; must be an IPv4 address other than seed.address", g.Address)
 	}
 	if g.Target == "" {
 		g.Target = defaultTarget
 	}
 	if !dnsLabel.MatchString(g.Target) {
-		f.add("migrate.target", "use up to 63 of a–z, 0–9 and -", "invalid peer name %q", g.Target)
+		f.add("migrate.target", "use up to 63 characters: a–z, 0–9 and -", "invalid peer name %q", g.Target)
 	}
 	g.Manifest = f.open("migrate.manifestFile", g.ManifestFile)
 	required := strings.Contains(g.Manifest, "INGOT_IMAGE")
@@ -125,7 +126,7 @@ func (f *file) checkCluster() {
 	}
 	switch {
 	case !c.VIP.Is4():
-		f.add("cluster.vip", "reserve one in the network", "invalid address %s of the cluster", text(c.VIP))
+		f.add("cluster.vip", "reserve an address in network.prefix", "invalid address %s of the cluster", text(c.VIP))
 		return
 	case l.Network.Prefix.IsValid() && !l.Network.Prefix.Contains(c.VIP):
 		f.add("cluster.vip", "give an address of "+l.Network.Prefix.String(), "%s does not lie in the network of the nodes", c.VIP)

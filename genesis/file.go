@@ -161,7 +161,7 @@ func (f *file) open(field, name string) string {
 	}
 	clean := path.Clean(name)
 	if clean != name || !filepath.IsLocal(name) || strings.ContainsAny(name, "\\\x00") {
-		f.add(field, "put it next to the lab file, or in a folder there", "%q does not lie below the folder of the lab file", name)
+		f.add(field, "put the file next to the lab file, or in a folder there", "%q is not inside the lab file's folder", name)
 		return ""
 	}
 	if name == f.name {
@@ -175,7 +175,7 @@ func (f *file) open(field, name string) string {
 	case err != nil:
 		f.add(field, "", "%v", err)
 	case len(b) > maxNamed:
-		f.add(field, "", "%q has %d bytes, more than %d", name, len(b), maxNamed)
+		f.add(field, "", "%q has %d bytes; at most %d are allowed", name, len(b), maxNamed)
 	case len(strings.TrimSpace(string(b))) == 0:
 		f.add(field, "", "%q is empty", name)
 	}

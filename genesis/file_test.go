@@ -163,7 +163,7 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml network.vlann": "unknown key", "lab.yaml machines[0].lables": "unknown key", "lab.yaml machines[0].labels": "needs a version as label version",
 		}},
 		"unknown machines": {"lab.yaml", []string{"machine: vp6630", "machine: vp6631", "join: [ms-02-b, ms-02-c]", "join: [ms-02-b, ms-02-d, ms-02-a]"}, map[string]string{
-			"lab.yaml router.machine": `unknown machine "vp6631"`, "lab.yaml cluster.join[1]": `unknown machine "ms-02-d"`, "lab.yaml cluster.join[2]": `"ms-02-a" is cluster.create already`,
+			"lab.yaml router.machine": `unknown machine "vp6631"`, "lab.yaml cluster.join[1]": `unknown machine "ms-02-d"`, "lab.yaml cluster.join[2]": `"ms-02-a" is already named in cluster.create`,
 		}},
 		"two owners": {"lab.yaml", []string{
 			"02:00:00:02:0c:02", "02:00:00:02:0b:02", "address: 10.10.20.33", "address: 10.10.20.11", "name: ms-02-c", "name: ms-02-b", "host: 10.10.20.23", "host: 10.10.20.22",
@@ -205,7 +205,7 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml machines[2].diskSelector": `"ms-02-a" has 2 disks`,
 		}},
 		"missing files": {"lab.yaml", []string{"config: talos.yaml", "config: gone.yaml", "keyFile: vyos.key", "keyFile: ../../LICENSE", "talosconfigFile: talosconfig", "talosconfigFile: lab.yaml"}, map[string]string{
-			"lab.yaml machines[1].config": `"gone.yaml" does not exist`, "lab.yaml router.keyFile": "does not lie below", "lab.yaml platform.talosconfigFile": "the lab file itself",
+			"lab.yaml machines[1].config": `"gone.yaml" does not exist`, "lab.yaml router.keyFile": "is not inside", "lab.yaml platform.talosconfigFile": "the lab file itself",
 		}},
 		"secrets inline": {"lab.yaml", []string{"user: admin}\n    bmcPasswordFile: amt.password", "user: admin, password: canary}\n    userData: canary"}, map[string]string{
 			"lab.yaml machines[2].bmc.password": "must not contain secrets", "lab.yaml machines[2].userData": "must not contain secrets",
@@ -217,19 +217,19 @@ func TestBadInput(t *testing.T) {
 			"lab.yaml network.gateway": "does not lie in 10.10.0.0/16",
 		}},
 		"budgets": {"lab.yaml", []string{"cluster:\n", "budgets: {vipp: 1h, relay: -1m}\ncluster:\n"}, map[string]string{
-			"lab.yaml budgets.vipp": `unknown step "vipp"`, "lab.yaml budgets.relay": "invalid time",
+			"lab.yaml budgets.vipp": `unknown step "vipp"`, "lab.yaml budgets.relay": "invalid duration",
 		}},
 		"Harvester without ISO": {"harvester-create.yaml", []string{"  iso_url: ", "  # "}, map[string]string{"harvester-create.yaml install.iso_url": "missing"}},
 		"join without server":   {"harvester-join-c.yaml", []string{"server_url: ", "# "}, map[string]string{"harvester-join-c.yaml server_url": "missing"}},
 		"another ISO": {"harvester-join-c.yaml", []string{"10.10.20.11:7080/images/harvester-v1.4.0-amd64.iso", "192.168.1.10:7080/images/harvester-v1.4.1-amd64.iso"}, map[string]string{
-			"harvester-join-c.yaml install.iso_url": "has moved to 10.10.20.11",
+			"harvester-join-c.yaml install.iso_url": "will move from 192.168.1.10 to 10.10.20.11",
 		}},
 		"another token":        {"harvester-join.yaml", []string{"token: EXAMPLE", "token: OTHER"}, map[string]string{"harvester-join.yaml token": "differs from the token in harvester-create.yaml"}},
 		"a stranger's port":    {"harvester-join.yaml", []string{"02:00:00:02:0b:26", "02:00:00:02:0a:26"}, map[string]string{"harvester-join.yaml install.management_interface.interfaces[1].hwAddr": `not an interface of machine "ms-02-b"`}},
 		"no relay to us":       {"config.boot", []string{"server \"192.168.1.10\"", "server \"192.168.1.11\""}, map[string]string{"config.boot service dhcp-relay server": "192.168.1.10"}},
 		"relay switched off":   {"config.boot", []string{"    dhcp-relay {\n", "    dhcp-relay {\n        disable\n"}, map[string]string{"config.boot service dhcp-relay disable": "switched off"}},
 		"a key of VyOS":        {"config.boot", []string{"listen-interface ", "listen-intface "}, map[string]string{"config.boot service dhcp-relay listen-intface": `did you mean "listen-interface"?`}},
-		"another talosconfig":  {"talosconfig", []string{"ca: LS0t", "ca: AAAA"}, map[string]string{"talosconfig ca": "another certificate authority than talos.yaml"}},
+		"another talosconfig":  {"talosconfig", []string{"ca: LS0t", "ca: AAAA"}, map[string]string{"talosconfig ca": "the certificate authority differs from the one in talos.yaml"}},
 		"Talos with a mistake": {"talos.yaml", []string{"kubelet:\n", "kublet:\n"}, map[string]string{"talos.yaml machine.kublet": "does not know this key"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestS17HostsThatAreProbed(t *testing.T) {
 	for _, field := range []string{"router.api", "platform.talos", "platform.kubernetes"} {
 		require.Contains(t, got["lab.yaml "+field].String(), "is this host itself", field)
 	}
-	require.Contains(t, got["lab.yaml cluster.api"].String(), "is not the address of one system")
+	require.Contains(t, got["lab.yaml cluster.api"].String(), "is a link-local, multicast or broadcast address")
 	require.Len(t, got, 4, "%v", got)
 }
 

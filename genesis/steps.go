@@ -89,10 +89,10 @@ func (s Step) Writes() bool { return s.Disk != "" }
 func (l Lab) Steps() []Step {
 	steps := []Step{{
 		Kind: StepPreflight,
-		Does: "Checks that every image is there with its digest, that addresses are free, that BMCs answer " +
-			"and that all documents are right; stores the machines.",
+		Does: "Checks that every image has its digest, addresses are free, BMCs answer " +
+			"and all documents are valid; then stores the machines.",
 		Ready: "every check passed",
-		Undo:  "none: nothing was changed but the inventory, where the machines stay",
+		Undo:  "none: only the inventory was changed, and the machines stay in it",
 	}}
 	steps = append(steps, l.routerSteps()...)
 	steps = append(steps, l.platformSteps()...)
@@ -117,15 +117,15 @@ func (l Lab) routerSteps() []Step {
 	}
 	install := l.installStep(StepRouter, r.Machine)
 	install.Does = fmt.Sprintf(
-		"Writes VyOS and its config.boot to %s, which boots on the server's own network %s: no relay exists yet.",
+		"Installs VyOS and its config.boot on %s, which boots in the server's own network %s, because no relay exists yet.",
 		r.Machine, l.Seed.Segment)
-	install.Ready = "the VyOS of this run reports, and its API at " + r.API + " shows the configuration"
+	install.Ready = "the VyOS installed by this run reports, and its API at " + r.API + " shows the configuration"
 	return []Step{install, {
 		Kind: StepRelay, Machine: r.Machine,
 		Does:  fmt.Sprintf("Waits for a DHCP packet that %s relays from %s.", r.Machine, l.Network.Prefix),
 		Waits: l.waitsForPower(l.firstBehindRouter(), "a machine behind the router asks for an address"),
 		Ready: fmt.Sprintf("a DISCOVER with giaddr %s was seen", l.Network.Gateway),
-		Undo:  "none: it only listens",
+		Undo:  "none: this step only listens",
 	}}
 }
 
@@ -137,7 +137,7 @@ func (l Lab) platformSteps() []Step {
 	install := l.installStep(StepPlatform, p.Machine)
 	install.Does = fmt.Sprintf("Installs Talos on %s with its machine configuration.", p.Machine)
 	if l.Router != nil {
-		install.Does = fmt.Sprintf("Installs Talos on %s with its machine configuration, over the relay.", p.Machine)
+		install.Does = fmt.Sprintf("Installs Talos on %s with its machine configuration, through the router's DHCP relay.", p.Machine)
 	}
 	install.Ready = "the Talos API at " + p.Talos + " shows the configuration of this run"
 	return []Step{install, {
@@ -160,10 +160,10 @@ func (l Lab) migrateSteps() []Step {
 	}
 	return []Step{{
 		Kind: StepMigrate, Machine: l.platformMachine(), Does: does,
-		Ready: "the target is active, the source is retired, and a DHCP client behind the relay is answered by " +
+		Ready: "the target is active, the source is retired, and a DHCP client behind the relay gets its answer from " +
 			m.Address.String(),
-		Undo: "before the hand-over is committed: the standby and its line in the relay are removed, " +
-			"and this server goes on; after it: none, for the target is the server then",
+		Undo: "before the hand-over is committed: the standby and its entry in the relay are removed, " +
+			"and this server stays active; afterwards: none, because the target is then the active server",
 	}}
 }
 
@@ -177,9 +177,9 @@ func (l Lab) clusterSteps() []Step {
 	create.Ready = "Harvester's installer reports success, and the installed node answers"
 	steps := []Step{create, {
 		Kind: StepVIP, Machine: c.Create,
-		Does:  "Waits until the cluster's address answers: no other node can join before.",
+		Does:  "Waits until the cluster's address answers, because no other node can join before.",
 		Ready: c.API + "/ping says pong",
-		Undo:  "none: it only waits",
+		Undo:  "none: this step only waits",
 	}}
 	for _, name := range c.Join {
 		join := l.installStep(StepJoin, name)
@@ -200,21 +200,21 @@ func (l Lab) installStep(kind, machine string) Step {
 	}
 	return Step{
 		Kind: kind, Machine: machine, Template: m.Template, Disk: l.disksOf(m), Images: l.imagesOf(m), Waits: l.powerOf(m),
-		Undo: undo + "; its window is closed; none for the disk: its old contents are lost, and a half-written disk does not boot",
+		Undo: undo + "; its netboot window is closed; the disk is not restored: its old contents are lost, and a half-written disk does not boot",
 	}
 }
 
 func (l Lab) provenStep() Step {
-	s := Step{Kind: StepProven, Undo: "none: it only looks"}
+	s := Step{Kind: StepProven, Undo: "none: this step only checks"}
 	switch {
 	case l.Cluster != nil:
 		n := 1 + len(l.Cluster.Join)
 		s.Does = fmt.Sprintf("Asks the cluster for its nodes: %d must be ready.", n)
 		s.Ready = fmt.Sprintf("%s lists %d nodes that are Ready", l.Cluster.API, n)
 	case l.Platform != nil:
-		s.Does, s.Ready = "Looks once more at the platform.", l.Platform.Kubernetes+"/readyz says ok"
+		s.Does, s.Ready = "Checks the platform once more.", l.Platform.Kubernetes+"/readyz says ok"
 	default:
-		s.Does, s.Ready = "Looks once more at what was installed.", "every step before it is done"
+		s.Does, s.Ready = "Checks once more what was installed.", "every earlier step is done"
 	}
 	return s
 }
@@ -258,9 +258,9 @@ func (l Lab) waitsForPower(m Machine, until string) string {
 func (l Lab) powerOf(m Machine) string {
 	switch {
 	case m.BMC.Wakes():
-		return "wake-on-LAN, and an operator where " + m.Name + " must be switched off; or its first network boot"
+		return "wake-on-LAN, and an operator if " + m.Name + " must be switched off; or the machine's first network boot"
 	case m.BMC.Manual():
-		return "an operator who switches " + m.Name + " on and lets it boot from the network; or its first network boot"
+		return "an operator who switches " + m.Name + " on and lets it boot from the network; or the machine's first network boot"
 	case m.BMC.Driver == inventory.DriverExec:
 		return "the power command " + m.BMC.Command
 	}
@@ -304,7 +304,7 @@ func (l Lab) disksOf(m Machine) string {
 	if len(named) == 0 {
 		return DiskText(m.Machine)
 	}
-	return DiskText(m.Machine) + "; its configuration names " + strings.Join(named, ", ")
+	return DiskText(m.Machine) + "; the machine's configuration names " + strings.Join(named, ", ")
 }
 
 // DiskText returns a text about the disk that an installation of m overwrites, according to its disk selector.
@@ -312,9 +312,9 @@ func DiskText(m inventory.Machine) string {
 	d := m.DiskSelector
 	if d == nil {
 		if len(m.Disks) == 1 {
-			return "its one disk (" + m.Disks[0].Device + "), if it is the only one and blank or written by Ingot"
+			return "the declared disk (" + m.Disks[0].Device + "), if it is the machine's only disk and blank or written by Ingot"
 		}
-		return "its only disk, if that is blank or was written by Ingot"
+		return "the machine's only disk, if it is blank or was written by Ingot"
 	}
 	var parts []string
 	for _, x := range []struct{ name, value string }{

@@ -32,7 +32,7 @@ func (r *Range) UnmarshalText(b []byte) error {
 		out.To, err = netip.ParseAddr(to)
 	}
 	if err != nil {
-		return fmt.Errorf("invalid range %q: write for example 10.0.20.200-10.0.20.230: %w", b, ErrInvalid)
+		return fmt.Errorf("invalid range %q; must be a range such as 10.0.20.200-10.0.20.230: %w", b, ErrInvalid)
 	}
 	if err := out.Check(); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (r Range) Overlaps(x Range) bool { return r.Contains(x.From) || x.Contains(
 // Check returns ErrInvalid unless r has 1 to MaxRange IPv4 addresses.
 func (r Range) Check() error {
 	if !r.From.Is4() || !r.To.Is4() || r.To.Less(r.From) {
-		return fmt.Errorf("invalid range %s: must be two IPv4 addresses, the lower one first: %w", r, ErrInvalid)
+		return fmt.Errorf("invalid range %s; must be two IPv4 addresses, the lower one first: %w", r, ErrInvalid)
 	}
 	a := r.From
 	for range MaxRange {
@@ -56,7 +56,7 @@ func (r Range) Check() error {
 		}
 		a = a.Next()
 	}
-	return fmt.Errorf("invalid range %s: must have at most %d addresses: %w", r, MaxRange, ErrInvalid)
+	return fmt.Errorf("invalid range %s; must have at most %d addresses: %w", r, MaxRange, ErrInvalid)
 }
 
 // Contains reports whether a is in r.

@@ -96,7 +96,8 @@ func (d Discovery) Check(field string) (ps Problems) {
 			}
 		}
 		if r.Addresses == (Range{}) && (len(d.Beside) == 0 || len(d.Ranges) > 0) {
-			ps.Add(at+".addresses", "write for example 10.0.20.50-10.0.20.90", "is missing: a machine without a reserved address is not answered")
+			ps.Add(at+".addresses", "write for example 10.0.20.50-10.0.20.90",
+				"is missing: DHCP does not answer a machine without a reserved address")
 		}
 		if r.Addresses != (Range{}) {
 			d.checkOverlap(&ps, field, at+".addresses", r.Addresses, names)

@@ -24,7 +24,7 @@ func (s *DiskSelector) Choose(disks []action.Disk) (*action.Disk, string) {
 		case len(fit) > 1:
 			return nil, fmt.Sprintf("the machine has %d fixed disks and no disk selector", len(fit))
 		case !fit[0].Blank && fit[0].Written == "":
-			return nil, fmt.Sprintf("disk %s holds %s, which Ingot did not write; name its serial to have it overwritten",
+			return nil, fmt.Sprintf("disk %s holds %s, which Ingot did not write; to overwrite this disk, name its serial",
 				fit[0].Path, contentsOf(fit[0]))
 		}
 		return &fit[0], ""

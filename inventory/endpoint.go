@@ -31,11 +31,11 @@ func BaseProblem(base string) string {
 	u, err := url.Parse(base)
 	switch {
 	case err != nil || u.Host == "" || u.Hostname() == "":
-		return "is not an address"
+		return "is not a URL with a host"
 	case u.Scheme != "https":
 		return "is not https"
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return "has more than a host, a port and a path"
+		return "must contain only a host, a port and a path"
 	}
 	return ""
 }
@@ -61,7 +61,7 @@ func AddrProblem(a netip.Addr) string {
 	case a.IsLoopback(), a.IsUnspecified():
 		return "is this host itself"
 	case a.IsLinkLocalUnicast(), a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "is not the address of one system in a network"
+		return "is a link-local, multicast or broadcast address"
 	}
 	return ""
 }
@@ -87,7 +87,7 @@ func MayDial(host, address string) error {
 func PinProblem(fingerprint string) string {
 	digits, prefixed := strings.CutPrefix(fingerprint, "sha256:")
 	if b, err := hex.DecodeString(digits); err != nil || !prefixed || len(b) != sha256.Size {
-		return "is not sha256: and 64 hexadecimal digits"
+		return "must be sha256: and 64 hexadecimal digits"
 	}
 	return ""
 }

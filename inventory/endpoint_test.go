@@ -15,14 +15,14 @@ func TestBaseProblem(t *testing.T) {
 		"https://[2001:db8::1]:6443": "",
 		"http://10.10.20.1":          "is not https",
 		"ftp://10.10.20.1":           "is not https",
-		"10.10.20.1":                 "is not an address",
-		"https://":                   "is not an address",
-		"https://:443":               "is not an address",
-		"https://a b":                "is not an address",
-		"https://me:pw@10.10.20.1":   "has more than",
-		"https://10.10.20.1?x=1":     "has more than",
-		"https://10.10.20.1?":        "has more than",
-		"https://10.10.20.1#x":       "has more than",
+		"10.10.20.1":                 "is not a URL with a host",
+		"https://":                   "is not a URL with a host",
+		"https://:443":               "is not a URL with a host",
+		"https://a b":                "is not a URL with a host",
+		"https://me:pw@10.10.20.1":   "must contain only",
+		"https://10.10.20.1?x=1":     "must contain only",
+		"https://10.10.20.1?":        "must contain only",
+		"https://10.10.20.1#x":       "must contain only",
 	} {
 		got := BaseProblem(base)
 		if want == "" {

@@ -66,10 +66,10 @@ func (b GenesisBundle) Check() error {
 		ps.Add("name", "use up to 63 of a–z, 0–9 and -", "invalid name %q", b.Name)
 	}
 	if _, ok := b.Files[b.File]; !ok {
-		ps.Add("files", "send the lab file under the name that file gives", "%q is not among the files", b.File)
+		ps.Add("files", "send the lab file under this name, or correct the field file", "%q is not among the files", b.File)
 	}
 	if len(b.Files) > maxBundleFiles {
-		ps.Add("files", "name fewer files", "%d files are more than %d", len(b.Files), maxBundleFiles)
+		ps.Add("files", "name fewer files", "%d files; at most %d are allowed", len(b.Files), maxBundleFiles)
 	}
 
 	size := 0
@@ -80,7 +80,8 @@ func (b GenesisBundle) Check() error {
 		}
 	}
 	if size > maxBundleSize {
-		ps.Add("files", "images are not sent along: ingot image add", "%d bytes are more than %d", size, maxBundleSize)
+		ps.Add("files", "leave out images, and store them with: ingot image add",
+			"the files have %d bytes; at most %d are allowed", size, maxBundleSize)
 	}
 	return ps.Err()
 }

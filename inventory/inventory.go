@@ -24,7 +24,7 @@ var (
 	ErrFenced = errors.New("fenced: another run owns the machine")
 	// ErrClaimed: after a run has given up a boot, the agent has redeemed the claim of this boot, or the installer has
 	// fetched its payload.
-	ErrClaimed = errors.New("the agent has come after all")
+	ErrClaimed = errors.New("the boot that was given up has started after all")
 	// Errors of BMCs: a run waits while the BMC is unreachable, asks an operator if it refused the credentials, and stops
 	// if it does not support an operation.
 	ErrUnreachable = errors.New("unreachable")
@@ -95,7 +95,7 @@ func (s *Secret) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	if v == "[redacted]" {
-		return fmt.Errorf("the redacted form of a secret was given: %w", ErrInvalid)
+		return fmt.Errorf("[redacted] is the redacted form of a secret: enter the secret itself: %w", ErrInvalid)
 	}
 	s.v = v
 	return nil

@@ -23,7 +23,7 @@ var (
 // result follows the parameter.
 func ParameterProblem(parameter string) string {
 	if agentArg.MatchString(parameter) {
-		return "is one that Ingot gives itself"
+		return "is a parameter that Ingot sets itself"
 	}
 	return InstallerParameterProblem(parameter)
 }
@@ -43,19 +43,19 @@ func InstallerParameterProblem(parameter string) string {
 	case len(parameter) > maxKernelArg:
 		return fmt.Sprintf("is longer than %d characters", maxKernelArg)
 	case strings.Contains(parameter, " "):
-		return "contains a blank, at which iPXE and the kernel begin another parameter"
+		return "contains a blank, where iPXE and the kernel end a parameter"
 	case at >= 0:
-		return fmt.Sprintf("contains %c, before which GRUB puts a backslash that the kernel keeps", parameter[at])
+		return fmt.Sprintf("contains %c, which GRUB escapes by a backslash that the kernel keeps", parameter[at])
 	case strings.Contains(parameter, "${"):
-		return "contains ${, which iPXE replaces by one of its settings"
+		return "contains ${, which iPXE replaces by a setting"
 	case slices.Contains(iPXEOperators, parameter):
 		return "is an operator of iPXE"
 	case parameter[0] == '#':
-		return "begins with #, with which iPXE begins a comment"
+		return "begins with #, which starts a comment in iPXE"
 	case parameter == "--":
-		return "ends the parameters of the kernel: what follows would be handed to init"
+		return "ends the parameters of the kernel: the kernel passes all further words to init"
 	case ourArg.MatchString(parameter):
-		return "is one that Ingot gives itself"
+		return "is a parameter that Ingot sets itself"
 	}
 	return ""
 }

@@ -66,7 +66,7 @@ func (l LabMachines) Differing(merged []MergedMachine) (ps Problems) {
 	for n, m := range merged {
 		if len(m.Differs) > 0 && !l.Replace {
 			ps.Add(fmt.Sprintf("machines[%d].name", n),
-				"correct one of them, or start with --replace, which also removes what the file leaves out",
+				"correct the file or the inventory, or start with --replace, which also removes what the file leaves out",
 				"the inventory has a machine %q that differs in %s", m.Name, strings.Join(m.Differs, ", "))
 		}
 	}

@@ -88,7 +88,7 @@ func (n Network) Unserved(i Interface) (netip.Prefix, bool) {
 func (n Network) Reason(subnet netip.Prefix) string {
 	text := fmt.Sprintf("no interface of this server is in %s", subnet)
 	if len(n.Relays) > 0 {
-		return text + ", and none of netboot.relays: DHCP is not answered there"
+		return text + ", nor is any relay of netboot.relays: DHCP is not answered there"
 	}
 	return text + ": DHCP is answered there only through a relay with an address in it"
 }
@@ -139,7 +139,7 @@ func GatewayWarnings(ms, all []Machine) []string {
 	for _, m := range ms {
 		for _, i := range m.Interfaces {
 			if names := users[i.Address]; len(names) > 0 {
-				out = append(out, fmt.Sprintf("%s: %s is the gateway of %s: right only if this machine is their router", m.Name,
+				out = append(out, fmt.Sprintf("%s: %s is the gateway of %s: give it another address, unless it is their router", m.Name,
 					i.Address, someNames(names)))
 			}
 		}

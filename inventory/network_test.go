@@ -46,7 +46,7 @@ func TestNetwork(t *testing.T) {
 
 	n.Relays = []netip.Prefix{netip.MustParsePrefix("10.0.7.1/32")}
 	require.Len(t, n.Warnings(ms), 1)
-	require.Contains(t, n.Reason(netip.MustParsePrefix("10.0.8.0/24")), "none of netboot.relays")
+	require.Contains(t, n.Reason(netip.MustParsePrefix("10.0.8.0/24")), "nor is any relay of netboot.relays")
 	leased := at("192.0.2.77")
 	leased.Netmask, leased.Gateway = "255.255.255.255", netip.MustParseAddr("10.0.7.1")
 	_, unserved = n.Unserved(leased)
@@ -90,6 +90,6 @@ func TestGatewayWarnings(t *testing.T) {
 	}
 	unreserved := Machine{Name: "u", Interfaces: []Interface{{}}}
 	require.Empty(t, GatewayWarnings(append(nodes, unreserved), append(nodes, router, unreserved)))
-	require.Equal(t, []string{"router: 10.0.0.1 is the gateway of n1, n2, n3 and 1 more: right only if this machine is their router"},
+	require.Equal(t, []string{"router: 10.0.0.1 is the gateway of n1, n2, n3 and 1 more: give it another address, unless it is their router"},
 		GatewayWarnings([]Machine{router}, append(nodes, router)))
 }

@@ -20,18 +20,18 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 
 	switch {
 	case len(names) > 0 && len(selector) > 0:
-		ps.Add("selector", "give machines or a selector", "both are given")
+		ps.Add("selector", "give only one of them", "both machines and a selector are given")
 	case len(names) == 0 && len(selector) == 0:
 		ps.Add("machines", "name machines, or give a selector of labels", "no machine is named")
 	case len(names) == 0 && len(chosen) == 0:
-		ps.Add("selector", "ingot machine list", "no machine in service carries these labels")
+		ps.Add("selector", "list labels with: ingot machine list", "no machine in service carries these labels")
 	}
 
 	for n, name := range names {
 		field := fmt.Sprintf("machines[%d]", n)
 		switch {
 		case !known[name]:
-			ps.Add(field, "ingot machine list", "there is no machine %q", name)
+			ps.Add(field, "list machines with: ingot machine list", "there is no machine %q", name)
 		case chosen[name] && len(selector) == 0:
 			ps.Add(field, "name it once", "machine %q is named twice", name)
 		}
@@ -48,7 +48,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 			case !chosen[name]:
 				ps.Add(field, "take it out, or add it to the machines", "machine %q is not among those to recover", name)
 			case placed[name]:
-				ps.Add(field, "name it once", "machine %q has its place in the order already", name)
+				ps.Add(field, "name it once", "machine %q is in the order already", name)
 			}
 
 			placed[name] = true

@@ -28,12 +28,12 @@ func TestRecoverOrder(t *testing.T) {
 		{selector: map[string]string{"rack": "1"}, order: [][]string{{"c"}, {}, {"a"}}, want: [][]string{{"c"}, {"a"}, {"b"}}},
 		{names: []string{"a", "b"}, order: [][]string{{"b", "a"}}, want: [][]string{{"b", "a"}}},
 		{wrong: "no machine is named"},
-		{names: []string{"a"}, selector: map[string]string{"rack": "1"}, wrong: "both are given"},
+		{names: []string{"a"}, selector: map[string]string{"rack": "1"}, wrong: "both machines and a selector are given"},
 		{selector: map[string]string{"rack": "9"}, wrong: "no machine in service carries these labels"},
 		{names: []string{"x", "a", "a"}, wrong: `there is no machine "x"|machine "a" is named twice`},
 		{
 			names: []string{"a", "b"}, order: [][]string{{"c"}, {"a"}, {"a"}},
-			wrong: `order[0][0]: machine "c" is not among|order[2][0]: machine "a" has its place`,
+			wrong: `order[0][0]: machine "c" is not among|order[2][0]: machine "a" is in the order already`,
 		},
 	} {
 		got, err := RecoverOrder(all, c.names, c.selector, c.order)

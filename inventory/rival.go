@@ -21,10 +21,10 @@ type Rival struct {
 func (r Rival) String() string {
 	what := "another DHCP server"
 	if r.Ingot {
-		what = "another server of Ingot"
+		what = "another Ingot server"
 	}
 	if r.Machine != "" {
-		return fmt.Sprintf("%s, %s, is chosen by machine %s (%s)", what, r.Server, r.Machine, r.Where)
+		return fmt.Sprintf("%s at %s was chosen by machine %s (%s)", what, r.Server, r.Machine, r.Where)
 	}
-	return fmt.Sprintf("%s, %s, answers clients (%s)", what, r.Server, r.Where)
+	return fmt.Sprintf("%s at %s answers clients (%s)", what, r.Server, r.Where)
 }

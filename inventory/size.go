@@ -33,7 +33,7 @@ func ParseSize(s string) (Size, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("reading size %q: write for example 500GB or 1.5TiB, or a number of bytes: %w", s, ErrInvalid)
+	return 0, fmt.Errorf("invalid size %q; must be a number of bytes, or a size such as 500GB or 1.5TiB: %w", s, ErrInvalid)
 }
 
 // UnmarshalJSON reads a number of bytes, or a text that ParseSize reads.

@@ -24,7 +24,7 @@ func TestSize(t *testing.T) {
 		d := DiskSelector{MinSize: 7}
 		err := json.Unmarshal([]byte(`{"minSize":`+text+`}`), &d)
 		require.ErrorIs(t, err, ErrInvalid, text)
-		require.ErrorContains(t, err, "write for example 500GB", text)
+		require.ErrorContains(t, err, "a size such as 500GB", text)
 		require.EqualValues(t, 7, d.MinSize)
 	}
 

@@ -165,7 +165,7 @@ func checkNetwork(ps *Problems, m Machine) {
 func (c networkCheck) checkBootCard(m Machine) {
 	nic, ok := m.Netboot()
 	if ok && !slices.ContainsFunc(m.Network.Ethernets, func(e Ethernet) bool { return e.MAC == nic.MAC }) {
-		c.Add("network.ethernets", "add it, also if it gets no address",
+		c.Add("network.ethernets", "add it, even without an address",
 			"the card %s, from which the machine boots, is missing: the installed system could not report", nic.MAC)
 	}
 }
@@ -220,15 +220,15 @@ func (c networkCheck) route(field string, l SystemLink, r SystemRoute) {
 	case !r.To.IsValid() || r.To != r.To.Masked():
 		c.Add(field+".to", "write the network as 10.1.0.0/16, and the default route as 0.0.0.0/0 or ::/0", "invalid network %s", r.To)
 	case !r.Via.IsValid() || r.Via.Is4() != r.To.Addr().Is4():
-		c.Add(field+".via", "give a router with an address of the same family", "invalid router of %s", r.To)
+		c.Add(field+".via", "give a router with an address of the same family", "invalid router of the route to %s", r.To)
 	case r.Via.Zone() != "" || r.Via.IsUnspecified() || r.Via.IsMulticast() || r.Via.IsLoopback():
-		c.Add(field+".via", "write the router's address alone, such as 10.0.0.1 or fe80::1", "invalid router %s of %s", r.Via, r.To)
+		c.Add(field+".via", "write the router's address alone, such as 10.0.0.1 or fe80::1", "invalid router %s of the route to %s", r.Via, r.To)
 	case slices.ContainsFunc(l.Addresses, itself):
 		c.Add(field+".via", "give the router's address", "%s is an address of %s itself", r.Via, l.Name)
 	case l.RouterOnLink(r) || l.DHCP4 && r.Via.Is4() || slices.ContainsFunc(l.Addresses, near):
 	default:
-		c.Add(field+".via", "give a router in a network of this link, or an address in the router's network; or set onLink: true if the machine "+
-			"reaches the router without another router", "the router %s is in no network of %s", r.Via, l.Name)
+		c.Add(field+".via", "give a router in a network of this link, or give the link an address in the router's network; or set onLink: true "+
+			"if the machine reaches the router directly", "the router %s is not in a network of %s", r.Via, l.Name)
 	}
 	if r.Metric < 0 {
 		c.Add(field+".metric", "use 0 or more", "invalid metric %d", r.Metric)
@@ -239,7 +239,8 @@ func (c networkCheck) route(field string, l SystemLink, r SystemRoute) {
 // plainMember checks that a member of a bond has no configuration of its own that contradicts the bond's.
 func (c networkCheck) plainMember(field string, e Ethernet, b Bond) {
 	if e.DHCP4 || len(e.Addresses)+len(e.Routes)+len(e.Nameservers)+len(e.Search) > 0 {
-		c.Add(field, "give addresses and routes to "+b.Name, "%s is a member of %s and can have no address of its own", e.Name, b.Name)
+		c.Add(field, "give addresses and routes to "+b.Name,
+			"%s is a member of %s and cannot have its own addresses, routes or name servers", e.Name, b.Name)
 	}
 	if mtu := cmp.Or(b.MTU, defaultMTU); e.MTU > 0 && e.MTU < mtu {
 		c.Add(field+".mtu", fmt.Sprintf("leave it out, or lower the MTU of %s", b.Name), "MTU %d is less than the bond's %d", e.MTU, mtu)
@@ -280,13 +281,13 @@ func (c networkCheck) bond(field string, b Bond, n SystemNetwork) {
 	}
 	mode := cmp.Or(b.Mode, bondModes[0])
 	if b.Primary != "" && slices.Contains(bondModes, mode) && !slices.Contains(primaryModes, mode) {
-		c.Add(field+".primary", "leave it out", "only the modes %v have it", primaryModes)
+		c.Add(field+".primary", "leave it out", "only the modes %v use this field", primaryModes)
 	}
 	if b.LACPRate != "" && b.Mode != "802.3ad" {
-		c.Add(field+".lacpRate", "leave it out", "only mode 802.3ad has it")
+		c.Add(field+".lacpRate", "leave it out", "only mode 802.3ad uses this field")
 	}
 	if b.MIIMonitor < 0 {
-		c.Add(field+".miiMonitor", "write milliseconds", "invalid time %d", b.MIIMonitor)
+		c.Add(field+".miiMonitor", "give milliseconds, 0 or more", "invalid interval %d", b.MIIMonitor)
 	}
 }
 

@@ -117,7 +117,7 @@ func Validate(m Machine) Problems {
 		checkLabel(&ps, k, m.Labels[k])
 	}
 	if len(m.Interfaces) == 0 {
-		ps.Add("interfaces", "add one with the MAC address that the machine boots from", "there is no interface")
+		ps.Add("interfaces", "add the interface from which the machine boots, with its MAC address", "there is no interface")
 	}
 
 	first := map[string]string{}
@@ -197,17 +197,18 @@ func checkTexts(ps *Problems, m Machine) {
 
 	for field, s := range map[string]Secret{"userData": m.UserData, "vendorData": m.VendorData} {
 		if n := len(s.Reveal()); n > maxSecret {
-			ps.Add(field, "let it fetch what is big", "%d bytes are more than %d", n, maxSecret)
+			ps.Add(field, "let cloud-init fetch large files by URL", "has %d bytes; at most %d are allowed", n, maxSecret)
 		}
 		if hasMark(s.Reveal()) {
 			ps.Add(field, "save it as UTF-8 without a byte order mark",
-				"begins with a byte order mark, with which cloud-init does not take it for one of its documents")
+				"begins with a byte order mark, which cloud-init does not recognize")
 		}
 	}
 
 	for _, k := range slices.Sorted(maps.Keys(m.Notes)) {
 		if !plain(k) || k == "" || len(k) > 253 || len(m.Notes[k]) > 4096 {
-			ps.Add("notes", "keep notes short and their names printable", "note %q is too long or its name is not printable", k)
+			ps.Add("notes", "use up to 253 printable ASCII characters for a name, and 4096 bytes for a note",
+				"note %q is too long, or its name is invalid", k)
 		}
 	}
 }
@@ -241,7 +242,7 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	case err != nil:
 		ps.Add(field+".mac", macRemedy(i.MAC), "invalid MAC address %q", i.MAC)
 	case mac == "00:00:00:00:00:00" || groupMAC(mac):
-		ps.Add(field+".mac", "read it off the machine", "%s is not the address of one interface", mac)
+		ps.Add(field+".mac", "copy the MAC address from the machine", "%s is not the address of one interface", mac)
 	}
 
 	checkAddress(ps, field, i)
@@ -249,7 +250,7 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	case i.Hostname != "" && !dnsName(i.Hostname):
 		ps.Add(field+".hostname", "use labels of a–z, 0–9 and -", "invalid host name %q", i.Hostname)
 	case len(i.Hostname) > MaxHostname:
-		ps.Add(field+".hostname", "shorten it, or give its end as domain", "a host name of %d characters; Linux takes %d",
+		ps.Add(field+".hostname", "shorten it, or move its end to domain", "the host name has %d characters; Linux allows %d",
 			len(i.Hostname), MaxHostname)
 	}
 	if i.Domain != "" && !dnsName(i.Domain) {
@@ -267,12 +268,12 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	const longest = maxLeaseSeconds * int64(time.Second)
 	switch {
 	case i.LeaseTime < 0 || int64(i.LeaseTime) > longest:
-		ps.Add(field+".leaseTime", "leave it out for 7 days", "a lease of %s cannot be given", i.LeaseTime)
+		ps.Add(field+".leaseTime", "use a valid time, or leave it out for 7 days", "invalid lease time %s", i.LeaseTime)
 	case time.Duration(i.LeaseTime)%time.Second != 0:
-		ps.Add(field+".leaseTime", "give whole seconds, for example 1h", "a lease of %s cannot be given", i.LeaseTime)
+		ps.Add(field+".leaseTime", "give whole seconds, for example 1h", "invalid lease time %s", i.LeaseTime)
 	}
 	if i.VLAN < 0 || i.VLAN > 4094 {
-		ps.Add(field+".vlan", "use 1–4094, or leave it out for untagged", "there is no VLAN %d", i.VLAN)
+		ps.Add(field+".vlan", "use 1–4094, or leave it out for untagged", "invalid VLAN %d", i.VLAN)
 	}
 	if _, known := architectures[i.Arch]; i.Arch != "" && !known {
 		ps.Add(field+".arch", "use x86_64 or aarch64", "unknown architecture %q", i.Arch)
@@ -302,7 +303,7 @@ func groupMAC(mac string) bool {
 
 func checkSelector(ps *Problems, d DiskSelector) {
 	if d == (DiskSelector{}) {
-		ps.Add("diskSelector", "name serial, wwn, byID, model or a size, or leave the selector out", "it selects nothing")
+		ps.Add("diskSelector", "name serial, wwn, byID, model or a size, or leave the selector out", "the selector is empty")
 	}
 
 	for field, v := range map[string]string{"serial": d.Serial, "wwn": d.WWN, "byID": d.ByID, "model": d.Model} {
@@ -314,7 +315,7 @@ func checkSelector(ps *Problems, d DiskSelector) {
 		ps.Add("diskSelector.minSize", "write for example 500GB, or a number of bytes", "a size cannot be negative")
 	}
 	if d.MaxSize > 0 && d.MinSize > d.MaxSize {
-		ps.Add("diskSelector.maxSize", "make it at least minSize", "no disk has at least %d and at most %d bytes", d.MinSize,
+		ps.Add("diskSelector.maxSize", "make it at least minSize", "minSize is %d bytes, which is more than maxSize, %d bytes", d.MinSize,
 			d.MaxSize)
 	}
 }
@@ -325,7 +326,7 @@ func checkProtected(ps *Problems, m Machine) {
 	for n, id := range m.ProtectedDisks {
 		field := fmt.Sprintf("protectedDisks[%d]", n)
 		if id == (action.DiskID{}) {
-			ps.Add(field, "name serial or wwn", "it names no disk")
+			ps.Add(field, "give serial or wwn", "the entry names no disk")
 		}
 
 		for what, v := range map[string]string{"serial": id.Serial, "wwn": id.WWN} {
@@ -335,7 +336,7 @@ func checkProtected(ps *Problems, m Machine) {
 		}
 		if s := m.DiskSelector; s != nil && id.Is(action.Disk{Serial: s.Serial, WWN: s.WWN}) {
 			ps.Add("diskSelector", "select another disk, or take it out of protectedDisks",
-				"it selects a disk that is protected")
+				"the selector selects a protected disk")
 		}
 	}
 }
@@ -374,13 +375,13 @@ func plain(s string) bool {
 
 func checkPathSafe(ps *Problems, field, name string) {
 	if !pathSafe.MatchString(name) || strings.Contains(name, "..") {
-		ps.Add(field, "use up to 128 letters, digits, . _ + and -, beginning with a letter or digit", "%q cannot be a name",
+		ps.Add(field, "use up to 128 letters, digits, . _ + and -, beginning with a letter or digit", "invalid name %q",
 			name)
 	}
 }
 
 // SafeNameRule describes the names that SafeName accepts, for messages.
-const SafeNameRule = "small letters, digits, dots, dashes, underscores; at most 128"
+const SafeNameRule = "lower-case letters, digits, dots, dashes and underscores, at most 128"
 
 var safeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
 

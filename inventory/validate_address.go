@@ -12,7 +12,7 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	if !a.IsValid() {
 		for what, given := range map[string]bool{"netmask": i.Netmask != "", "gateway": i.Gateway.IsValid(), "onLink": i.OnLink} {
 			if given {
-				ps.Add(field+"."+what, "add address, or leave it out", "it is given without an address")
+				ps.Add(field+"."+what, "add address, or leave it out", "is given without an address")
 			}
 		}
 		return
@@ -45,16 +45,16 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	switch g := i.Gateway; {
 	case !g.IsValid():
 		if i.OnLink {
-			ps.Add(field+".onLink", "add gateway, or leave it out", "it is given without a gateway")
+			ps.Add(field+".onLink", "add gateway, or leave it out", "is given without a gateway")
 		}
 	case !g.Is4() || g.IsUnspecified() || g.IsMulticast() || g.IsLoopback():
-		ps.Add(field+".gateway", "give an IPv4 address here, and a router of IPv6 as a route of network",
+		ps.Add(field+".gateway", "give an IPv4 address here, and an IPv6 router as a route in network",
 			"%s cannot be the router of an IPv4 address", g)
 	case g == a:
 		ps.Add(field+".gateway", "give the router's address, or leave it out", "%s is the machine's own address", g)
 	case !subnet.Contains(g) && !i.RouterOnLink():
-		ps.Add(field+".gateway", "give a router in the same subnet, or leave it out; for a router outside that the machine reaches "+
-			"without another router, set onLink: true or the netmask 255.255.255.255", "%s lies outside %s", g, subnet)
+		ps.Add(field+".gateway", "give a router in the same subnet, or leave it out; if the machine reaches this router directly, "+
+			"set onLink: true or the netmask 255.255.255.255", "%s lies outside %s", g, subnet)
 	}
 }
 

@@ -62,19 +62,19 @@ func checkDriverFields(ps *Problems, b BMC) {
 		{"bmc.command", b.Command, DriverExec}, {"bmc.mac", b.MAC, DriverWOL}, {"bmc.consumerURL", b.ConsumerURL, DriverRPC},
 	} {
 		if x.value != "" && b.Driver != x.driver {
-			ps.Add(x.field, "leave it out", "only the driver %s has it", x.driver)
+			ps.Add(x.field, "leave it out", "only the driver %s uses this field", x.driver)
 		}
 	}
 
 	if b.Fingerprint != "" && b.Driver != DriverAMT && b.Driver != DriverRedfish && b.Driver != DriverRPC {
-		ps.Add("bmc.fingerprint", "leave it out", "only the drivers %s, %s and %s have it", DriverAMT, DriverRedfish, DriverRPC)
+		ps.Add("bmc.fingerprint", "leave it out", "only the drivers %s, %s and %s use this field", DriverAMT, DriverRedfish, DriverRPC)
 	}
 	if b.Fingerprint != "" && !fingerprint.MatchString(b.Fingerprint) {
 		ps.Add("bmc.fingerprint", "write sha256: and 64 hexadecimal digits", "invalid fingerprint of a key %q", b.Fingerprint)
 	}
 	if b.Fingerprint != "" && b.InsecureTLS {
-		ps.Add("bmc.insecureTLS", "leave it out: the fingerprint says which key is the right one",
-			"it contradicts the fingerprint")
+		ps.Add("bmc.insecureTLS", "leave out one of the two",
+			"insecureTLS accepts any key, but the fingerprint only one")
 	}
 }
 
@@ -82,7 +82,7 @@ func checkAddressOfBMC(ps *Problems, b BMC) {
 	switch {
 	case b.Host == "" || hostName(b.Host):
 	case strings.Contains(b.Host, "@"):
-		ps.Add("bmc.host", "write user and password into bmc.user and bmc.password", "it holds a login")
+		ps.Add("bmc.host", "move user and password to bmc.user and bmc.password", "contains a user name or password")
 	default:
 		ps.Add("bmc.host", "give an address or a name; the port goes into bmc.port", "invalid host %q", b.Host)
 	}
@@ -96,21 +96,21 @@ func checkLogin(ps *Problems, b BMC, can Capabilities) {
 		ps.Add("bmc.user", "give the BMC's user name, which does not begin with -", "invalid user name")
 	}
 	if can.NeedsUser && b.User == "" {
-		ps.Add("bmc.user", "give it, mostly admin", "the driver %s needs a user name", b.Driver)
+		ps.Add("bmc.user", "give the user name, usually admin", "the driver %s needs a user name", b.Driver)
 	}
 	if can.MaxUser > 0 && len(b.User) > can.MaxUser {
-		ps.Add("bmc.user", "use a shorter one", "the driver %s takes user names of up to %d bytes", b.Driver, can.MaxUser)
+		ps.Add("bmc.user", "use a shorter one", "the driver %s allows user names of up to %d bytes", b.Driver, can.MaxUser)
 	}
 
 	password := b.Password.Reveal()
 	if strings.ContainsAny(password, "\r\n\x00") {
-		ps.Add("bmc.password", "remove the line break", "a password is one line")
+		ps.Add("bmc.password", "remove the line break or zero byte", "a password must be one line")
 	}
 	if !utf8.ValidString(password) {
-		ps.Add("bmc.password", "write it as text", "a password is UTF-8")
+		ps.Add("bmc.password", "enter it as text", "a password must be UTF-8")
 	}
 	if can.MaxPassword > 0 && len(password) > can.MaxPassword {
-		ps.Add("bmc.password", "use a shorter one", "the driver %s takes passwords of up to %d bytes", b.Driver,
+		ps.Add("bmc.password", "use a shorter one", "the driver %s allows passwords of up to %d bytes", b.Driver,
 			can.MaxPassword)
 	}
 }
@@ -120,14 +120,14 @@ func checkRPC(ps *Problems, b BMC) {
 	u, err := url.Parse(b.ConsumerURL)
 	switch {
 	case b.ConsumerURL == "":
-		ps.Add("bmc.consumerURL", "give the URL of the service that switches the machine", "the driver %s needs one", b.Driver)
+		ps.Add("bmc.consumerURL", "give the URL of the service that switches the machine", "the driver %s needs a URL", b.Driver)
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Fragment != "":
 		ps.Add("bmc.consumerURL", "write it as http://10.0.9.41:8090/path", "invalid URL")
 	case u.User != nil:
-		ps.Add("bmc.consumerURL", "remove user and password: requests are signed with bmc.password", "it holds a login")
+		ps.Add("bmc.consumerURL", "remove user and password: requests are signed with bmc.password", "contains a user name or password")
 	}
 	if b.Port != 0 {
-		ps.Add("bmc.port", "write it into bmc.consumerURL", "the driver %s has no port", b.Driver)
+		ps.Add("bmc.port", "write the port into bmc.consumerURL", "the driver %s does not use this field", b.Driver)
 	}
 }
 
@@ -154,7 +154,7 @@ func checkWOL(ps *Problems, b BMC) {
 
 	if b.Host != "" && hostName(b.Host) { // else checkAddressOfBMC reports it
 		if a, err := netip.ParseAddr(b.Host); err != nil || !a.Is4() {
-			ps.Add("bmc.host", "give an IPv4 address, mostly the broadcast address of the machine's subnet, or leave it out",
+			ps.Add("bmc.host", "give an IPv4 address, usually the broadcast address of the machine's subnet, or leave it out",
 				"invalid IPv4 address %q", b.Host)
 		}
 	}

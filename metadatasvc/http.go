@@ -74,7 +74,7 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 	} else {
 		p, ok = s.bySource(r)
 		if ok && !s.tokenOK(r) {
-			http.Error(w, "the token is wrong or has expired", http.StatusUnauthorized)
+			http.Error(w, "the token is invalid or has expired", http.StatusUnauthorized)
 			return
 		}
 	}
@@ -143,7 +143,7 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Header.Get("X-Forwarded-For") != "" {
-		http.Error(w, "not through a proxy", http.StatusForbidden)
+		http.Error(w, "requests through a proxy are not allowed", http.StatusForbidden)
 		return
 	}
 	ttl, err := strconv.Atoi(r.Header.Get(ttlHeader))

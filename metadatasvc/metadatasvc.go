@@ -41,7 +41,7 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 		cfg.Guard = guard.New(cfg.Log)
 	}
 	if n := len(cfg.Key); n > 0 && n < 16 {
-		p.Add("key", "run ingot init", "the key of capabilities has %d bytes, but needs at least 16", n)
+		p.Add("key", "run ingot init", "the key of capabilities has %d bytes; must be at least 16", n)
 	}
 	if len(cfg.Addrs) == 0 {
 		cfg.Addrs = []string{":7172", ":50061"}

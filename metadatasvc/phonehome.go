@@ -71,11 +71,11 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 	}
 	switch {
 	case kind == installedSystem:
-		e.Message = "the installed system reported"
+		e.Message = "the installed system reported its state"
 	case g.NetbootOpen(s.now()):
-		e.Kind, e.Message = inventory.EventBootLost, "the system on the disk phoned home: this boot was lost"
+		e.Kind, e.Message = inventory.EventBootLost, "the system on the disk phoned home, so the machine did not boot from the network"
 	default: // an unfinished system: the event only wakes the run, as a network boot does
-		e.Kind, e.Message = inventory.EventRebooted, "a system that is not finished phoned home: that does not count"
+		e.Kind, e.Message = inventory.EventRebooted, "an incomplete system phoned home; the report is ignored"
 	}
 	if !s.appendEvent(r.Context(), e) || kind == unfinishedSystem {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
@@ -92,7 +92,7 @@ func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 		log.Error("writing a phone-home", "error", err)
 		return false
 	}
-	log.Info("the installed system has phoned home", "kind", e.Kind)
+	log.Info("phone-home recorded", "kind", e.Kind)
 	return true
 }
 

@@ -56,7 +56,7 @@ func TestNativeActionsAreCheckedInPlan(t *testing.T) {
 	for env, want := range map[string]string{
 		`image: inject`: "FILES: it is missing",
 		`image: inject, environment: {FILES: '[{"path": "x"}]'}`:                                       "path must be absolute",
-		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                         `"Y", which the environment does not have`,
+		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                         `"Y", which the environment does not contain`,
 		`image: inject, environment: {FILES: '[{"path": "/x"}]', PARTITION: root}`:                     "must be a number from 1",
 		`image: growpart, environment: {RESERVE_MIB: some}`:                                            "number of MiB",
 		`image: growpart, environment: {FILESYSTEM: some}`:                                             "true or false",
@@ -66,16 +66,16 @@ func TestNativeActionsAreCheckedInPlan(t *testing.T) {
 		"image: kexec}\n      - {name: b, image: reboot":                                               "only be the last action",
 		`image: writefile, environment: {PARTITION: "LABEL=", DEST_PATH: /x, CONTENTS: "", MODE: x}`:   "must be a number from 1",
 		`image: writefile, environment: {DEST_PATH: x, CONTENTS: ""}`:                                  "absolute path of a file",
-		`image: writefile, environment: {DEST_PATH: /x}`:                                               "CONTENTS: it is missing",
-		`image: writefile, environment: {DEST_PATH: /etc/netplan/config.yaml, STATIC_NETPLAN: "true"}`: "CONTENTS: it is missing",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", STATIC_NETPLAN: "true"}`:         "give it by CONTENTS",
+		`image: writefile, environment: {DEST_PATH: /x}`:                                               "CONTENTS: the contents are missing",
+		`image: writefile, environment: {DEST_PATH: /etc/netplan/config.yaml, STATIC_NETPLAN: "true"}`: "CONTENTS: the contents are missing",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", STATIC_NETPLAN: "true"}`:         "write one into CONTENTS",
 		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", HEGEL_URLS: "http://x"}`:         "give only one of them",
-		`image: writefile, environment: {DEST_PATH: /x, HEGEL_URLS: "x"}`:                              "invalid address 1 of HEGEL_URLS",
+		`image: writefile, environment: {DEST_PATH: /x, HEGEL_URLS: "x"}`:                              "invalid URL 1 of HEGEL_URLS",
 		`image: image2disk, environment: {IMG_URL: "http://x/y", COMPRESSED: gz}`:                      "COMPRESSED \"gz\"; must be true or false",
 		`image: jacobweinstock/waitdaemon`:                                                             "IMAGE: it is missing",
 		`image: waitdaemon, environment: {IMAGE: alpine}`:                                              "an action that leaves the agent",
 		`image: waitdaemon, environment: {IMAGE: "example.org/x/kexec"}`:                               "an action that leaves the agent",
-		`image: waitdaemon, environment: {IMAGE: kexec, CMD_LINE: "a\nb"}`:                             "more than one line",
+		`image: waitdaemon, environment: {IMAGE: kexec, CMD_LINE: "a\nb"}`:                             "must be one line",
 		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", UID: root}`:                      "invalid UID",
 		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", DIRMODE: "9"}`:                   "DIRMODE",
 		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", FS_TYPE: ntfs}`:                  "one of ext4, xfs, btrfs, vfat",
@@ -84,10 +84,10 @@ func TestNativeActionsAreCheckedInPlan(t *testing.T) {
 		`image: oci2disk, environment: {IMG_URL: "ghcr.io/a/b:v1"}`:                                    "a tag can be moved to another image",
 		`image: oci2disk, environment: {IMG_URL: "user:secret@ghcr.io/a/b:v1"}`:                        "must be REGISTRY/REPOSITORY@sha256:DIGEST",
 		`image: archive2disk, environment: {ARCHIVE_URL: y, TARFILE_CHECKSUM: "00"}`:                   "ARCHIVE_URL",
-		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:        "give TARFILE_CHECKSUM",
+		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:        "give it in TARFILE_CHECKSUM",
 		`image: archive2disk, environment: {DEST_PATH: opt}`:                                           "absolute path of a folder",
 		`image: archive2disk, environment: {ARCHIVE_TYPE: zip}`:                                        "one of tar, targz",
-		`image: kexec, environment: {CMD_LINE: "a\nb"}`:                                                "more than one line",
+		`image: kexec, environment: {CMD_LINE: "a\nb"}`:                                                "must be one line",
 		`image: noop, environment: {SLEEP: long}`:                                                      "must be a number of seconds",
 	} {
 		_, err := Render(t.Context(), "t", "version: \"0.1\"\nname: t\ntasks:\n  - name: t\n    actions:\n      - {name: a, "+env+"}\n", data())
@@ -142,7 +142,7 @@ func TestWaitDaemonOfACommandIsUnwrapped(t *testing.T) {
 		_, err := Parse("t", []byte(text))
 		r, renderErr := Render(t.Context(), "t", text, data())
 		if want == "" {
-			require.ErrorContains(t, err, "or command: [reboot] or [poweroff]", command)
+			require.ErrorContains(t, err, "or give command: [reboot] or [poweroff]", command)
 			require.Error(t, renderErr, command)
 			continue
 		}
@@ -267,12 +267,12 @@ func TestVolumesOfTheStorage(t *testing.T) {
 	require.NotContains(t, r.Actions[0].Environment, "STORAGE")
 
 	for step, want := range map[string]string{
-		"image: image2disk, environment: {DEST_DISK: /dev/md0}":                                                   `"/dev/md0" is part of the machine's storage, and image2disk needs a disk`,
+		"image: image2disk, environment: {DEST_DISK: /dev/md0}":                                                   `"/dev/md0" is a volume of the machine's storage, but image2disk needs a disk`,
 		"image: wipe, environment: {BLOCK_DEVICE: /dev/sdb2}":                                                     "wipe needs a disk",
 		"image: writefile, environment: {DEST_DISK: /dev/md0, PARTITION: '1', DEST_PATH: /x, CONTENTS: y}":        "names a file system already",
 		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: /dev/sdc}":                       `"/dev/sdc" is a second disk next to "/dev/nvme0n1"`,
 		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/nvme0n1, GRUB_DISK: /dev/sdb}":                   `"/dev/sdb" is a second disk`,
-		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: sdb}":                            `invalid path of a disk "sdb"`,
+		"image: grub2disk, environment: {GRUB_INSTALL_PATH: /dev/md0, GRUB_DISK: sdb}":                            `invalid disk path "sdb"`,
 		"image: writefile, environment: {DEST_DISK: /dev/md0, STORAGE: '{}', DEST_PATH: /x, CONTENTS: y}":         "has no disks",
 		"image: archive2disk, environment: {DEST_DISK: /dev/vg/swap, ARCHIVE_URL: 'http://a/b'}":                  "a logical volume that the storage of the machine does not declare",
 		"image: syslinux, environment: {DEST_DISK: /dev/nvme0n1}":                                                 "reading DEST_PARTITION: it is missing",
@@ -321,16 +321,16 @@ func TestStorageFitsTheMachine(t *testing.T) {
 		change func(m *inventory.Machine)
 		says   string
 	}{
-		{partition, func(m *inventory.Machine) { m.Storage.Disks[0].Serial = "S9" }, "the machine's disk selector names another one"},
+		{partition, func(m *inventory.Machine) { m.Storage.Disks[0].Serial = "S9" }, "the machine's disk selector names another disk"},
 		{partition, func(m *inventory.Machine) { m.Storage.Disks[1].Serial = "S1" }, "is the disk that the machine's disk selector names for /dev/nvme0n1"},
 		{
 			partition, func(m *inventory.Machine) { m.ProtectedDisks = []action.DiskID{{Serial: "S2"}} },
-			"disks[1] (/dev/sdb) is protected: it is never written",
+			"disks[1] (/dev/sdb) is protected, so Ingot never writes to it",
 		},
 		{file("/dev/sdb1"), same, "it is a swap space"},
-		{file("/dev/sdb2"), same, "it is part of /dev/md0"},
+		{file("/dev/sdb2"), same, "it is part of the array /dev/md0"},
 		{file("/dev/sdb3"), same, "it is part of the volume group vg"},
-		{file("/dev/vg/root, FS_TYPE: xfs"), same, "its file system is ext3 by STORAGE, and FS_TYPE is xfs"},
+		{file("/dev/vg/root, FS_TYPE: xfs"), same, "it has the file system ext3 in STORAGE, but FS_TYPE is xfs"},
 	} {
 		require.ErrorContains(t, render(c.step, c.change), c.says)
 	}
@@ -414,5 +414,5 @@ func TestActionsAreCheckedThoughTheTemplateIsNoYAML(t *testing.T) {
 		[]byte(head+"  - {name: a, image: noop, timeout: 60, environment: {LOG: x} {{ if .other }} } {{ else }} } {{ end }}\n"),
 	)
 	require.NoError(t, err)
-	require.Contains(t, parsed.Notes[0].What, "its actions could not be checked")
+	require.Contains(t, parsed.Notes[0].What, "the actions could not be checked")
 }

@@ -23,7 +23,7 @@ type field[T any] struct {
 var top = []field[Data]{
 	{"machine", "", "name of the machine", func(d Data) any { return d.Machine.Name }},
 	{"image", "", "", Data.image},
-	{"images_url", "", "where this server serves images; add / and the name of one", func(d Data) any { return d.ImagesURL }},
+	{"images_url", "", "where this server serves images; add / and an image's name", func(d Data) any { return d.ImagesURL }},
 	{
 		"boot_url", "", "where the images of this boot are served, for an installer's kernel parameters; ends with a slash",
 		constant(inventory.RefBootURL),
@@ -35,13 +35,15 @@ var top = []field[Data]{
 	},
 	{"metadata_url", "", "cloud-init's seedfrom for this run", constant(inventory.RefMetadataURL)},
 	{"phone_home_url", "", "where the installed system reports that it is up", constant(inventory.RefPhoneHomeURL)},
-	{"nonce", "", "what the installed system proves itself with when it phones home", constant(inventory.RefNonce)},
+	{"nonce", "", "the secret that the installed system sends when it phones home", constant(inventory.RefNonce)},
 	{"user_data", "", "the machine's user-data", constant(inventory.RefUserData)},
 	{"vendor_data", "", "the machine's vendor-data", constant(inventory.RefVendorData)},
 	{"netplan", "", "the network of the installed system, as a file of netplan (JSON, which is YAML)", func(d Data) any {
 		return string(cloudinit.Netplan(d.Machine))
 	}},
-	{"networkd", "", "the same as files of systemd-networkd: texts by name", func(d Data) any { return cloudinit.Networkd(d.Machine) }},
+	{"networkd", "", "the same as files of systemd-networkd: contents by file name", func(d Data) any {
+		return cloudinit.Networkd(d.Machine)
+	}},
 	{"Hardware", "", "", func(d Data) any { return d.hardware(true) }},
 	{"hardware", "", "", func(d Data) any { return d.hardware(false) }},
 }
@@ -95,7 +97,7 @@ func (d Data) values() (map[string]any, error) {
 	var problems inventory.Problems
 	for k, x := range d.HardwareMap {
 		if reserved[k] {
-			problems.Add("hardwareMap."+k, "choose another name", "the name is taken by the template's own data")
+			problems.Add("hardwareMap."+k, "choose another name", "the template's own data already has this name")
 			continue
 		}
 		v[k] = x
@@ -103,7 +105,7 @@ func (d Data) values() (map[string]any, error) {
 
 	for _, ref := range refs {
 		if strings.Contains(texts(d.Machine, d), ref) {
-			problems.Add("machine."+d.Machine.Name, "", "a value holds %q, which is the name of a secret", ref)
+			problems.Add("machine."+d.Machine.Name, "", "a value contains %q, which is reserved for a secret", ref)
 		}
 	}
 	return v, problems.Err()

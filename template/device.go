@@ -40,9 +40,9 @@ func (c *checker) findDisk() (alias, where string) {
 				disk := action.DiskOf(value)
 				switch err := action.CheckDevicePath(value); {
 				case err != nil:
-					c.add(path, "give a path such as /dev/sda, or leave it out for the machine's own disk", "%v", err)
+					c.add(path, "give a path such as /dev/sda, or leave the variable out for the machine's own disk", "%v", err)
 				case action.IsVolume(value):
-					c.add(path, "declare it in the machine's storage, or name a disk",
+					c.add(path, "declare the volume in the machine's storage, or name a disk",
 						"%q is an array or a logical volume that the storage of the machine does not declare", value)
 				case alias == "":
 					alias, where = disk, path
@@ -83,7 +83,7 @@ func (p *planner) checkDevice(path, native string, env environment, disk string)
 	case declared && action.Describe(native).Volumes:
 		p.setStorage(step, env, disk)
 	case declared:
-		p.check.add(path, "name a disk", "%q is part of the machine's storage, and %s needs a disk", device, native)
+		p.check.add(path, "name a disk", "%q is a volume of the machine's storage, but %s needs a disk", device, native)
 		return
 	case !own && device != "" && action.DiskOf(device) != disk:
 		return // findDisk reports it

@@ -117,8 +117,8 @@ func handlerShape(words []string) string {
 
 // Texts for problems: why all tasks must have the same worker, and what to do with the tasks of another machine.
 const (
-	oneWorker = "a run writes to one machine, because its lease, its boots and its disk are that machine's"
+	oneWorker = "a run installs only one machine: the lease, the boots and the disk must belong to the same machine"
 
 	oneWorkerRemedy = `write worker: "{{.device_1}}" in every task; ` +
-		"store the tasks of another machine as a template of their own, and provision that machine with it"
+		"store the tasks of another machine as a separate template, and provision that machine with it"
 )

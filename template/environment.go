@@ -22,7 +22,7 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 	}
 	if err != nil || len(docs) != 1 {
 		return inventory.Problems{{
-			File: l.check.out.file, What: "without a machine, its actions could not be checked: it is not YAML before it is rendered",
+			File: l.check.out.file, What: "the actions could not be checked without a machine: the template is YAML only after it is rendered",
 			Remedy: "ingot template render FILE --machine NAME",
 		}}
 	}
@@ -76,7 +76,7 @@ func (l *linter) checkVariables(at place, native string, env environment) {
 	if native == action.CExec && env.values[action.InterpreterVariable] != "" &&
 		!at.isLiteral(action.CommandVariable, env.values[action.CommandVariable]) {
 		l.check.add(at.step+".environment."+action.CommandVariable, `put the data into another variable, and write "$NAME" here`,
-			"a shell would read the template's data as commands")
+			"a shell would run the template's data as commands")
 	}
 
 	for _, v := range action.Describe(native).Variables {
@@ -102,7 +102,8 @@ func (l *linter) noteUnread(path, native string, env map[string]string) (notes i
 			continue
 		}
 		note := inventory.Problem{
-			File: l.check.out.file, Line: l.check.out.line(path + "." + name), Field: path + "." + name, What: native + " does not read it",
+			File: l.check.out.file, Line: l.check.out.line(path + "." + name), Field: path + "." + name,
+			What: native + " does not read this variable",
 		}
 		if near := strictyaml.Nearest(name, known); near != "" {
 			note.Remedy = fmt.Sprintf("did you mean %q?", near)
@@ -134,7 +135,7 @@ func (l *linter) noteMirrors(path string, s step) (notes inventory.Problems) {
 			Line:  l.check.out.line(path + "." + key),
 			Field: path + "." + key,
 			What: fmt.Sprintf(
-				"%s counts as a mirror of the publisher's registry: the agent carries out its own %s, and fetches nothing there",
+				"%s is treated as a mirror of the publisher's registry: the agent runs its built-in %s, and fetches nothing from there",
 				host,
 				native,
 			),

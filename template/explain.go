@@ -55,7 +55,7 @@ func environmentOf(t task, s step) environment {
 	for k, v := range s.Environment {
 		e.values[k], e.from[k] = v, "the action"
 		if _, both := t.Environment[k]; both {
-			e.from[k] = "the action, in place of the task's"
+			e.from[k] = "the action, which overrides the task"
 		}
 	}
 	return e
@@ -97,7 +97,7 @@ func (e environment) explain(a action.Action, given action.Seconds) ActionExplan
 
 	for k, v := range e.values {
 		if !read[k] {
-			e.from[k] += "; " + native + " does not read it"
+			e.from[k] += "; " + native + " does not read this variable"
 		}
 		for _, ref := range slices.Sorted(maps.Keys(secretTexts)) {
 			if inventory.Refers(v, ref) {
@@ -118,6 +118,6 @@ func (i *installer) explain() string {
 	if i.Timeout == 0 {
 		timeout = "default of an installer"
 	}
-	return fmt.Sprintf("kernel %s, initrd %s; ends by %s, within %d s (%s)",
+	return fmt.Sprintf("kernel %s, initrd %s; completed by %s, within %d s (%s)",
 		i.Kernel, strings.Join(i.Initrd, ", "), i.Complete, i.timeout(), timeout)
 }

@@ -42,14 +42,14 @@ func TestExplanation(t *testing.T) {
 	require.Equal(t, "image debian-12", write.Environment["IMG_URL"])
 	require.Equal(t, "image debian-12", write.Environment["IMG_SHA256"])
 	require.Equal(t, "the run's disk", write.Environment["DEST_DISK"])
-	require.Equal(t, "the task; image2disk does not read it", write.Environment["RACK"])
+	require.Equal(t, "the task; image2disk does not read this variable", write.Environment["RACK"])
 	require.NotEmpty(t, write.Adds)
 
 	require.Equal(t, "the name of the action; tinkerbell/actions/ is a repository of native actions; "+
-		"registry.example.com counts as a mirror of it", file.Rule)
+		"registry.example.com counts as a mirror of the publisher's registry", file.Rule)
 	require.Equal(t, "the template", file.Timeout)
 	require.Equal(t, "the task", file.Environment["MODE"])
-	require.Equal(t, "the action, in place of the task's", file.Environment["UID"])
+	require.Equal(t, "the action, which overrides the task", file.Environment["UID"])
 	require.Equal(t, "not set: 0755", file.Environment["DIRMODE"])
 	require.Equal(t, "the action; .nonce is filled in when the agent gets the action", file.Environment["CONTENTS"])
 	require.Contains(t, seed.Environment["VENDOR_DATA"], "not set: the machine's, and a phone-home")
@@ -70,7 +70,7 @@ func TestExplanationOfAnInstaller(t *testing.T) {
 	r, err := Render(t.Context(), "t", installing, data())
 	require.NoError(t, err)
 	require.Contains(t, r.Explanation.Installer, "kernel ")
-	require.Contains(t, r.Explanation.Installer, "ends by webhook")
+	require.Contains(t, r.Explanation.Installer, "completed by webhook")
 }
 
 // Parse reports errors that do not depend on the machine, and no errors that depend on data.

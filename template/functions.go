@@ -121,7 +121,7 @@ func sized(size func(args []reflect.Value) int) check {
 func checkRegex(args []reflect.Value) error {
 	const maxRegex, maxText = 256, 16 << 10
 	if args[0].Len() > maxRegex || args[1].Len() > maxText {
-		return limitError(fmt.Sprintf("runs a regular expression of more than %d bytes, or over a text of more than %d",
+		return limitError(fmt.Sprintf("runs a regular expression of more than %d bytes, or over a text of more than %d bytes",
 			maxRegex, maxText))
 	}
 	return nil
@@ -138,11 +138,11 @@ func checkFormat(args []reflect.Value) error {
 
 	for _, verb := range widths.FindAllString(format, -1) {
 		if strings.ContainsAny(verb, "*[") {
-			return errors.New("* and [n] are not supported")
+			return errors.New("* and [n] are not supported in a format")
 		}
 		for _, digits := range strings.FieldsFunc(verb, func(r rune) bool { return r < '0' || r > '9' }) {
 			if n, err := strconv.Atoi(digits); err != nil || n > 256 {
-				return errors.New("a width over 256 is not supported")
+				return errors.New("a width or precision over 256 is not supported in a format")
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func (l *linter) checkHandlerShells(at place, s step) {
 			l.check.add(
 				at.step+"."+key,
 				"leave out "+action.InterpreterVariable+", or the data",
-				"a shell would read the template's data as commands",
+				"a shell would run the template's data as commands",
 			)
 		}
 	}

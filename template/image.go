@@ -38,8 +38,8 @@ func (p *planner) setImage(path, native string, env environment) {
 	}
 	// The agent refuses a qcow2 image before it writes. The suffix .qcow2 shows it already in the plan.
 	if shown := action.PublicURL(given); action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2") {
-		p.check.add(path+row.URL, "let the server convert it (ingot image add NAME URL), and name that image",
-			"%s is a qcow2 image of another server, which the agent does not read", shown)
+		p.check.add(path+row.URL, "store the image on this server, which converts it (ingot image add NAME URL), and name the stored image",
+			"%s is a qcow2 image on another server, and agents cannot read qcow2", shown)
 	} else if _, err := url.Parse(given); err == nil && env.values[row.Digest] == "" {
 		p.check.add(path+row.Digest, digestRemedy(row.Digest), "no digest is known for %s", shown)
 	}
@@ -74,8 +74,8 @@ func (p *planner) checkOwnImage(path, native string, env environment, img invent
 		return // the check of the variable reports it
 	}
 	if want != "" && !img.HasDigest(want) {
-		p.check.add(path+row.Digest, "correct it, or store that image again: ingot image add "+img.Name+" FILE",
-			"is %.12s, and image %s has the digest %.12s", want, img.Name, img.Given().SHA256)
+		p.check.add(path+row.Digest, "correct the digest, or store the image again: ingot image add "+img.Name+" FILE",
+			"is %.12s, but image %s has the digest %.12s", want, img.Name, img.Given().SHA256)
 	}
 	if want == "" || want != img.SHA256 {
 		env.values[row.Digest], env.from[row.Digest] = img.SHA256, "image "+img.Name
@@ -88,10 +88,10 @@ func (p *planner) checkDeclared(path string, img inventory.Image) {
 		return
 	}
 	if p.data.RequireDigest {
-		p.check.add(path, "add it again with its digest", "image %q: its digest was not declared, and require_digest is set", img.Name)
+		p.check.add(path, "add the image again with its digest", "image %q was added without a digest, but require_digest is set", img.Name)
 		return
 	}
-	warning := fmt.Sprintf("image %s: digest is first-seen: computed by this server, declared by no one", img.Name)
+	warning := fmt.Sprintf("image %s: the digest is first-seen: this server computed it, and no one declared it", img.Name)
 	if !slices.Contains(p.warnings, warning) {
 		p.warnings = append(p.warnings, warning)
 	}
@@ -106,7 +106,7 @@ func (p *planner) checkUpload(path, native string, env environment) {
 	host, err := action.UploadHost(env.values[variable])
 	if err == nil && !slices.Contains(p.data.UploadHosts, host) {
 		p.check.add(path+".environment."+variable, "add the host to images.upload_hosts of the configuration and start the server again, "+
-			"or name a host that is listed", "the host %q may not be sent the content of disks", host)
+			"or name a listed host", "the host %q must not receive the content of disks", host)
 	}
 }
 
@@ -123,7 +123,7 @@ func (l *linter) checkForeignURL(at place, native string, env environment) {
 	}
 	p := inventory.Problem{
 		File: l.check.out.file, Field: at.step + ".environment." + row.URL, Remedy: digestRemedy(row.Digest),
-		What: fmt.Sprintf("no digest is known for %s: every run with it ends in its plan", action.PublicURL(given)),
+		What: fmt.Sprintf("no digest is known for %s, so every run of this template fails while it is planned", action.PublicURL(given)),
 	}
 	p.Line = l.check.out.line(p.Field)
 	l.unplannable = append(l.unplannable, p)

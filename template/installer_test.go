@@ -58,7 +58,7 @@ func TestTasksBeforeAnInstallerEndWithAReboot(t *testing.T) {
 	require.Equal(t, action.Reboot, r.Actions[1].Image)
 
 	_, err = Parse("t.yaml", []byte(strings.Replace(src, "image: wipe", "image: poweroff", 1)))
-	require.ErrorContains(t, err, "does not lead to the installer")
+	require.ErrorContains(t, err, "does not boot the installer")
 }
 
 func TestPayloadIsTheLastInitrd(t *testing.T) {
@@ -76,16 +76,16 @@ func TestInstallerProblemsAreReportedTogether(t *testing.T) {
 		"no initramfs":          {"[initrd-x]", "[]", "installer.initrd"},
 		"twice":                 {"[initrd-x]", "[initrd-x, initrd-x]", "is loaded twice"},
 		"payload is kernel":     {"payload: rootfs-x", "payload: vmlinuz-x", "which is fetched first"},
-		"completion":            {"complete: webhook", "complete: hope", "invalid sign of an installer's end"},
+		"completion":            {"complete: webhook", "complete: hope", "invalid value"},
 		"talos without config":  {"complete: webhook", "complete: talos", "0 documents of that kind"},
 		"negative time":         {"complete: webhook", "complete: webhook\n  timeout: -1", "is negative"},
 		"global time":           {"complete: webhook", "complete: webhook\nglobal_timeout: 60", "ends before installer.timeout"},
 		"kind":                  {"kind: harvester", "kind: rancher", "unknown kind of document"},
 		"name of a document":    {"name: config", "name: a/b", "last element of a URL"},
 		"two of one name":       {"name: note.txt", "name: config", "second document"},
-		"boot URL in document":  {".webhook_url", ".boot_url", "ends with the boot"},
+		"boot URL in document":  {".webhook_url", ".boot_url", "is invalid after the boot"},
 		"unknown key":           {"complete: webhook", "complete: webhook\n  initrds: [x]", "initrds"},
-		"initrd as parameter":   {`"ip=dhcp"`, `"initrd=x"`, "is one that Ingot gives itself"},
+		"initrd as parameter":   {`"ip=dhcp"`, `"initrd=x"`, "is a parameter that Ingot sets itself"},
 		"script as parameter":   {`"ip=dhcp"`, `"a || chain"`, "contains"},
 		"setting as parameter":  {`"ip=dhcp"`, `"a=${net0/mac}"`, "contains"},
 		"S44 nonce":             {`"ip=dhcp"`, `"n={{ .nonce }}"`, "secret on the kernel command line"},

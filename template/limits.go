@@ -214,11 +214,11 @@ func missing(what string, data map[string]any) string {
 
 	switch key := m[1]; {
 	case key == "image":
-		return "the machine has no image: give it one, or name one when provisioning"
+		return "the machine has no image: set its image, or name an image when provisioning"
 	case key == "references":
 		return "references are not supported: give the value in the hardware map"
 	case strings.HasPrefix(key, "device_"):
-		return "the machine has fewer interfaces for netboot, and a run has no other machine: " + oneWorkerRemedy
+		return "the machine has fewer netboot interfaces, and a run cannot use another machine: " + oneWorkerRemedy
 	}
 
 	keys := make([]string, 0, len(data))
@@ -226,7 +226,7 @@ func missing(what string, data map[string]any) string {
 		keys = append(keys, "."+k)
 	}
 	slices.Sort(keys)
-	return "known: " + strings.Join(keys, " ") + "; more come by the hardware map"
+	return "known: " + strings.Join(keys, " ") + "; the hardware map can add more"
 }
 
 // lines are the positions in a source at which its lines start.

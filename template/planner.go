@@ -17,7 +17,7 @@ func (p *planner) makeActions() Rendered {
 		r.GlobalTimeout, p.why.GlobalTimeout = DefaultGlobalTimeout, "default"
 		if p.check.doc.Installer != nil {
 			r.GlobalTimeout += p.check.doc.Installer.timeout()
-			p.why.GlobalTimeout = "default, and the time of the installer"
+			p.why.GlobalTimeout = "default, plus the installer's timeout"
 		}
 	}
 
@@ -56,7 +56,7 @@ func (p *planner) appendReboot(r *Rendered) {
 	r.Actions = append(r.Actions, reboot)
 
 	why := environmentOf(task{}, step{}).explain(reboot, 0)
-	why.Appended = "the last action of the template does not leave the agent"
+	why.Appended = "the template's last action does not leave the agent"
 	p.why.Actions = append(p.why.Actions, why)
 }
 
@@ -74,7 +74,7 @@ func (p *planner) checkWorker(path string, t task) {
 		return
 	}
 
-	p.check.add(path, oneWorkerRemedy, "%q is neither a MAC nor the name of machine %q, for which task %q would run: %s",
+	p.check.add(path, oneWorkerRemedy, "%q is neither a MAC address nor the name of machine %q, for which task %q would run: %s",
 		worker, m.Name, t.Name, oneWorker)
 }
 

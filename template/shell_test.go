@@ -18,7 +18,7 @@ func TestS42NoDataInShellCommands(t *testing.T) {
 	} {
 		_, err := Parse("f", []byte(head+"    environment: "+environment+"\n"))
 		if wrong {
-			require.ErrorContains(t, err, "CMD_LINE: a shell would read the template's data as commands", environment)
+			require.ErrorContains(t, err, "CMD_LINE: a shell would run the template's data as commands", environment)
 		} else {
 			require.NoError(t, err, environment)
 		}
@@ -39,7 +39,7 @@ func TestS42NoDataInShellCommands(t *testing.T) {
 		for _, key := range []string{"on-failure", "on-timeout"} {
 			_, err := Parse("f", []byte(last+"    "+key+": "+handler+"\n"))
 			if wrong {
-				require.ErrorContains(t, err, key+": a shell would read the template's data as commands", handler)
+				require.ErrorContains(t, err, key+": a shell would run the template's data as commands", handler)
 			} else {
 				require.NoError(t, err, handler)
 			}

@@ -18,7 +18,7 @@ func (p *planner) setStorage(path string, env environment, alias string) {
 
 	if env.values[action.StorageVariable] == "" {
 		p.check.add(path+".image", fmt.Sprintf("give machine %s a storage (disks, filesystems), or set %s", p.data.Machine.Name,
-			action.StorageVariable), "partitions and formats what the machine's storage says, but machine %q has none",
+			action.StorageVariable), "partitions and formats what the machine's storage describes, but machine %q has no storage",
 			p.data.Machine.Name)
 		return
 	}
@@ -39,7 +39,8 @@ func (p *planner) checkStorageDisks(path string, s action.Storage, alias string)
 	for i, d := range s.Disks {
 		field, own := fmt.Sprintf("%s.environment.%s", path, action.StorageVariable), d.Device == alias
 		if slices.ContainsFunc(m.ProtectedDisks, func(p action.DiskID) bool { return p.Is(action.Disk{Serial: d.Serial, WWN: d.WWN}) }) {
-			p.check.add(field, "remove it from the storage, or from protectedDisks", "disks[%d] (%s) is protected: it is never written", i, d.Device)
+			p.check.add(field, "remove the disk from the storage, or from protectedDisks",
+				"disks[%d] (%s) is protected, so Ingot never writes to it", i, d.Device)
 		}
 		sel := m.DiskSelector
 		if sel == nil {
@@ -49,10 +50,11 @@ func (p *planner) checkStorageDisks(path string, s action.Storage, alias string)
 		differs := func(a, b string) bool { return a != "" && b != "" && !strings.EqualFold(a, b) }
 		switch {
 		case own && (differs(d.Serial, bound.Serial) || differs(d.WWN, bound.WWN)):
-			p.check.add(field, "give it the serial or wwn of the disk selector, or none",
-				"disks[%d] (%s) is the run's disk, and the machine's disk selector names another one", i, d.Device)
+			p.check.add(field, "give the disk the serial or wwn of the disk selector, or neither",
+				"disks[%d] (%s) is the run's disk, but the machine's disk selector names another disk", i, d.Device)
 		case !own && bound.Is(action.Disk{Serial: d.Serial, WWN: d.WWN}):
-			p.check.add(field, "name it as "+alias, "disks[%d] (%s) is the disk that the machine's disk selector names for %s", i, d.Device, alias)
+			p.check.add(field, "name the disk as "+alias,
+				"disks[%d] (%s) is the disk that the machine's disk selector names for %s", i, d.Device, alias)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 func (c *checker) checkStructure() {
 	d := c.doc
 	if d.Version != version && !c.open(d.Version) {
-		c.add("version", `write version: "0.1"`, "is %q, but the format known here is %q", d.Version, version)
+		c.add("version", `write version: "0.1"`, "is %q, but must be %q", d.Version, version)
 	}
 	if len(d.Name) > maxName {
 		c.add("name", "", "is longer than %d characters", maxName)
@@ -32,7 +32,7 @@ func (c *checker) checkStructure() {
 	case len(d.Tasks) == 0 && d.Installer == nil:
 		c.add("tasks", "", "a template needs at least one task")
 	case total > maxActions:
-		c.add("tasks", "", "hold %d actions; more than %d are not carried out in one run", total, maxActions)
+		c.add("tasks", "", "have %d actions; at most %d are allowed in one template", total, maxActions)
 		return
 	}
 
@@ -63,7 +63,7 @@ func (c *checker) checkName(path, name, of string, seen map[string]bool) {
 	case len(name) > maxName:
 		c.add(path, "", "is longer than %d characters", maxName)
 	case strings.ContainsFunc(name, unicode.IsControl):
-		c.add(path, "", "holds a control character")
+		c.add(path, "", "contains a control character")
 	case seen[name]:
 		c.add(path, "give each a different name", "is the second %s named %q", of, name)
 	}
@@ -90,17 +90,17 @@ func (c *checker) checkStep(path string, a step, names map[string]bool, last boo
 
 	native, ok := action.Native(a.Image)
 	if why := action.Foreign(a.Image); why != "" {
-		c.add(path+".image", "write the name alone for the agent's own action, or name a registry of yours, which counts as a mirror",
+		c.add(path+".image", "write only the name for the agent's built-in action, or name your own registry, which is treated as a mirror",
 			"%q: %s", a.Image, why)
 		return
 	}
 	if !ok {
 		c.add(path+".image", "use one of: "+knownActions(),
-			"%q names no action that the agent carries out itself, and running containers is not supported", a.Image)
+			"%q is not an action built into the agent, and containers are not supported", a.Image)
 		return
 	}
 	if action.Leaves(native) && !last {
-		c.add(path+".image", "move it to the end of the last task",
+		c.add(path+".image", "move the action to the end of the last task",
 			"%q takes the machine away from the agent, so it can only be the last action", a.Image)
 	}
 }
@@ -117,7 +117,7 @@ func (c *checker) checkWorkers() {
 		case first < 0:
 			first = i
 		case t.Worker != c.doc.Tasks[first].Worker:
-			c.add(fmt.Sprintf("tasks[%d].worker", i), oneWorkerRemedy, "task %q has another worker than task %q: %s",
+			c.add(fmt.Sprintf("tasks[%d].worker", i), oneWorkerRemedy, "task %q has a different worker than task %q: %s",
 				t.Name, c.doc.Tasks[first].Name, oneWorker)
 		}
 	}
@@ -139,7 +139,7 @@ func (c *checker) checkDocuments() {
 		switch {
 		case c.open(x.Name):
 		case !documentName.MatchString(x.Name):
-			c.add(p+".name", "letters, digits, dot, dash and underscore, at most 64", "%q cannot be the last element of a URL",
+			c.add(p+".name", "use up to 64 letters, digits, dots, dashes and underscores", "%q cannot be the last element of a URL",
 				x.Name)
 		case names[x.Name]:
 			c.add(p+".name", "give each a different name", "is the second document named %q", x.Name)
@@ -153,7 +153,7 @@ func (c *checker) checkDocuments() {
 			c.add(p+".contents", "", "are larger than %d KiB", maxDocument>>10)
 		}
 		if inventory.Refers(x.Contents, inventory.RefBootURL) {
-			c.add(p+".contents", "use .images_url", "name .boot_url, which ends with the boot")
+			c.add(p+".contents", "use .images_url", "name .boot_url, which is invalid after the boot")
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (c *checker) checkInstaller() {
 	if i.Payload != "" {
 		c.checkImageName("installer.payload", i.Payload)
 		if i.Payload == i.Kernel {
-			c.add("installer.payload", "name what is fetched last", "is the kernel, which is fetched first")
+			c.add("installer.payload", "name the file that the installer fetches last", "is the kernel, which is fetched first")
 		}
 	}
 	if len(i.Parameters) > maxParameters {
@@ -198,7 +198,7 @@ func (c *checker) checkInstaller() {
 		c.add("installer.timeout", "give seconds, or leave it out", "is negative")
 	}
 	if c.doc.GlobalTimeout > 0 && c.doc.GlobalTimeout <= i.timeout() {
-		c.add("global_timeout", "make it longer, or leave it out", "ends before installer.timeout of %d s", i.timeout())
+		c.add("global_timeout", "make global_timeout longer, or leave it out", "ends before installer.timeout of %d s", i.timeout())
 	}
 
 	c.checkLastAction()
@@ -209,7 +209,7 @@ func (c *checker) checkCompletion(complete string) {
 	known := inventory.Completions()
 	if !c.open(complete) && !slices.Contains(known, complete) {
 		c.add("installer.complete", "use one of: "+strings.Join(known, ", "),
-			"invalid sign of an installer's end %q", complete)
+			"invalid value %q", complete)
 	}
 
 	documents := 0
@@ -219,7 +219,7 @@ func (c *checker) checkCompletion(complete string) {
 		}
 	}
 	if inventory.ProvenByDocument(complete) && documents != 1 {
-		c.add("installer.complete", "give it one document of kind "+complete,
+		c.add("installer.complete", "give the template one document of kind "+complete,
 			"is %s, but there are %d documents of that kind", complete, documents)
 	}
 }
@@ -231,7 +231,7 @@ func (c *checker) checkLastAction() {
 			native, ok := action.Native(s.Image)
 			if ok && action.Leaves(native) && native != action.Reboot {
 				c.add(fmt.Sprintf("tasks[%d].actions[%d].image", i, j), "leave it out",
-					"%q does not lead to the installer, which is booted next", s.Image)
+					"%q leaves the agent, but does not boot the installer, which is next", s.Image)
 			}
 		}
 	}
@@ -249,7 +249,7 @@ var secretElsewhere = []string{inventory.RefNonce, inventory.RefPhoneHomeURL, in
 func (c *checker) checkParameter(path, a string) {
 	for _, ref := range secretElsewhere {
 		if inventory.Refers(a, ref) {
-			c.add(path, "put it into a document, and give the kernel .documents_url",
+			c.add(path, "put the secret into a document, and give the kernel .documents_url",
 				"puts a secret on the kernel command line, where every process can read it")
 			return
 		}

@@ -172,7 +172,7 @@ func sameShape(ctx context.Context, src string, d Data, out output, doc document
 	if err != nil {
 		return inventory.Problems{{
 			File: out.file, Remedy: remedy,
-			What: "cannot be rendered with its data replaced by harmless text, so the effect of the data on its structure cannot be checked",
+			What: "cannot be rendered with placeholders for its data, so the effect of the data on the template's structure cannot be checked",
 		}}
 	}
 

@@ -175,18 +175,18 @@ func TestProblems(t *testing.T) {
 		},
 		"container": {
 			src:  frame + "      - {name: a, image: docker.io/library/alpine}\n",
-			want: `"docker.io/library/alpine" names no action that the agent carries out itself, and running containers is not supported`,
+			want: `"docker.io/library/alpine" is not an action built into the agent, and containers are not supported`,
 		},
 		"another's": {
 			src: frame + "      - {name: a, image: acme/tinkerbell-actions/rootio:v1}\n",
-			want: `t:7: tasks[0].actions[0].image: "acme/tinkerbell-actions/rootio:v1": it is not the agent's rootio: without a registry's host it is an ` +
-				"image of docker.io, a public registry, where acme/tinkerbell-actions/ is not the publisher's (write the name alone for the agent's own action",
+			want: `t:7: tasks[0].actions[0].image: "acme/tinkerbell-actions/rootio:v1": the image is not the agent's rootio: without a registry's host, ` +
+				"it comes from the public registry docker.io, where acme/tinkerbell-actions/ does not belong to the action's publisher (write only the name for the agent's built-in action",
 		},
 		"another's handler": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [quay.io/acme/tinkerbell-actions/wipe]}\n",
-			want: "in the public registry quay.io, acme/tinkerbell-actions/ is not the publisher's",
+			want: "in the public registry quay.io, acme/tinkerbell-actions/ does not belong to the action's publisher",
 		},
-		"look-alike": {src: frame + "      - {name: a, image: evil.example.org/x/image2disk}\n", want: "names no action"},
+		"look-alike": {src: frame + "      - {name: a, image: evil.example.org/x/image2disk}\n", want: "is not an action built into the agent"},
 		"leaves first": {
 			src:  frame + "      - {name: a, image: reboot}\n" + noop,
 			want: `t:7: tasks[0].actions[0].image: "reboot" takes the machine away`,
@@ -201,34 +201,34 @@ func TestProblems(t *testing.T) {
 		},
 		"other worker": {
 			src:  strings.Replace(frame, "{{.device_1}}", "02:00:00:00:99:99", 1) + noop,
-			want: `t:5: tasks[0].worker: "02:00:00:00:99:99" is neither a MAC nor the name of machine "ms-02-a"`, data: true,
+			want: `t:5: tasks[0].worker: "02:00:00:00:99:99" is neither a MAC address nor the name of machine "ms-02-a"`, data: true,
 		},
 		"task of another worker": {
 			src: frame + noop + "  - name: two\n    worker: \"{{.device_2}}\"\n    actions:\n" + noop,
-			want: `t:9: tasks[1].worker: task "two" has another worker than task "one": ` +
-				`a run writes to one machine, because its lease, its boots and its disk are that machine's`,
+			want: `t:9: tasks[1].worker: task "two" has a different worker than task "one": ` +
+				`a run installs only one machine: the lease, the boots and the disk must belong to the same machine`,
 		},
 		"worker of the hardware map": {
 			src:  frame + noop + "  - {name: two, worker: \"{{.other}}\", actions: [{name: a, image: noop}]}\n",
-			want: `t:8: tasks[1].worker: task "two" has another worker than task "one"`,
+			want: `t:8: tasks[1].worker: task "two" has a different worker than task "one"`,
 		},
 		"only another worker": {
 			src:  strings.Replace(frame, "device_1", "device_9", 1) + noop,
-			want: `t:5: {{.device_9}}: map has no entry for key "device_9" (the machine has fewer interfaces for netboot, and a run has no other`,
+			want: `t:5: {{.device_9}}: map has no entry for key "device_9" (the machine has fewer netboot interfaces, and a run cannot use another`,
 			data: true,
 		},
 		"file url": {
 			src:  frame + "      - {name: a, image: image2disk, environment: {IMG_URL: file:///etc/shadow}}\n",
-			want: "t:7: tasks[0].actions[0].environment.IMG_URL: invalid IMG_URL; must be http:// or https:// and a host",
+			want: "t:7: tasks[0].actions[0].environment.IMG_URL: invalid IMG_URL; must be an http:// or https:// URL with a host",
 		},
 		"two disks": {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`},
 		"no disk": {
 			src:  frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /etc/passwd}}\n",
-			want: "invalid path of a disk",
+			want: "invalid disk path",
 		},
 		"handler of a program": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [sh, -c, 'true']}\n",
-			want: `t:7: tasks[0].actions[0].on-failure: invalid "sh"; must be echo and a text, or an action and its variables`,
+			want: `t:7: tasks[0].actions[0].on-failure: invalid "sh"; must be echo and a text, or one of these actions and its variables`,
 		},
 		"handler's variable": {
 			src:  frame + "      - {name: a, image: noop, on-timeout: [writefile, DEST_PATH=/x, CONTENTS=x, COLOUR=red]}\n",
@@ -236,7 +236,7 @@ func TestProblems(t *testing.T) {
 		},
 		"handler that leaves": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [reboot]}\n",
-			want: `t:7: tasks[0].actions[0].on-failure: reading "reboot": it cannot follow a failed action`,
+			want: `t:7: tasks[0].actions[0].on-failure: reading "reboot": this action is not allowed after a failure`,
 		},
 		"handler of data": {
 			src:  frame + "      - {name: a, image: noop, on-failure: [\"{{ .image.name }}\"]}\n",
@@ -394,7 +394,7 @@ func TestS16Injection(t *testing.T) {
 	require.ErrorContains(t, err, "hardwareMap.Hardware")
 	d.HardwareMap = map[string]string{"x": "a" + inventory.RefNonce}
 	_, err = Render(t.Context(), "t", bare, d)
-	require.ErrorContains(t, err, "which is the name of a secret")
+	require.ErrorContains(t, err, "which is reserved for a secret")
 }
 
 func TestResolve(t *testing.T) {

@@ -93,7 +93,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.Disks = disk.FileDisks{}
 	}
 	if !cfg.Discover && (cfg.Machine == "" || cfg.Claim == "") {
-		return nil, errors.New("reading the configuration: machine and claim are needed")
+		return nil, errors.New("reading the configuration: machine and claim are missing")
 	}
 
 	api, err := newClient(cfg.Server, cfg.Pin)
@@ -122,7 +122,7 @@ func New(cfg Config) (*Agent, error) {
 }
 
 // errStopped is the cause with which the running action is cancelled by an order to stop.
-var errStopped = errors.New("stopped on the server's order")
+var errStopped = errors.New("stopped by an order of the server")
 
 // endedError means that the run has ended: the server has responded with 410 or has refused the claim.
 type endedError struct{ reason string }

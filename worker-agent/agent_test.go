@@ -24,7 +24,7 @@ func TestWrongServerKeyIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = a.api.claim(t.Context(), action.Hello{}, &action.Welcome{})
-	if err == nil || !strings.Contains(err.Error(), "not the one that the boot script names") {
+	if err == nil || !strings.Contains(err.Error(), "differs from the key in the boot script") {
 		t.Fatalf("the claim ended with %v", err)
 	}
 	if len(s.hellos) != 0 {
@@ -186,7 +186,7 @@ func TestActionTimeout(t *testing.T) {
 			Action: action.Action{Image: "noop", Environment: map[string]string{"SLEEP": "1000"}, Timeout: 1},
 		}}
 	})
-	if res := s.result(key); res.State != action.Timeout || !strings.Contains(res.Message, "time is up") {
+	if res := s.result(key); res.State != action.Timeout || !strings.Contains(res.Message, "exceeded its timeout") {
 		t.Fatalf("%+v", res)
 	}
 }

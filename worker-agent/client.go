@@ -55,7 +55,7 @@ func newClient(server, pin string) (*client, error) {
 	}
 	// The boot script pins the server's key. Names and dates of the certificate do not matter; this machine's clock may be wrong.
 	pinned := keypin.ClientTLS(pin, func(other string) error {
-		return fmt.Errorf("verifying the server: its key is %s, not the one that the boot script names", other)
+		return fmt.Errorf("verifying the server: the server's key is %s, which differs from the key in the boot script", other)
 	})
 	return &client{base: base, http: httpclient.New(fetch.NewTransport(pinned, (pollWait+15)*time.Second))}, nil
 }

@@ -84,7 +84,7 @@ func TestOnTimeout(t *testing.T) {
 	// An order to stop ends the handler, and the result stays what it was.
 	s.update(func() { s.orders.Stop = []action.Key{key} })
 	res := s.result(key)
-	if res.State != action.Timeout || !strings.HasPrefix(res.Message, "the action's time is up") ||
+	if res.State != action.Timeout || !strings.HasPrefix(res.Message, "the action has exceeded its timeout") ||
 		!strings.Contains(res.Message, "; on-timeout: "+errStopped.Error()) || strings.Contains(res.Log, "wrong one") {
 		t.Errorf("%+v", res)
 	}
@@ -98,7 +98,7 @@ func TestHandlerFails(t *testing.T) {
 		want  string
 	}{
 		"it fails":              {[]string{"noop", "EXIT=4", "MESSAGE=the second"}, "; on-failure: the second"},
-		"no disk":               {[]string{"wipe"}, "; on-failure: finding the disk: none is bound"},
+		"no disk":               {[]string{"wipe"}, "; on-failure: finding the disk: no disk is bound"},
 		"of an earlier server":  {[]string{"sh", "-c", "true"}, `; on-failure: invalid "sh"`},
 		"another disk than its": {[]string{"wipe", "BLOCK_DEVICE=/dev/other"}, `; on-failure: reading BLOCK_DEVICE="/dev/other": it is not the disk`},
 	} {

@@ -16,14 +16,14 @@ func (a *Agent) order(as action.Assignment) (action.Order, error) {
 	o, err := a.checkOrder(as)
 	if err != nil {
 		none := action.Assignment{Key: as.Key, Action: action.Action{Name: "order"}}
-		return action.Order{Assignment: none}, fmt.Errorf("checking the order %s: %w: nothing was written", as.Key, err)
+		return action.Order{Assignment: none}, fmt.Errorf("checking order %s (nothing was written): %w", as.Key, err)
 	}
 	return o, nil
 }
 
 func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 	if a.key == nil {
-		return action.Order{}, errors.New("the boot script has no key (ingot.plan) for checking signatures: boot again")
+		return action.Order{}, errors.New("the boot script has no key (ingot.plan) that checks signatures: boot the machine again")
 	}
 
 	o, err := as.Signed.Verify(a.key)
@@ -35,19 +35,19 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 	defer a.mu.Unlock()
 	switch w := a.welcome; {
 	case o.Machine != a.cfg.Machine:
-		return o, fmt.Errorf("it is signed for machine %q, this is %q", o.Machine, a.cfg.Machine)
+		return o, fmt.Errorf("the order is signed for machine %q, but this is machine %q", o.Machine, a.cfg.Machine)
 	case o.Run != w.Run:
-		return o, fmt.Errorf("it is signed for run %q, this boot belongs to %q", o.Run, w.Run)
+		return o, fmt.Errorf("the order is signed for run %q, but this boot belongs to run %q", o.Run, w.Run)
 	case o.Key.Epoch != w.Epoch:
-		return o, fmt.Errorf("it is signed for epoch %d, this boot belongs to %d", o.Key.Epoch, w.Epoch)
+		return o, fmt.Errorf("the order is signed for epoch %d, but this boot belongs to epoch %d", o.Key.Epoch, w.Epoch)
 	case o.Boot != 0 && o.Boot != w.Boot:
-		return o, fmt.Errorf("it is signed for boot %d, this is boot %d", o.Boot, w.Boot)
+		return o, fmt.Errorf("the order is signed for boot %d, but this is boot %d", o.Boot, w.Boot)
 	case o.Key != as.Key:
-		return o, fmt.Errorf("it is signed for attempt %s", o.Key)
+		return o, fmt.Errorf("the order is signed for attempt %s, but this is another attempt", o.Key)
 	case o.Plan == "":
-		return o, errors.New("it is signed without a plan")
+		return o, errors.New("the signed order names no plan")
 	case a.plan != "" && o.Plan != a.plan:
-		return o, fmt.Errorf("it is signed for the plan %s, this run began with %s", o.Plan, a.plan)
+		return o, fmt.Errorf("the order is signed for plan %s, but this run began with plan %s", o.Plan, a.plan)
 	}
 
 	// Logs show the unsigned fields: they must equal the signed ones, which are used.

@@ -90,7 +90,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 		text string
 		cfg  func(*Config)
 	}{
-		"no signature": {send: func(_ *fakeServer, as action.Assignment) action.Assignment { return as }, text: "it is not signed"},
+		"no signature": {send: func(_ *fakeServer, as action.Assignment) action.Assignment { return as }, text: "the order is not signed"},
 		"an empty signature": {send: func(_ *fakeServer, as action.Assignment) action.Assignment {
 			as.Signed = &action.Signed{}
 			return as
@@ -124,7 +124,7 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 		"signed for another boot":    {send: otherwise(true, func(o *action.Order) { o.Boot = 2 }), text: "for boot 2"},
 		"signed for another attempt": {send: otherwise(false, func(o *action.Order) { o.Key.Attempt = 2 }), text: "for attempt 7."},
 		"signed for another action":  {send: otherwise(false, func(o *action.Order) { o.Key.Action = 9 }), text: "for attempt 7.9.1"},
-		"signed without a plan":      {send: otherwise(true, func(o *action.Order) { o.Plan = "" }), text: "without a plan"},
+		"signed without a plan":      {send: otherwise(true, func(o *action.Order) { o.Plan = "" }), text: "names no plan"},
 		"the disk changed outside": {send: forgeAssignment(func(as *action.Assignment) {
 			as.Disk = &action.Disk{
 				Path: "/dev/sdb", Serial: "S2",
@@ -139,9 +139,9 @@ func TestS8ForgedOrdersWriteNothing(t *testing.T) {
 		"the digest changed in it": {send: otherwise(false, func(o *action.Order) {
 			o.Action.Environment["IMG_SHA256"] = disktest.SHA256([]byte("x"))
 		}), text: "differs from the assignment"},
-		"signed for a disk that is not there": {send: otherwise(true, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "it is not there"},
-		"signed for a disk of another size":   {send: otherwise(true, func(o *action.Order) { o.Disk.Size++ }), text: "bytes, not"},
-		"signed for no disk":                  {send: otherwise(true, func(o *action.Order) { o.Disk = nil }), text: "none is bound"},
+		"signed for a disk that is not there": {send: otherwise(true, func(o *action.Order) { o.Disk.Serial = "S2" }), text: "not found among the machine's disks"},
+		"signed for a disk of another size":   {send: otherwise(true, func(o *action.Order) { o.Disk.Size++ }), text: "bytes instead of"},
+		"signed for no disk":                  {send: otherwise(true, func(o *action.Order) { o.Disk = nil }), text: "no disk is bound"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -240,7 +240,7 @@ func TestS8RunHasOnePlan(t *testing.T) {
 		t.Fatalf("%+v", res)
 	}
 	s.locked(func() { plan = "another" })
-	if res := s.result(s.give(1, action.Noop, nil, nil)); res.State != action.Failed || !strings.Contains(res.Message, "began with one") {
+	if res := s.result(s.give(1, action.Noop, nil, nil)); res.State != action.Failed || !strings.Contains(res.Message, "began with plan one") {
 		t.Fatalf("%+v", res)
 	}
 	s.locked(func() { plan = "one" })

@@ -76,14 +76,14 @@ func (a *Agent) deliver(ctx context.Context) error {
 		case err != nil && ctx.Err() != nil:
 			return context.Cause(ctx)
 		case final(err):
-			a.log.Error("the server refuses a report", "key", res.Key.String(), "state", res.State, "error", err)
+			a.log.Error("the server refuses a report of an action", "key", res.Key.String(), "state", res.State, "error", err)
 			if cuts++; cuts <= 2 {
 				a.replaceResult(shortened(res, cuts, err))
 				break
 			}
 
 			// If the server still needs this result, it offers the attempt again, and accept posts the complete result.
-			a.log.Error("the server also refuses the shortened report: dropping it", "key", res.Key.String())
+			a.log.Error("the server also refuses the shortened report; dropping the report", "key", res.Key.String())
 			err = nil
 
 		case err != nil:
@@ -152,7 +152,7 @@ func shortened(res action.Result, n int, refusal error) action.Result {
 		Ended: res.Ended,
 	}
 	short.Message = strings.TrimSpace(
-		fmt.Sprintf("the whole report (%s) was refused: %v %s", res.State, refusal, plaintext.Clip(res.Message, 500)),
+		fmt.Sprintf("the server refused the complete report (%s): %v %s", res.State, refusal, plaintext.Clip(res.Message, 500)),
 	)
 	if res.State == action.Success {
 		short.State, short.ExitCode = action.Failed, 1

@@ -85,7 +85,7 @@ func (a *Agent) leave(native string) error {
 			return nil
 		}
 		// Do not return: the server has already acknowledged that this machine leaves.
-		a.log.Error("starting the loaded kernel: rebooting instead", "error", err)
+		a.log.Error("starting the loaded kernel failed; rebooting instead", "error", err)
 	}
 
 	return a.cfg.Host.Reboot()

@@ -19,7 +19,7 @@ func (a *Agent) claim(ctx context.Context) error {
 	}
 	hello.Facts = facts.Fit(a.readFacts(ctx), func(f action.Facts) int { hello.Facts = f; return facts.JSONSize(hello) }, action.MaxHello)
 	if hello.Facts.Truncated != "" {
-		a.log.Warn("the machine's facts are too long for a hello", "left out", hello.Facts.Truncated)
+		a.log.Warn("the machine's facts are too long for the claim request; leaving some out", "left out", hello.Facts.Truncated)
 	}
 
 	for try := (clock.Backoff{Max: a.cfg.Backoff}); ; {
@@ -27,7 +27,7 @@ func (a *Agent) claim(ctx context.Context) error {
 		err := a.api.claim(ctx, hello, &w)
 		if err == nil && w.Protocol != action.Protocol {
 			// Do not use the token: the claim can be redeemed again.
-			err = fmt.Errorf("the server answers in protocol %d, this agent speaks %d: boot the agent OS that belongs to the server",
+			err = fmt.Errorf("the server answers in protocol %d, but this agent uses %d: boot the agent OS of the server's version",
 				w.Protocol, action.Protocol)
 		}
 

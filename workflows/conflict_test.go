@@ -31,7 +31,7 @@ func TestRestartAfterConflictIgnoresEarlierReports(t *testing.T) {
 				return &action.Result{Key: a.Key, State: action.Success}
 			}
 			w.answer = func(q inventory.Question) *contract.Decision {
-				require.Contains(t, q.Text, "another client presented the claim")
+				require.Contains(t, q.Text, "another client presented this boot's claim")
 				g, err := w.Store.Grants.Grant(t.Context(), machine)
 				require.NoError(t, err)
 				require.Equal(t, int64(1), g.Epoch)

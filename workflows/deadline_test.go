@@ -269,7 +269,7 @@ func TestClockBehindItsEventsAsks(t *testing.T) {
 	w.answer = func(inventory.Question) *contract.Decision { return &contract.Decision{Choice: contract.Continue} }
 	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
-	require.Contains(t, w.asked[0].Text, "behind its newest event")
+	require.Contains(t, w.asked[0].Text, "behind the newest stored event")
 	require.Equal(t, []string{contract.Retry, contract.Continue, contract.Abort}, w.asked[0].Choices)
 	w.untouched()
 

@@ -60,7 +60,7 @@ func (d *decommissioning) decommission(ctx workflow.Context) error {
 			continue
 		case errors.Is(err, errSkipped):
 			d.stopAssigned(ctx)
-			d.doubts = append(d.doubts, "given up by the operator before its disks were wiped and its power was seen off")
+			d.doubts = append(d.doubts, "the operator skipped the machine before its disks were wiped and its power was confirmed off")
 		case err != nil:
 			return err
 		}
@@ -155,12 +155,12 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	a.Seconds = workflow.Now(ctx).Sub(a.StartedAt).Seconds()
 	if d.signals.results[k].State == action.Success {
 		a.State = action.Success
-		d.notes = append(d.notes, "its agent switched it off; without a BMC nothing reads that back")
+		d.notes = append(d.notes, "the agent switched the machine off; without a BMC, the power state cannot be checked")
 		return nil
 	}
 
 	a.State, a.Message = action.Failed, "the agent did not report"
-	text := "the agent did not report that it switches the machine off: switch it off by hand, then continue"
+	text := "the agent did not report that it is switching the machine off: switch the machine off by hand, then continue"
 	_, err := d.ask(ctx, k.String()+".off", text, contract.Continue, contract.Abort)
 	d.notes = append(d.notes, "switched off by the operator")
 	return err
@@ -186,7 +186,7 @@ func (d *decommissioning) retire(ctx workflow.Context) error {
 	d.record.Message = strings.TrimSuffix(st.State+": "+st.Reason, ": ")
 	if st.State != inventory.StandingAvailable {
 		d.record.Next = "ingot machine decommission " + d.grant.owner.Machine +
-			"   # again; or, when you have seen to it yourself: ingot machine release " + d.grant.owner.Machine
+			"   # again; or, once you have resolved the reason yourself: ingot machine release " + d.grant.owner.Machine
 		return newError(typeQuarantined, "%s", d.record.Message)
 	}
 	return nil

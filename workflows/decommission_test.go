@@ -83,7 +83,7 @@ func TestDecommission(t *testing.T) {
 
 	// It gets an address before it is installed again.
 	_, err := w.do.Plan(t.Context(), activities.PlanRequest{Run: "r2", Machine: machine})
-	require.ErrorContains(t, err, "its address was released")
+	require.ErrorContains(t, err, "address was released")
 }
 
 func TestDecommissionQuarantinesUnwipedDisk(t *testing.T) {
@@ -110,7 +110,7 @@ func TestDecommissionQuarantinesUnwipedDisk(t *testing.T) {
 
 	plan := activities.PlanRequest{Run: "r2", Machine: machine}
 	_, err = w.do.Plan(t.Context(), plan)
-	require.ErrorContains(t, err, "it is quarantined")
+	require.ErrorContains(t, err, "the machine is quarantined")
 	require.NoError(t, w.Store.Machines.Release(t.Context(), machine, "ann"))
 	_, err = w.do.Plan(t.Context(), plan)
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestDecommissionWithADeadBMC(t *testing.T) {
 		require.Contains(t, q.Choices, contract.Skip)
 		return &contract.Decision{Choice: contract.Skip}
 	}
-	require.ErrorContains(t, w.runAs(workflows.Decommission, contract.DecommissionInput{Machine: machine}), "given up by the operator")
+	require.ErrorContains(t, w.runAs(workflows.Decommission, contract.DecommissionInput{Machine: machine}), "the operator skipped the machine")
 	require.Len(t, w.asked, 1)
 	m := w.machine()
 	require.True(t, m.Quarantined())
@@ -152,7 +152,7 @@ func TestDecommissionWithoutABMC(t *testing.T) {
 	require.Equal(t, []action.DiskID{{Serial: "KEEP"}}, spared)
 	st := w.machine().Standing
 	require.Equal(t, inventory.StandingAvailable, st.State)
-	require.Contains(t, st.Reason, "without a BMC nothing reads that back")
+	require.Contains(t, st.Reason, "without a BMC, the power state cannot be checked")
 	require.Contains(t, st.Reason, "not wiped, because it is protected: serial:KEEP")
 	w.closed()
 }

@@ -229,14 +229,14 @@ func (g *bootstrap) undoCancelledStep(ctx workflow.Context, steps []step) {
 			continue
 		}
 		if err := s.undo(ctx); err != nil {
-			row.State, row.Message = inventory.StepFailed, "cancelled; taking back: "+messageOf(err)
-			g.log.Error("taking back the step under way", "step", s.name, "error", err)
+			row.State, row.Message = inventory.StepFailed, "cancelled; undoing the step failed: "+messageOf(err)
+			g.log.Error("undoing the step under way", "step", s.name, "error", err)
 			continue
 		}
-		row.State, row.Message = inventory.StepUndone, "cancelled; taken back: "+s.undoes
+		row.State, row.Message = inventory.StepUndone, "cancelled; undone: "+s.undoes
 	}
 
 	if len(stay) > 0 {
-		g.kept = "; what is done stays: " + strings.Join(stay, ", ")
+		g.kept = "; completed steps stay: " + strings.Join(stay, ", ")
 	}
 }

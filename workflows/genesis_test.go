@@ -577,7 +577,7 @@ func TestGenesis(t *testing.T) {
 	// A second time is refused, unless requested or resumed: then every step is checked and
 	// none is repeated.
 	o, err = h.run(workflows.GenesisInput{Name: "home"})
-	require.ErrorContains(t, err, "resume it")
+	require.ErrorContains(t, err, "resume the earlier run")
 	require.Equal(t, inventory.StateFailed, o.State)
 	o, err = h.run(workflows.GenesisInput{Name: "home", Resume: true})
 	require.NoError(t, err)
@@ -796,14 +796,14 @@ func TestGenesisResumeProvesAgain(t *testing.T) {
 // paused. When the run continues, so does the operation.
 func TestGenesisReportsWaitingMachine(t *testing.T) {
 	h := newHouse(t)
-	h.asks["vp6630"] = "power it on now, with network boot (boot 1)"
+	h.asks["vp6630"] = "power the machine on now, with network boot (boot 1)"
 	h.events["waits vp6630"] = func() {
 		require.NoError(t, h.env.SignalWorkflowByID(workflows.MachineID("vp6630"), workflows.SignalPoweredOn, nil))
 	}
 	o, err := h.run(workflows.GenesisInput{Name: "home"})
 	require.NoError(t, err)
 	require.Equal(t, allDone(), states(o))
-	require.Contains(t, h.said, "router waiting power it on now, with network boot (boot 1) ingot workflow get vp6630")
+	require.Contains(t, h.said, "router waiting power the machine on now, with network boot (boot 1) ingot workflow get vp6630")
 	require.Empty(t, o.Steps[1].Message)
 	require.Empty(t, o.Next)
 }
@@ -831,7 +831,7 @@ func TestGenesisBudgetPassed(t *testing.T) {
 		require.Contains(
 			t,
 			q.Text,
-			"step router: its budget of 45m0s has passed, and it is still in phase power: starting (ingot workflow get vp6630)",
+			"step router: the step's budget of 45m0s has passed, but its run is still in phase power: starting (ingot workflow get vp6630)",
 		)
 		return contract.Retry
 	}
@@ -867,7 +867,7 @@ func TestGenesisCancelled(t *testing.T) {
 	var cancelled *temporal.CanceledError
 	require.ErrorAs(t, err, &cancelled)
 	require.Equal(t, inventory.StateCancelled, o.State)
-	require.Equal(t, "cancelled; what is done stays: preflight, router, relay, platform, kubernetes, migrate", o.Message)
+	require.Equal(t, "cancelled; completed steps stay: preflight, router, relay, platform, kubernetes, migrate", o.Message)
 	require.Equal(t, "create "+inventory.StepUndone, states(o)[6])
 	require.Equal(t, "vip "+inventory.StepPending, states(o)[7])
 	require.Equal(t, "ms-02-a off", h.did[len(h.did)-1])

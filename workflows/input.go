@@ -61,7 +61,7 @@ func readInput(raw, extra converter.RawValue, in any) error {
 	}
 
 	if extra.Payload() != nil {
-		return refuse("the workflow takes one input")
+		return refuse("the workflow takes exactly one input")
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func TestInputsAreReadStrictly(t *testing.T) {
 	require.Empty(t, slices.Collect(maps.Keys(registered)), "types without a case")
 
 	_, err := startRaw(t, inventory.TypeProvision, "machine/n1", `{"machine":"n1"}`, `{"image":"debian-13"}`)
-	require.ErrorContains(t, err, "takes one input", "the second would be ignored")
+	require.ErrorContains(t, err, "takes exactly one input", "the second would be ignored")
 
 	// Correct input is read, including nested keys.
 	did, err := startRaw(

@@ -62,7 +62,7 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	k := p.record.beginAttempt(ctx, last)
 	a := &p.record.Actions[last]
 	if !p.manual {
-		a.State, a.Message = action.Success, "not needed: its BMC starts the machine again"
+		a.State, a.Message = action.Success, "not needed: the BMC starts the machine again"
 		return p.record.writeRecord(ctx)
 	}
 
@@ -92,7 +92,7 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 		return p.finishAttempt(ctx, k)
 	}
 
-	a.State, a.Message = action.Timeout, "the agent did not report that it restarts the machine"
+	a.State, a.Message = action.Timeout, "the agent did not report that it is restarting the machine"
 	return p.record.writeRecord(ctx)
 }
 
@@ -128,7 +128,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	open := func(d time.Duration) error { return p.grant.openSecrets(ctx, d) }
 	limit := i.Timeout.Duration()
 	for n := 0; ; n++ {
-		err := p.record.showPhase(ctx, inventory.PhaseInstall, "the installer is at work; waiting for its end (%s)", i.Complete)
+		err := p.record.showPhase(ctx, inventory.PhaseInstall, "the installer is running; waiting for it to finish (%s)", i.Complete)
 		if err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Futur
 func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	text := "the installer reported that it failed: " + p.signals.installerMessage
 	if p.signals.installerMessage == "" {
-		text = "the installer reported that it failed, and not why: look at the machine's console"
+		text = "the installer reported that it failed, but gave no reason: look at the machine's console"
 	}
 
 	failed := newError(typeInstallFailed, "%s", text)
@@ -206,11 +206,11 @@ func (p *provisioning) describeOverdueInstaller(limit time.Duration) string {
 	text := fmt.Sprintf("the installer has not reported its end within %s", limit)
 	switch {
 	case !p.signals.received[inventory.EventDocument]:
-		text += "; it was loaded, and fetched no document"
+		text += "; the installer was loaded, but fetched no document"
 	case p.signals.received[inventory.EventRebooted]:
-		text += "; the machine has asked for network boot since, and was sent to its disk"
+		text += "; since then, the machine has asked for network boot and was sent to its disk"
 	default:
-		text += "; it has fetched its document"
+		text += "; the installer has fetched its document"
 	}
 	return text + "; look at the machine's console"
 }

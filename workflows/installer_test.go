@@ -238,7 +238,7 @@ func TestOverdueInstallerAsksOperator(t *testing.T) {
 		require.Equal(t, "1.install.1.0", w.asked[0].ID)
 		require.Equal(
 			t,
-			"the installer has not reported its end within 1h0m0s; it has fetched its document; look at the machine's console",
+			"the installer has not reported its end within 1h0m0s; the installer has fetched its document; look at the machine's console",
 			w.asked[0].Text,
 		)
 		require.Equal(t, 1, w.cycles)
@@ -576,7 +576,7 @@ func TestAnImageThatIsGoneIsNotBooted(t *testing.T) {
 	}
 	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Len(t, w.asked, 1)
-	require.Contains(t, w.asked[0].Text, `image "initrd-x" (sha256 aaaaaaaaaaaa) is not there any more`)
+	require.Contains(t, w.asked[0].Text, `image "initrd-x" (sha256 aaaaaaaaaaaa) was replaced or deleted`)
 	require.Contains(t, w.asked[0].Text, "ingot workflow retry um760 --from start")
 	require.Equal(t, 1, switched)
 	w.closed()

@@ -48,7 +48,7 @@ func TestLadder(t *testing.T) {
 	require.Equal(t, []string{
 		"boot 1: off, network boot once, on",
 		"boot 2: network boot once again, reset",
-		"boot 3: BMC reset; the other boot path, EFI; off, network boot once, on",
+		"boot 3: BMC reset; boot path changed to UEFI; off, network boot once, on",
 		"boot 4: off, network boot once, on",
 		"boot 5: network boot once again, reset",
 	}, w.starts())
@@ -60,7 +60,7 @@ func TestLadder(t *testing.T) {
 	require.Contains(
 		t,
 		w.asked[0].Text,
-		"used up its boots (3, the last one: BMC reset; the other boot path, EFI; off, network boot once, on)",
+		"used up its boots (3, the last one: BMC reset; boot path changed to UEFI; off, network boot once, on)",
 	)
 	require.True(t, w.recorded("boot 5: network boot once again, reset"), "the record says how")
 	w.closed()
@@ -74,8 +74,8 @@ func TestLadderSkipsUnsupportedSteps(t *testing.T) {
 	require.NoError(t, w.run(contract.ProvisionInput{Machine: machine}))
 	require.Equal(t, []string{
 		"boot 1: off, network boot once, on",
-		"boot 2: no reset, because the BMC cannot; off, network boot once, on",
-		"boot 3: BMC not reset, because it cannot; no other boot path, because the inventory says UEFI; off, network boot once, on",
+		"boot 2: no reset, because the BMC does not support it; off, network boot once, on",
+		"boot 3: BMC not reset, because it does not support that; boot path not changed, because the inventory already says UEFI; off, network boot once, on",
 	}, w.starts())
 	require.NotContains(t, w.efi(), false)
 	require.Empty(t, w.asked)
@@ -204,7 +204,7 @@ func TestQuestionNamesShimOfAnInstaller(t *testing.T) {
 // TestQuestionNamesSecureBoot: the agent of a machine does not come. With loader shim, the question says what was
 // delivered last.
 func TestQuestionNamesSecureBoot(t *testing.T) {
-	const refuse = "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: "
+	const refuse = "; with Secure Boot, the firmware, shim and GRUB each refuse unsigned files: "
 	loader := []string{inventory.EventDHCP, inventory.EventLoader}
 	script := append(slices.Clone(loader), inventory.EventScript)
 	kernel := append(slices.Clone(script), inventory.EventKernel)

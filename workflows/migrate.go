@@ -69,7 +69,7 @@ func (m *migration) precheck(ctx workflow.Context) error {
 	if err := invalid(m.in.Validate()); err != nil {
 		return err
 	}
-	if err := m.showStep(ctx, stepPrecheck, "asking %s whether it could take over", m.in.Target); err != nil {
+	if err := m.showStep(ctx, stepPrecheck, "asking %s whether it can take over", m.in.Target); err != nil {
 		return err
 	}
 	return execute(ctx, planning, nil, do.CheckTarget, m.request())
@@ -81,30 +81,30 @@ func (m *migration) steps() []step {
 	return []step{
 		{
 			name: stepPrecheck, budget: 5 * time.Minute, must: true,
-			does: fmt.Sprintf("Asks %s whether it could take over: the same version, room, its ports free, a standby that "+
+			does: fmt.Sprintf("Checks that %s can take over: the same version, enough space, free ports, and a standby that "+
 				"owns no site epoch.", target),
-			undoes: "none: it only asks",
+			undoes: "none: this step only asks",
 			do: func(ctx workflow.Context, _ *inventory.OperationStep) error {
 				return execute(ctx, planning, nil, do.CheckTarget, m.request())
 			},
 		},
 		{
 			name: stepImages, budget: 12 * time.Hour,
-			does:   fmt.Sprintf("Copies the images that %s lacks, by digest, while everything goes on.", target),
-			undoes: "none: they do no harm there",
+			does:   fmt.Sprintf("Copies the images that %s lacks, by digest, while this server goes on working.", target),
+			undoes: "none: the copied images do no harm",
 			do: func(ctx workflow.Context, row *inventory.OperationStep) error {
 				sent := 0
 				err := execute(ctx, outside, &sent, do.SyncImages, m.request())
 				if err == nil {
-					row.Message = fmt.Sprintf("%d sent, the others were there", sent)
+					row.Message = fmt.Sprintf("%d sent; the target already had the others", sent)
 				}
 				return err
 			},
 		},
 		{
 			name: stepRelayAdd, budget: 10 * time.Minute,
-			does:   fmt.Sprintf("Lists %s in the router's DHCP relay, next to this server; a standby does not answer.", target),
-			undoes: "removes that line",
+			does:   fmt.Sprintf("Adds %s to the router's DHCP relay, next to this server; as a standby, it does not answer.", target),
+			undoes: "removes that entry",
 			do: func(ctx workflow.Context, row *inventory.OperationStep) error {
 				return m.switchRelay(ctx, row, activities.RelaySwitchRequest{Listed: true})
 			},
@@ -114,9 +114,9 @@ func (m *migration) steps() []step {
 		},
 		{
 			name: stepDrain, budget: 2 * time.Hour,
-			does:   "Refuses new runs, and lets those under way end.",
-			waits:  "until no run of a machine is open, or the operator moves the site although some are",
-			undoes: "takes new runs again",
+			does:   "Refuses new runs, and waits until open runs have ended.",
+			waits:  "until no machine has an open run, or the operator moves the site with open runs",
+			undoes: "accepts new runs again",
 			do: func(ctx workflow.Context, _ *inventory.OperationStep) error {
 				return execute(ctx, quick, nil, do.CloseIntake, m.request())
 			},
@@ -125,24 +125,24 @@ func (m *migration) steps() []step {
 		},
 		{
 			name: stepHandOver, budget: 30 * time.Minute, must: true,
-			does: fmt.Sprintf("Moves the site to %s: this server falls silent, its databases and keys are sent and proven, "+
+			does: fmt.Sprintf("Moves the site to %s: this server stops answering, its databases and keys are sent and verified, "+
 				"and %s activates them, which is the commit point.", target, target),
-			undoes: "before the commit point: the target refuses the hand-over permanently and this server goes on; " +
-				"after it: none, there is only a migration back",
+			undoes: "before the commit point: the target permanently refuses the hand-over, and this server goes on working; " +
+				"after the commit point: none, only a migration back",
 			do: m.moveSite,
 		},
 		{
 			name: stepRelayRemove, budget: 10 * time.Minute,
 			does:   "Removes the retired server from the router's DHCP relay.",
-			undoes: "none: the server there is retired and answers no one",
+			undoes: "none: the removed server is retired and answers no one",
 			do: func(ctx workflow.Context, row *inventory.OperationStep) error {
 				return m.switchRelay(ctx, row, activities.RelaySwitchRequest{Source: true})
 			},
 		},
 		{
 			name: stepVerify, budget: 10 * time.Minute,
-			does:   "Looks at the site where it has come to: its keys open, machines can be booted, the BMCs answer.",
-			undoes: "none: it only looks",
+			does:   "Checks the moved site: the new server can read its keys and boot machines, and the BMCs answer.",
+			undoes: "none: this step only checks",
 			do: func(ctx workflow.Context, row *inventory.OperationStep) error {
 				var notes []string
 				err := execute(ctx, patient, &notes, do.VerifyMoved)
@@ -158,7 +158,7 @@ func (m *migration) switchRelay(
 	ctx workflow.Context, row *inventory.OperationStep, q activities.RelaySwitchRequest,
 ) error {
 	if m.in.Genesis == "" {
-		row.Message = "no lab file names a router: its relay is yours to change"
+		row.Message = "no lab file names a router: change the router's DHCP relay by hand"
 		return nil
 	}
 
@@ -186,7 +186,7 @@ func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) err
 		RetryPolicy: retryForever,
 	}
 	empty := workflow.ExecuteActivity(workflow.WithActivityOptions(waiting, options), do.AwaitDrained)
-	text := fmt.Sprintf("runs are open: %s. Their end is awaited; skip moves the site although they are, and they go on there",
+	text := fmt.Sprintf("runs are open: %s. The site moves when these runs have ended; skip moves it now, and the runs continue on the target",
 		strings.Join(open, ", "))
 	p := m.newPrompt(ctx, stepDrain, text, []string{contract.Skip, contract.Abort})
 	p.withdrawn = empty.IsReady
@@ -205,7 +205,7 @@ func (m *migration) awaitDrained(ctx workflow.Context, within time.Duration) err
 	if open, err = m.openRuns(ctx); err != nil || len(open) == 0 {
 		return err
 	}
-	return fmt.Errorf("runs are open: %s; retry waits on, skip moves although they are", strings.Join(open, ", "))
+	return fmt.Errorf("runs are open: %s; retry waits longer, skip moves the site with open runs", strings.Join(open, ", "))
 }
 
 func (m *migration) openRuns(ctx workflow.Context) (open []string, err error) {
@@ -255,7 +255,7 @@ func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep)
 	m.moved = out.Moved
 	switch {
 	case m.moved && cancelled:
-		row.Message = "the site had moved before it was cancelled"
+		row.Message = "the site had already moved when the migration was cancelled"
 		return err
 	case m.moved:
 		row.Message = "the site is " + m.in.Target

@@ -130,7 +130,7 @@ func (o *operation) recordTable(steps []step, finished map[string]bool) {
 			State: inventory.StepPending,
 		}
 		if finished[s.name] {
-			row.Message = "done by an earlier run; it is proven again"
+			row.Message = "done by an earlier run; this run checks the result again"
 		}
 		o.record.Steps = append(o.record.Steps, row)
 	}

@@ -71,7 +71,7 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 	}
 
 	if !own.Mine {
-		return "", newError(typeBusy, "machine %q is busy: another run has it (ingot workflow get %s)", machine, machine)
+		return "", newError(typeBusy, "machine %q is busy with another run (ingot workflow get %s)", machine, machine)
 	}
 	return own.Run, nil
 }
@@ -114,7 +114,7 @@ func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activiti
 	defer done()
 	// The workflow may have ended already. That is not an error: its record shows how.
 	if err := workflow.RequestCancelExternalWorkflow(ctx, f.id, f.run).Get(ctx, nil); err != nil {
-		o.log.Info("passing on the cancellation", "child", f.id, "child_run", f.run, "error", err)
+		o.log.Info("passing the cancellation to the child", "child", f.id, "child_run", f.run, "error", err)
 	}
 	err = execute(ctx, awaiting, &out, f.await, activities.OutcomeRequest{Run: f.run})
 	return out, err
@@ -152,7 +152,7 @@ func (o *operation) followUntilFinal(ctx workflow.Context, row *inventory.Operat
 		var late *temporal.TimeoutError
 		if errors.As(err, &late) {
 			if err = execute(ctx, quick, &out, f.now, f.run); err == nil && !inventory.Final(out.State) {
-				err = newError(typeTimeout, "its budget of %s has passed, and it is still in phase %s: %s (%s)",
+				err = newError(typeTimeout, "the step's budget of %s has passed, but its run is still in phase %s: %s (%s)",
 					row.Budget, out.Phase, out.Message, f.look)
 			}
 		}

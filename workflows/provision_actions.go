@@ -65,7 +65,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 	if failed && p.retries < p.in.Retries.Count {
 		p.retries++
 		pause := min(firstPause<<min(p.retries-1, 10), lastPause)
-		if err := p.record.showPhase(ctx, inventory.PhaseAction, "%s failed: %s; again in %s", a.Name, a.Message, pause); err != nil {
+		if err := p.record.showPhase(ctx, inventory.PhaseAction, "%s failed: %s; next attempt in %s", a.Name, a.Message, pause); err != nil {
 			return "", err
 		}
 		if _, err := p.await(ctx, pause, func() bool { return false }); err != nil {

@@ -52,9 +52,9 @@ func (q *questions) validate(d contract.Decision) error {
 	case q.open == nil:
 		return fmt.Errorf("the %s has no open question", q.asker)
 	case q.answer != nil:
-		return errors.New("the question has been answered already")
+		return errors.New("the question has already been answered")
 	case d.Question != q.open.ID:
-		return fmt.Errorf("the decision is for question %q, the %s asks %q", d.Question, q.asker, q.open.ID)
+		return fmt.Errorf("the decision is for question %q, but the %s asks question %q", d.Question, q.asker, q.open.ID)
 	case !slices.Contains(q.open.Choices, d.Choice):
 		return fmt.Errorf("invalid choice %q; must be one of %v", d.Choice, q.open.Choices)
 	}
@@ -70,12 +70,12 @@ func (q *questions) validateUpdate(d contract.Decision) error {
 	}
 	switch {
 	case len(q.open.Disks) == 0:
-		return fmt.Errorf("question %q is not about a disk: decide without one", q.open.ID)
+		return fmt.Errorf("question %q is not about a disk: decide without a disk", q.open.ID)
 	case d.Choice != contract.Retry:
-		return fmt.Errorf("choice %q uses no disk: decide without one", d.Choice)
+		return fmt.Errorf("choice %q uses no disk: decide without a disk", d.Choice)
 	}
 	if _, reason := d.DiskSelector.Choose(q.open.Disks); reason != "" {
-		return fmt.Errorf("%s; the machine has %s; after a change of disks, choose %s without a disk to have them listed again",
+		return fmt.Errorf("%s; the machine has %s; if the disks have changed, choose %s without a disk to list them again",
 			reason, nameDisks(q.open.Disks), contract.Retry)
 	}
 	return nil

@@ -58,7 +58,7 @@ func Recover(ctx workflow.Context, in contract.RecoverInput) (out Recovered, err
 	}()
 	if before != nil {
 		if workflow.GetInfo(ctx).ContinuedExecutionRunID == "" {
-			return out, newError(activities.TypeInvalid, "continued must be left out: a recovery hands it to itself")
+			return out, newError(activities.TypeInvalid, "continued must be left out: only a running recovery sets this field")
 		}
 		if err := r.restoreState(ctx, *before); err != nil {
 			return out, err
@@ -99,7 +99,7 @@ func recoverRow(machine string) inventory.OperationStep {
 	return inventory.OperationStep{
 		Name: machine, Machine: machine, Does: "wipe the machine and install it", Waits: "until the installed system has " +
 			"phoned home",
-		Undo: "none: what was on the disk is gone", State: inventory.StepPending,
+		Undo: "none: the old contents of the disk are lost", State: inventory.StepPending,
 	}
 }
 
@@ -181,7 +181,7 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 				return r.continueAsNew(ctx)
 			}
 			if bad := r.bad(); r.in.AbortAfter > 0 && bad >= r.in.AbortAfter {
-				s.State, s.Message = inventory.StepSkipped, fmt.Sprintf("not begun: %d machines had gone wrong before its turn", bad)
+				s.State, s.Message = inventory.StepSkipped, fmt.Sprintf("not begun: %d machines had already gone wrong", bad)
 				continue
 			}
 			r.startMachine(ctx, s)

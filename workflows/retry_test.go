@@ -47,7 +47,7 @@ func TestRetryRefusesNewerInstallation(t *testing.T) {
 		w = w.another(run)
 		before, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
-		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine, Resume: resume}), "it can only be retried from the start")
+		require.ErrorContains(t, w.run(contract.ProvisionInput{Machine: machine, Resume: resume}), "the run can only be retried from the start")
 		require.Zero(t, w.cycles+w.offs+len(w.boot)+len(w.assigned), "the machine was touched")
 		after, err := w.Store.Grants.Grant(t.Context(), machine)
 		require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestResetOfASupersededRunTakesNoGrant(t *testing.T) {
 	require.NoError(t, arm("reset", "old"))
 	record("later", inventory.TypeProvision, 3)
 	record("again", inventory.TypeDecommission, 0)
-	require.ErrorContains(t, arm("again", "old"), `run "old" was reset from outside, and run "later" began after it`)
-	require.ErrorContains(t, arm("again", "gone"), `run "gone" was reset from outside, and its record is deleted`)
+	require.ErrorContains(t, arm("again", "old"), `run "old" was reset in Temporal, but run "later" is newer`)
+	require.ErrorContains(t, arm("again", "gone"), `run "gone" was reset in Temporal, and its record is deleted`)
 	require.NoError(t, arm("new", ""))
 }

@@ -23,10 +23,10 @@ var (
 	errRestart = errors.New("restarted by the operator")
 	// errSkipped: the operator lets the run continue without the machine, see machineRun.skippable.
 	errSkipped = errors.New("skipped by the operator")
-	errFenced  = newError(activities.TypeFenced, "the run does not own the machine any more: a forced job has taken "+
-		"it, or an operator has disarmed it")
+	errFenced  = newError(activities.TypeFenced, "the run no longer owns the machine: a forced job has taken "+
+		"the machine over, or an operator has disarmed it")
 	errHeld = newError(activities.TypeHeld, "this run began before the server was restored from a backup: the machine may have "+
-		"moved on since, so nothing more is done to it; look at it, abort this run, and start another one if it is needed")
+		"changed since, so the run does nothing more to it; check the machine, abort this run, and start another one if needed")
 )
 
 // machineRun holds what every workflow that owns a machine needs.

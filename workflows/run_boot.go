@@ -125,11 +125,11 @@ func (b *boot) secureBootHint(received kinds) string {
 	case received[inventory.EventScript]:
 		last = "the file delivered last is GRUB's configuration"
 	case received[inventory.EventLoader]:
-		last = "the file delivered last is a loader, shimx64.efi or grubx64.efi: the firmware refuses a shim that it does not know, " +
-			"and shim a GRUB that is not signed or revoked; with another DHCP server, GRUB asks the next-server of that one, " +
-			"which must be this server"
+		last = "the file delivered last is a loader, shimx64.efi or grubx64.efi: the firmware refuses a shim that it does not trust, " +
+			"and shim refuses a GRUB that is unsigned or revoked; with another DHCP server, GRUB asks the next-server which that " +
+			"server sends, and this must be the Ingot server"
 	}
-	return "; with Secure Boot, the firmware, shim and GRUB each refuse what is not signed: " + last
+	return "; with Secure Boot, the firmware, shim and GRUB each refuse unsigned files: " + last
 }
 
 // bootLost reports whether the present boot was lost without a failure of the machine: the system on its disk has
@@ -326,7 +326,7 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 	r.budget.pause(workflow.Now(ctx))
 	for renewal := workflow.Now(ctx).Add(reminder); ; {
 		shown := s.shownPackets()
-		err := r.record.showPhase(ctx, inventory.PhasePower, "power it on now, with network boot (boot %d)%s", r.boot.number, shown)
+		err := r.record.showPhase(ctx, inventory.PhasePower, "power the machine on now, with network boot (boot %d)%s", r.boot.number, shown)
 		if err != nil {
 			return err
 		}
@@ -376,7 +376,7 @@ func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
 		return err
 	}
 
-	text := "another client presented the claim of this boot: another machine answers to this MAC, or an attacker does"
+	text := "another client presented this boot's claim: another machine or an attacker uses this MAC address"
 	if r.manual {
 		text += "; switch the machine off before you choose " + contract.Restart + ", for its agent may still be writing"
 	}

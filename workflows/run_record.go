@@ -102,7 +102,7 @@ func (w *runRecord) firstUndone(last int) int {
 func (w *runRecord) markSeedsUndone(plan []activities.PlannedAction, boot int) {
 	for i, planned := range plan {
 		if a := &w.Actions[i]; planned.Seed && a.State == action.Success {
-			a.State, a.Message = action.Pending, fmt.Sprintf("again, by the agent of boot %d", boot)
+			a.State, a.Message = action.Pending, fmt.Sprintf("to be done again by the agent of boot %d", boot)
 		}
 	}
 }

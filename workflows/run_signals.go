@@ -93,7 +93,7 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 		s.AddReceive(channel, func(c workflow.ReceiveChannel, _ bool) { receive(c) })
 	}
 
-	add(SignalEvent, "Something seen of the machine or its agent", func(c workflow.ReceiveChannel) {
+	add(SignalEvent, "An event of the machine or its agent", func(c workflow.ReceiveChannel) {
 		var e Event
 		if c.ReceiveAsync(&e) && e.Epoch == r.grant.owner.Epoch {
 			r.signals.take(e, r.boot, workflow.Now(ctx))

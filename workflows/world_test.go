@@ -358,7 +358,7 @@ func (w *world) PutWorkflow(ctx context.Context, rec inventory.Workflow) error {
 		}
 	}
 	// A message that tells of packets may be written while the agent that sent them says hello.
-	asksForPower := strings.HasPrefix(rec.Message, "power it on now") && !strings.Contains(rec.Message, "seen so far")
+	asksForPower := strings.HasPrefix(rec.Message, "power the machine on now") && !strings.Contains(rec.Message, "seen so far")
 	if asksForPower && rec.Message != w.record().Message {
 		g, err := w.Store.Grants.Grant(ctx, rec.Machine)
 		require.NoError(w.t, err)

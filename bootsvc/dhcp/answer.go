@@ -86,7 +86,7 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 		return !relaysOnly
 	}
 	if !s.cfg.Relays.MayAsk(e.Relay) {
-		e.log().Warn("DHCP through a relay that is not listed: not answered")
+		e.log().Warn("DHCP not answered: the relay is not listed in netboot.relays")
 		return false
 	}
 	if len(s.cfg.Relays) > 0 {
@@ -149,7 +149,7 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	}
 	if !e.isNear(e.Network) || len(s.cfg.Relays) == 0 && !e.isNear(e.Relay) {
 		e.log().Error("DHCP not answered: the reservation is not in the relay's subnet; "+
-			"correct the machine's address or its cabling, or list the relay under netboot.relays if it selects another subnet",
+			"correct the machine's address or its cabling, or list the relay under netboot.relays if the relay selects another subnet",
 			"reservation", e.subnet.String(), "selected", e.Network.String())
 		return false
 	}

@@ -90,7 +90,7 @@ func (c *Conn) link() Link {
 func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("finding interface %q: %w (list them with: ip link; correct the configuration)", name, err)
+		return nil, fmt.Errorf("finding interface %q: %w (list the interfaces with: ip link; correct the configuration)", name, err)
 	}
 	lc := net.ListenConfig{Control: setSocket(name)}
 	pc, err := lc.ListenPacket(ctx, "udp4", fmt.Sprintf(":%d", port))
@@ -251,7 +251,7 @@ func (c *Conn) compose(m *ipv4.Message, r Reply) error {
 		// interface: the route to the relay may differ from the one that its packet took.
 		to.Port, m.OOB = dhcpv4.ServerPort, c.routed
 	case c.iface == nil && r.Route != RouteUnicast: // unicast answers a relayed INFORM (RFC 2131 §4.3.5)
-		return fmt.Errorf("sending by %s: this server only answers relays", r.Route)
+		return fmt.Errorf("sending by %s: a server with relay_only answers only relays", r.Route)
 	case r.Route == RouteSource:
 		to.Port, m.OOB = int(r.Port), c.routed
 	case r.Route == RouteBroadcast:

@@ -24,7 +24,7 @@ func (s *Server) noteHardware(p *dhcpv4.DHCPv4, in Link) {
 	}
 	port, giaddr := seenAt(in, relay)
 	s.Counters.Unknown.Add(1)
-	s.cfg.Log.Warn("DHCP not answered: the client does not ask over Ethernet; boot the machine from an Ethernet interface",
+	s.cfg.Log.Warn("DHCP not answered: the client does not use Ethernet; boot the machine from an Ethernet interface",
 		"hardware", class, "address", p.ClientHWAddr.String(), "interface", in.Name, "relay", giaddr,
 		"clientID", fmt.Sprintf("%x", p.Options.Get(dhcpv4.OptionClientIdentifier)))
 	if mac, ok := wire.HostMAC(p.ClientHWAddr); ok {

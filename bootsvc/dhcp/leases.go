@@ -124,7 +124,7 @@ func (l *leases) probeDeclined(x inventory.DHCPLease) {
 		if !found || !l.setConflict(x, other) {
 			return
 		}
-		l.log.Error("the reserved address is used by another host: not offered for 5 minutes",
+		l.log.Error("another host uses the reserved address, so Ingot does not offer it for 5 minutes",
 			"machine", x.Machine, "mac", x.MAC, "address", x.Address.String(), "other", other)
 	}()
 }

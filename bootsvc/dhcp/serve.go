@@ -125,7 +125,7 @@ func (s *Server) handleBatch(ctx context.Context, c *Conn, batch *packetBatch, p
 
 // sendReady sends the replies that are ready. It does not wait if the socket's buffer is full.
 func (s *Server) sendReady(c *Conn, b *packetBatch) {
-	defer s.cfg.Guard.Recover("an answer by DHCP")
+	defer s.cfg.Guard.Recover("a DHCP reply")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	replies := b.ready
@@ -143,7 +143,7 @@ func (s *Server) maySend(c *Conn, r Reply) bool {
 		return true
 	}
 	s.Counters.Unresolved.Add(1)
-	s.cfg.Log.Warn("a DHCP reply is not sent: too many wait for addresses that do not answer ARP; the request may be forged",
+	s.cfg.Log.Warn("DHCP reply not sent: too many replies wait for addresses that do not answer ARP; the request may be forged",
 		"interface", c.name, "route", r.Route.String(), "to", r.To.String())
 	return false
 }

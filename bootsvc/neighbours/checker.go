@@ -146,7 +146,7 @@ func (c *Checker) readAnswers(conn *net.UDPConn) {
 }
 
 func (c *Checker) readAnswer(b []byte) {
-	defer c.guard.Recover("an answer to a check of DHCP")
+	defer c.guard.Recover("a reply to a DHCP check")
 	if p, err := dhcpv4.FromBytes(b); err == nil {
 		c.Deliver(p)
 	}
@@ -223,18 +223,18 @@ func (a *Answers) Judge(at string) (notes []string, err error) {
 		if a.moreTwins {
 			names = append(names, "and more")
 		}
-		return nil, fmt.Errorf("machines are answered %s by another server of Ingot, too, %s: stop it first: %w", at,
+		return nil, fmt.Errorf("machines are also answered %s by another server of Ingot, %s; stop that server first: %w", at,
 			strings.Join(names, ", "), inventory.ErrConflict)
 	}
 	if !a.ours {
-		return nil, fmt.Errorf("machines are not answered %s: a DISCOVER of PXE class gets nothing from %s: %w", at, a.self,
+		return nil, fmt.Errorf("machines get no DHCP answer %s: a PXE DISCOVER was not answered by %s: %w", at, a.self,
 			inventory.ErrUnreachable)
 	}
 	for _, o := range a.others {
 		notes = append(notes, fmt.Sprintf("another DHCP server answers %s: %s", at, o))
 	}
 	if a.moreOthers {
-		notes = append(notes, "and more DHCP servers answer "+at)
+		notes = append(notes, "more DHCP servers answer "+at)
 	}
 	return notes, nil
 }

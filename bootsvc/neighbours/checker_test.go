@@ -38,7 +38,7 @@ func TestJudgeCheck(t *testing.T) {
 		twin,
 		twin,
 	); !errors.Is(err, inventory.ErrConflict) ||
-		!strings.Contains(err.Error(), "too, 192.168.1.10: stop") {
+		!strings.Contains(err.Error(), "another server of Ingot, 192.168.1.10; stop") {
 		t.Errorf("two of Ingot: %v", err)
 	}
 	for _, found := range [][]ForeignServer{nil, {router}} {
@@ -60,7 +60,7 @@ func TestS48ForgedOffersAreBounded(t *testing.T) {
 		twins = append(twins, ForeignServer{Server: at, BootOffer: BootOffer{BootFile: "http://10.30.0.1" + CheckPath}})
 	}
 	notes, err := judged(self, append(routers, me)...)
-	if err != nil || len(notes) != maxNamed+1 || !strings.Contains(notes[maxNamed], "and more") {
+	if err != nil || len(notes) != maxNamed+1 || !strings.Contains(notes[maxNamed], "more DHCP servers") {
 		t.Errorf("forged servers: %d notes, %v", len(notes), err)
 	}
 	_, err = judged(self, append(routers, append(twins, me)...)...)

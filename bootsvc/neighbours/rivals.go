@@ -133,12 +133,13 @@ func (r *Rivals) raise(ctx context.Context, x inventory.Rival) {
 	if !r.add(x) {
 		return
 	}
-	text := x.String() + ": machines may get its address and no boot file; stop it, exclude the machines there, or set netboot.dhcp"
-	r.log.Error("a second DHCP server", "server", x.Server.String(), "where", x.Where, "machine", x.Machine, "ingot", x.Ingot)
+	text := x.String() + ": machines may get an address from that server, but no boot file; " +
+		"stop it, exclude the machines there, or set netboot.dhcp"
+	r.log.Error("another DHCP server answers", "server", x.Server.String(), "where", x.Where, "machine", x.Machine, "ingot", x.Ingot)
 	err := r.events.AppendEvents(ctx, []inventory.Event{{
 		Machine: x.Machine, Kind: inventory.EventOperator, Key: rand.Text(), By: "ingot", At: x.First, Message: text,
 	}})
 	if err != nil {
-		r.log.Warn("recording a second DHCP server", "error", err)
+		r.log.Warn("recording another DHCP server", "error", err)
 	}
 }

@@ -44,7 +44,7 @@ func TestS33RivalsAreRaisedOnce(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if len(events) != 1 || events[0].Kind != inventory.EventOperator || events[0].Machine != "node1" ||
-		!strings.Contains(events[0].Message, "another DHCP server, 10.10.20.66, is chosen by machine node1 (eth1)") {
+		!strings.Contains(events[0].Message, "another DHCP server at 10.10.20.66 was chosen by machine node1 (eth1)") {
 		t.Errorf("events %+v", events)
 	}
 

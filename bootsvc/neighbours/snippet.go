@@ -31,7 +31,7 @@ func Snippet(server string, address netip.Addr, base string, files BootFiles) (s
 		return "", inventory.Invalid("server", "write one of "+strings.Join(SnippetServers(), ", "), "unknown DHCP server %q", server)
 	}
 	if u, err := url.Parse(base); err != nil || u.Scheme != "http" || !hostForm.MatchString(u.Host) || u.Path != "" || !address.Is4() {
-		return "", fmt.Errorf("writing a snippet for %s and %q: %w", address, base, inventory.ErrInvalid)
+		return "", fmt.Errorf("writing a DHCP snippet for address %s and URL %q: %w", address, base, inventory.ErrInvalid)
 	}
 	note := oneIPXE
 	if files.Secure {

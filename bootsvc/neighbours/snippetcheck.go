@@ -75,7 +75,7 @@ func (o BootOffer) bootSource(c probeClient) string {
 	case c.kind == wire.ClassPXE:
 		text += " of " + o.Next.String()
 	case c.kind == wire.ClassHTTP && !strings.HasPrefix(o.Class, "HTTPClient"):
-		text += " without option 60, HTTPClient"
+		text += " without option 60 (HTTPClient)"
 	}
 	return text
 }

@@ -247,7 +247,7 @@ func (c Capture) addFrame(p *pcapWriter, frame []byte, g *guard.Guard) error {
 	return p.add(time.Now(), frame)
 }
 
-var errCaptureFull = errors.New("the capture has its full size")
+var errCaptureFull = errors.New("the capture has reached its maximum size")
 
 // pcapWriter writes a pcap file.
 type pcapWriter struct {

@@ -340,6 +340,6 @@ func (r *Recorder) flushSyslog(ctx context.Context) {
 	}
 	if err := r.journal.PutSyslog(ctx, lines); err != nil {
 		r.droppedSyslog.Add(int64(len(lines)))
-		r.log.Warn("writing what machines sent by syslog; it is lost", "error", err, "lines", len(lines))
+		r.log.Warn("writing syslog messages of machines; they are lost", "error", err, "lines", len(lines))
 	}
 }

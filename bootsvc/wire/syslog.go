@@ -140,7 +140,7 @@ func (s *Syslog) Listen(ctx context.Context, addr string) *net.UDPConn {
 	pc, err := lc.ListenPacket(ctx, "udp4", addr)
 	if err != nil {
 		err = fmt.Errorf("binding UDP %s for syslog: %w (%s)", addr, err, httpserve.BindRemedy(err, "netboot.syslog"))
-		s.rec.log.Warn("the syslog port cannot be bound: what machines send there is not kept", "address", addr, "error", err)
+		s.rec.log.Warn("the syslog port cannot be bound, so Ingot keeps no syslog messages of machines", "address", addr, "error", err)
 		return nil
 	}
 	conn := pc.(*net.UDPConn)
@@ -173,7 +173,7 @@ func (s *Syslog) Serve(ctx context.Context, conn *net.UDPConn) error {
 // handle queues a message if its source address belongs to a machine of the inventory. It counts messages of other
 // senders.
 func (s *Syslog) handle(ctx context.Context, b []byte, from netip.Addr) {
-	defer s.rec.guard.Recover("a message by syslog")
+	defer s.rec.guard.Recover("a syslog message")
 	machine := s.machineAt(ctx, from)
 	if machine == "" {
 		s.unknown.Add(1)

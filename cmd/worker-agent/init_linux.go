@@ -93,7 +93,7 @@ func bootMachine() {
 		panic(err)
 	}
 
-	panic("the machine should have gone by now")
+	panic("the agent has ended without restarting the machine")
 }
 
 // console returns a logger that writes to the system's console. It logs the uptime instead of the time, as the kernel
@@ -245,7 +245,7 @@ func within(limit time.Duration, what string, f func()) {
 	select {
 	case <-done:
 	case <-time.After(limit):
-		fmt.Printf("ingot: %s hangs: going without it\n", what)
+		fmt.Printf("ingot: %s hangs: not waiting for it\n", what)
 	}
 }
 

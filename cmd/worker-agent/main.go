@@ -51,15 +51,15 @@ func run(ctx context.Context, args []string) error {
 	sim := simulated{}
 	flags := flag.NewFlagSet("worker-agent", flag.ContinueOnError)
 	flags.StringVar(&cfg.Server, "server", "", "base `URL` of the server's agent listener")
-	flags.StringVar(&cfg.Pin, "pin", "", "sha256:HEX of the server certificate's SubjectPublicKeyInfo")
+	flags.StringVar(&cfg.Pin, "pin", "", "SHA-256 of the server certificate's SubjectPublicKeyInfo, as sha256:HEX")
 	flags.StringVar(&cfg.Machine, "machine", "", "the machine's `name` in the inventory")
-	flags.StringVar(&cfg.Claim, "claim", "", "the boot's claim, hex")
-	flags.StringVar(&cfg.PlanKey, "plan", "", "ed25519:BASE64URL, the `key` that signs what the agent may carry out")
-	flags.StringVar(&cfg.MAC, "mac", "", "the interface that booted")
-	flags.BoolVar(&cfg.Rescue, "rescue", false, "an operator's boot: carry nothing out")
-	flags.BoolVar(&cfg.Discover, "discover", false, "an unknown machine: report the hardware, and nothing else")
+	flags.StringVar(&cfg.Claim, "claim", "", "claim of this boot, in hexadecimal")
+	flags.StringVar(&cfg.PlanKey, "plan", "", "public `key` that checks the signatures of orders, as ed25519:BASE64URL")
+	flags.StringVar(&cfg.MAC, "mac", "", "MAC address of the interface that booted")
+	flags.BoolVar(&cfg.Rescue, "rescue", false, "boot for an operator: carry out no actions")
+	flags.BoolVar(&cfg.Discover, "discover", false, "unknown machine: only report the hardware")
 	flags.StringVar(&sim.serial, "serial", "", "SMBIOS serial number to report")
-	flags.Func("disk", "a disk: `PATH=FILE[,serial=S][,wwn=W]`; may be repeated", sim.addDisk)
+	flags.Func("disk", "simulated disk, as `PATH=FILE[,serial=S][,wwn=W]`; may be repeated", sim.addDisk)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func findLink(mac string) (netlink.Link, error) {
 		there = append(there, a.Name+" "+a.HardwareAddr.String())
 	}
 
-	return nil, fmt.Errorf("finding the interface %s: there are: %v", mac, there)
+	return nil, fmt.Errorf("finding the interface with MAC %s: this machine has only %v", mac, there)
 }
 
 // awaitCarrier waits until the interface has a carrier, but at most for limit. It reports no error: without a carrier, DHCP
@@ -164,7 +164,7 @@ func apply(link netlink.Link, ack *dhcpv4.DHCPv4) error {
 	for _, r := range routesOf(ack, addr.IPNet) {
 		r.LinkIndex = link.Attrs().Index
 		if err := netlink.RouteReplace(&r); err != nil {
-			errs = append(errs, fmt.Errorf("setting the route to %v by %v: %w", r.Dst, r.Gw, err))
+			errs = append(errs, fmt.Errorf("setting the route to %v through %v: %w", r.Dst, r.Gw, err))
 		}
 	}
 

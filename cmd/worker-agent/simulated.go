@@ -37,7 +37,7 @@ func (s simulated) Partitions(_ context.Context, path string) ([]filesys.Partiti
 // directory, and at the unmount mke2fs(8) builds the file system again from that directory.
 func (s simulated) Mount(ctx context.Context, device, fstype string, readOnly bool) (string, func() error, error) {
 	if fstype != "ext4" {
-		return "", nil, fmt.Errorf("mounting %s: a simulated machine has no driver for %s", device, fstype)
+		return "", nil, fmt.Errorf("mounting %s: a simulated machine has no driver for file system %s", device, fstype)
 	}
 
 	found, err := s.find(device)
@@ -64,7 +64,7 @@ func (s simulated) Mount(ctx context.Context, device, fstype string, readOnly bo
 // Grow implements agent.Grower with resize2fs(8), if it is installed.
 func (s simulated) Grow(ctx context.Context, device, fstype string, _ int64) error {
 	if fstype != "ext4" {
-		return fmt.Errorf("a simulated machine has no driver for %s: %w", fstype, errors.ErrUnsupported)
+		return fmt.Errorf("a simulated machine has no driver for file system %s: %w", fstype, errors.ErrUnsupported)
 	}
 	found, err := s.find(device)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s simulated) find(device string) (simulatedPartition, error) {
 			}
 		}
 	}
-	return simulatedPartition{}, errors.New("there is no such partition")
+	return simulatedPartition{}, errors.New("no simulated disk has this partition")
 }
 
 // simulatedPartition is a partition with a copy in a file next to the file of the disk.

@@ -35,14 +35,14 @@ func (c *closure) add(program string) error {
 	}
 	defer f.Close() // ignore the error: the file was only read
 	if _, ok := architectures[f.Machine]; !ok {
-		return fmt.Errorf("program %q is for %s: the image can be for amd64 and arm64", program, f.Machine)
+		return fmt.Errorf("program %q is for %s; must be for amd64 or arm64", program, f.Machine)
 	}
 
 	if c.arch == elf.EM_NONE {
 		c.arch = f.Machine
 	}
 	if f.Machine != c.arch {
-		return fmt.Errorf("program %q is for %s and not for %s: build on a host of the image's architecture", program, f.Machine, c.arch)
+		return fmt.Errorf("program %q is for %s instead of %s: build the image on a host of its architecture", program, f.Machine, c.arch)
 	}
 
 	for _, p := range f.Progs {
@@ -59,7 +59,7 @@ func (c *closure) add(program string) error {
 
 	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
 		if v, err := f.DynString(tag); err == nil && len(v) > 0 {
-			return fmt.Errorf("program %q looks for libraries in %v: only the system's own places are known here", program, v)
+			return fmt.Errorf("program %q searches for libraries in %v; only the system's default directories are supported", program, v)
 		}
 	}
 
@@ -88,7 +88,7 @@ func (c *closure) add(program string) error {
 // which the loader looks, and the library's file on this host.
 func (c *closure) find(name string) (at, file string, err error) {
 	if strings.ContainsRune(name, '/') {
-		return "", "", fmt.Errorf("library %q is named by its path", name)
+		return "", "", fmt.Errorf("library %q is linked by path; must be linked by name", name)
 	}
 
 	triplet := architectures[c.arch].triplet
@@ -102,5 +102,5 @@ func (c *closure) find(name string) (at, file string, err error) {
 		}
 	}
 
-	return "", "", fmt.Errorf("library %s is in none of %s", name, strings.Join(slices.Compact(dirs), ", "))
+	return "", "", fmt.Errorf("library %s is not in any of %s", name, strings.Join(slices.Compact(dirs), ", "))
 }

@@ -150,7 +150,7 @@ func build(s source, dir string) (built, error) {
 func nameAnnotations(name string) (map[string]string, error) {
 	_, tag, ok := strings.Cut(name, ":")
 	if !ok {
-		return nil, fmt.Errorf("the image's name %q has no tag", name)
+		return nil, fmt.Errorf("invalid image name %q; must be NAME:TAG", name)
 	}
 	return map[string]string{
 		oci.AnnotationRefName:      tag,
@@ -362,7 +362,7 @@ func (s source) boot() (map[string]entry, error) {
 	} {
 		file := filepath.Join(s.Bin, f.from)
 		if _, err := os.Stat(file); err != nil {
-			return nil, fmt.Errorf("%w (make build makes it)", err)
+			return nil, fmt.Errorf("%w (build the file with: make build)", err)
 		}
 		out[path.Join(f.to, path.Base(f.from))] = entry{file: file, mode: 0o644}
 	}

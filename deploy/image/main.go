@@ -15,10 +15,10 @@ import (
 
 func main() {
 	s := source{Root: "/"}
-	out := flag.String("out", "bin/ingot.oci.tar", "the file to write")
-	flag.StringVar(&s.Bin, "bin", "bin", "where make build has put programs and boot files")
-	flag.StringVar(&s.Version, "version", "unknown", "the version that the image's label names")
-	flag.StringVar(&s.Name, "name", "ingot:latest", "the name under which an engine loads it")
+	out := flag.String("out", "bin/ingot.oci.tar", "file to write")
+	flag.StringVar(&s.Bin, "bin", "bin", "directory with the programs and boot files of make build")
+	flag.StringVar(&s.Version, "version", "unknown", "version for the image's label")
+	flag.StringVar(&s.Name, "name", "ingot:latest", "name under which a container engine loads the image")
 	flag.Parse()
 	if err := run(s, *out, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)

@@ -29,10 +29,10 @@ func run(args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	version := flags.String("version", "unknown", "version of the release")
 	seconds := flags.Int64("seconds", 0, "time of the release, in seconds since 1970")
-	out := flags.String("out", "", "with sbom: the file to write")
-	key := flags.String("key", "", "with sign: a minisign key; its password, if it has one, is in INGOT_SIGN_PASSWORD")
+	out := flags.String("out", "", "with sbom: file to write")
+	key := flags.String("key", "", "with sign: minisign key; the key's password, if any, is read from INGOT_SIGN_PASSWORD")
 	var packages []string
-	flags.Func("packages", "with sbom: a file with a list of Debian packages; repeatable", func(name string) error {
+	flags.Func("packages", "with sbom: file with a list of Debian packages; may be repeated", func(name string) error {
 		packages = append(packages, name)
 		return nil
 	})
@@ -49,5 +49,5 @@ func run(args []string) error {
 	case args[0] == "sign" && flags.NArg() == 1 && *key != "":
 		return sign(*version, *key, os.Getenv("INGOT_SIGN_PASSWORD"), flags.Arg(0))
 	}
-	return fmt.Errorf("invalid arguments %q; see the head of deploy/release/main.go", args)
+	return fmt.Errorf("invalid arguments %q; see the comment at the top of deploy/release/main.go", args)
 }

@@ -128,7 +128,7 @@ func readPackages(list string) (out []cyclonedx.Component, err error) {
 		file, ok := strings.CutSuffix(lines.Text(), ".deb")
 		part := strings.Split(file, "_")
 		if !ok || len(part) != 3 {
-			return nil, fmt.Errorf("list %q: invalid name of a Debian package %q", list, lines.Text())
+			return nil, fmt.Errorf("list %q: invalid Debian package name %q", list, lines.Text())
 		}
 		version, err := url.PathUnescape(part[1])
 		if err != nil {

@@ -31,7 +31,7 @@ func deriveToken(claimKey []byte, o inventory.Owner, boot int, nonce string) str
 // claim for an unknown machine get the same answer after the same work (security S3).
 func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, error) {
 	if b, err := hex.DecodeString(h.Nonce); err != nil || len(b) < 16 || len(b) > 64 {
-		return action.Welcome{}, inventory.Invalid("nonce", "", "is not 128 to 512 bits in hex")
+		return action.Welcome{}, inventory.Invalid("nonce", "", "must be 128 to 512 bits in hex")
 	}
 	g, err := s.Stores.Grants.Grant(ctx, h.Machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
@@ -43,7 +43,7 @@ func (s *server) claim(ctx context.Context, h action.Hello) (action.Welcome, err
 	}
 	if err := checkProtocol(h.Protocol); err != nil {
 		if s.logged.first(g, "protocol") {
-			s.Log.With(g.LogKeys(g.Boot)...).Warn("an agent speaks another protocol", "protocol", h.Protocol)
+			s.Log.With(g.LogKeys(g.Boot)...).Warn("refused an agent: its protocol version differs from the server's", "protocol", h.Protocol)
 		}
 		return action.Welcome{}, err
 	}
@@ -67,9 +67,9 @@ func (s *server) redeem(ctx context.Context, g inventory.Grant, h action.Hello) 
 		return action.Welcome{}, httpapi.NotFound()
 	case errors.Is(err, inventory.ErrConflict):
 		if s.logged.first(g, "second agent") {
-			s.Log.With(g.LogKeys(g.Boot)...).Warn("a second agent claimed a boot")
+			s.Log.With(g.LogKeys(g.Boot)...).Warn("refused a second agent that claimed the same boot")
 		}
-		return action.Welcome{}, refuseClaim("another agent has redeemed this boot's claim")
+		return action.Welcome{}, refuseClaim("another agent has already claimed this boot")
 	case err != nil:
 		return action.Welcome{}, err
 	}
@@ -92,11 +92,11 @@ func checkProtocol(protocol int) error {
 	switch {
 	case protocol < action.Protocol:
 		return inventory.Invalid("protocol",
-			"put the agent OS of this release into the configured directory and boot the machine again",
-			"the agent speaks protocol %d, this server protocol %d: the agent OS is too old", protocol, action.Protocol)
+			"copy the agent OS of the server's release into netboot.agent_os and boot the machine again",
+			"the agent speaks protocol %d, but this server speaks protocol %d: the agent OS is too old", protocol, action.Protocol)
 	case protocol > action.Protocol:
-		return inventory.Invalid("protocol", "upgrade the server, or boot the agent OS of its release",
-			"the agent speaks protocol %d, this server protocol %d: the agent OS is newer than the server",
+		return inventory.Invalid("protocol", "upgrade the server, or boot the agent OS of the server's release",
+			"the agent speaks protocol %d, but this server speaks protocol %d: the agent OS is newer than the server",
 			protocol, action.Protocol)
 	}
 	return nil
@@ -115,18 +115,19 @@ func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.
 	}
 
 	if s.logged.first(g, "strange hardware") {
-		s.Log.With(g.LogKeys(g.Boot)...).Warn("strange hardware claimed a boot", "mac", plaintext.Line(h.MAC, 32))
+		s.Log.With(g.LogKeys(g.Boot)...).Warn("refused a claim: the hardware has none of the machine's MAC addresses",
+			"mac", plaintext.Line(h.MAC, 32))
 	}
 	facts, err := json.Marshal(h.Facts)
 	if err != nil {
-		return fmt.Errorf("encoding the facts of %q: %w", g.Machine, err)
+		return fmt.Errorf("encoding the hardware facts of machine %q: %w", g.Machine, err)
 	}
 	const message = "the hardware has none of the machine's MAC addresses"
 	if err := s.Stores.Agents.ClaimConflict(ctx, g.Owner, g.Boot, message, facts); err != nil {
 		return err
 	}
 
-	return refuseClaim("the hardware is not the machine's")
+	return refuseClaim("this hardware has none of the machine's MAC addresses")
 }
 
 // isOf reports whether h may come from the machine m: h contains one of its MAC addresses, or no MAC address at all.

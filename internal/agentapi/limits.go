@@ -81,5 +81,6 @@ func (r *reported) begin(mac, source string, now time.Time) bool {
 }
 
 func refuseReport() error {
-	return httpapi.Refuse(http.StatusTooManyRequests, httpapi.CodeUnavailable, "an unknown machine reports at most every 30 s", "")
+	return httpapi.Refuse(http.StatusTooManyRequests, httpapi.CodeUnavailable, "an unknown machine may report its hardware only once in 30 s",
+		"")
 }

@@ -42,7 +42,7 @@ func (s *server) findAgent(c *gin.Context) (inventory.Agent, error) {
 	ctx := c.Request.Context()
 	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	if !ok || token == "" {
-		return inventory.Agent{}, unauthorized("an agent's token is needed")
+		return inventory.Agent{}, unauthorized("the request needs an agent's bearer token")
 	}
 	sum := sha256.Sum256([]byte(token))
 	a, err := s.Stores.Agents.AgentByToken(ctx, sum[:])
@@ -71,11 +71,11 @@ func refuseAgent(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrConflict):
 		return httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden,
-			"hold: this boot's token was revoked, because another agent came with its claim or a later boot began", "")
+			"hold: the token was revoked, because another agent claimed this boot or a later boot began", "")
 	case errors.Is(err, inventory.ErrFenced):
 		return httpapi.Refusal{
 			Status: http.StatusGone,
-			Body:   action.Farewell{Reason: "the run has ended, or another one owns the machine"},
+			Body:   action.Farewell{Reason: "the run has ended, or another run owns the machine"},
 		}
 	}
 	return err
@@ -176,7 +176,7 @@ func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, er
 	a := agentOf(ctx)
 	if r.Key.Epoch != a.Epoch {
 		return httpapi.Empty{}, refuseAgent(
-			fmt.Errorf("reporting %s: the agent is of epoch %d: %w", r.Key, a.Epoch, inventory.ErrFenced))
+			fmt.Errorf("reporting %s: the agent belongs to epoch %d: %w", r.Key, a.Epoch, inventory.ErrFenced))
 	}
 	if err := checkResult(r); err != nil {
 		return httpapi.Empty{}, err
@@ -202,13 +202,13 @@ func checkResult(r action.Result) error {
 	switch r.State {
 	case action.Success, action.Failed, action.Timeout, action.Stopped:
 	default:
-		problems.Add("state", "", "%q does not end an attempt", plaintext.Line(string(r.State), 32))
+		problems.Add("state", "", "invalid final state %q; must be SUCCESS, FAILED, TIMEOUT or STOPPED", plaintext.Line(string(r.State), 32))
 	}
 	if r.ID == "" || len(r.ID) > 128 {
-		problems.Add("id", "", "is missing or longer than 128 bytes")
+		problems.Add("id", "", "must have 1 to 128 bytes")
 	}
 	if r.Key.Action < 0 || r.Key.Attempt < 1 {
-		problems.Add("key", "", "%s names no attempt", r.Key)
+		problems.Add("key", "", "invalid key %s; its action must be at least 0, and its attempt at least 1", r.Key)
 	}
 
 	return problems.Err()

@@ -124,7 +124,7 @@ func (d *Draft) AddImage(i inventory.Image, dir string, include bool) error {
 		case err != nil:
 			return fmt.Errorf("image %q: %w", i.Name, err)
 		case p.SHA256 != i.SHA256:
-			return fmt.Errorf("image %q: its file has the digest %.12s and not %.12s: ingot image verify %s: %w",
+			return fmt.Errorf("image %q: the file has the SHA-256 %.12s instead of %.12s: check it with ingot image verify %s: %w",
 				i.Name, p.SHA256, i.SHA256, i.Name, inventory.ErrConflict)
 		}
 		// Two images may share a file.

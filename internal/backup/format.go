@@ -178,7 +178,7 @@ func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
 		return err
 	}
 	if hex.EncodeToString(h.Sum(nil)) != p.SHA256 {
-		return errors.New("it has changed since it was described")
+		return errors.New("the file changed while the backup was made")
 	}
 
 	return nil
@@ -205,7 +205,7 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 			return m, Seal{}, damaged("%q is missing: %v", p.Name, err)
 		}
 		if h.Name != p.Name || h.Size != p.Size || h.Typeflag != tar.TypeReg {
-			return m, Seal{}, damaged("found %q in place of %q of %d bytes", h.Name, p.Name, p.Size)
+			return m, Seal{}, damaged("found %q instead of %q with %d bytes", h.Name, p.Name, p.Size)
 		}
 		d := sha256.New()
 		if err := pass(m, p, io.TeeReader(t, d), d, take); err != nil {
@@ -218,7 +218,7 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 		return m, Seal{}, err
 	}
 	if _, err := t.Next(); !errors.Is(err, io.EOF) {
-		return m, Seal{}, damaged("it does not end where it should")
+		return m, Seal{}, damaged("the archive does not end after manifest.seal")
 	}
 
 	return m, seal, nil
@@ -237,7 +237,7 @@ func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 		return s, damaged("reading %q: %v", sealName, err)
 	}
 	if s.SHA256 != identity.Digest(manifest) {
-		return s, damaged("its description was changed")
+		return s, damaged("manifest.json was changed after the backup was made")
 	}
 
 	return s, nil
@@ -256,7 +256,7 @@ func pass(m Manifest, p Part, r io.Reader, d hash.Hash, take func(Manifest, Part
 		return damaged("reading %q: %v", p.Name, err)
 	}
 	if got := hex.EncodeToString(d.Sum(nil)); got != p.SHA256 {
-		return damaged("%q has the digest %.12s and not %.12s", p.Name, got, p.SHA256)
+		return damaged("%q has the SHA-256 %.12s instead of %.12s", p.Name, got, p.SHA256)
 	}
 
 	return nil
@@ -269,7 +269,7 @@ func entry(t *tar.Reader, name string, limit int64) ([]byte, error) {
 		return nil, damaged("%q is missing: %v", name, err)
 	}
 	if h.Name != name || h.Size > limit || h.Typeflag != tar.TypeReg {
-		return nil, damaged("found %q in place of %q", h.Name, name)
+		return nil, damaged("found %q instead of %q", h.Name, name)
 	}
 
 	b, err := io.ReadAll(t)
@@ -284,22 +284,22 @@ func entry(t *tar.Reader, name string, limit int64) ([]byte, error) {
 func parse(text []byte) (m Manifest, err error) {
 	var v struct{ Format int }
 	if err := json.Unmarshal(text, &v); err != nil {
-		return m, damaged("reading its description: %v", err)
+		return m, damaged("reading manifest.json: %v", err)
 	}
 
 	switch {
 	case v.Format > Format:
-		return m, refuse("the backup has format %d and this program knows formats up to %d: "+
+		return m, refuse("the backup has format %d, but this program reads only format %d: "+
 			"use the newer ingot that wrote it", v.Format, Format)
 	case v.Format < Format:
-		return m, refuse("the backup has format %d, from before the first release, and this program reads format %d: "+
+		return m, refuse("the backup has format %d, from before the first release, but this program reads only format %d: "+
 			"start with an empty data directory and add machines, templates and images again", v.Format, Format)
 	}
 
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&m); err != nil {
-		return m, damaged("reading its description: %v", err)
+		return m, damaged("reading manifest.json: %v", err)
 	}
 
 	seen := map[string]bool{}
@@ -307,18 +307,18 @@ func parse(text []byte) (m Manifest, err error) {
 		image, isImage := strings.CutPrefix(p.Name, ImagePrefix)
 		switch {
 		case seen[p.Name], p.Size < 0:
-			return m, damaged("%q is described twice or wrongly", p.Name)
+			return m, damaged("manifest.json lists %q twice, or with a negative size", p.Name)
 		case isImage && image == filepath.Base(image) && filepath.IsLocal(image):
 		case p.Name == InventoryName, p.Name == TemporalName, p.Name == KeysName, p.Name == ConfigName:
 		default:
-			return m, damaged("%q does not belong into it", p.Name)
+			return m, damaged("manifest.json lists %q, which does not belong in a backup", p.Name)
 		}
 		seen[p.Name] = true
 	}
 
 	for _, i := range m.Images {
 		if i.File != "" && (i.File != filepath.Base(i.File) || !filepath.IsLocal(i.File)) {
-			return m, damaged("the file of image %q is outside of the archive: %q", i.Name, i.File)
+			return m, damaged("image %q has the invalid file name %q", i.Name, i.File)
 		}
 	}
 
@@ -330,9 +330,9 @@ func parse(text []byte) (m Manifest, err error) {
 
 	switch {
 	case m.ID == "":
-		return m, damaged("it has no id")
+		return m, damaged("manifest.json has no id")
 	case !seen[InventoryName], seen[TemporalName] != (m.Temporal != nil), seen[KeysName] != (m.Key != nil):
-		return m, damaged("a part is missing")
+		return m, damaged("manifest.json lists too few or too many files")
 	}
 
 	return m, nil
@@ -349,7 +349,7 @@ func (m Manifest) Judge(inventoryCopy dbcopy.Copy, temporal *dbcopy.Copy) error 
 	}
 
 	if inventoryCopy.Cluster != temporal.Cluster {
-		return refuse("the backup is mixed: the inventory's runs live in cluster %q, and Temporal in it is %q",
+		return refuse("the backup mixes two sites: the inventory's runs are in Temporal cluster %q, but the backup contains cluster %q",
 			inventoryCopy.Cluster, temporal.Cluster)
 	}
 	return nil
@@ -358,10 +358,10 @@ func (m Manifest) Judge(inventoryCopy dbcopy.Copy, temporal *dbcopy.Copy) error 
 // judge compares a copy with its description in the manifest.
 func (m Manifest) judge(what string, want dbcopy.Database, got dbcopy.Copy) error {
 	if got.ID != m.ID {
-		return refuse("the backup is mixed: %s in it is of backup %q, not %q", what, got.ID, m.ID)
+		return refuse("the backup mixes two backups: %s is from backup %q, not %q", what, got.ID, m.ID)
 	}
 	if err := dbcopy.Differ(want.Tables, got.Tables); err != nil {
-		return damaged("%s does not hold what was written: %v", what, err)
+		return damaged("%s differs from manifest.json: %v", what, err)
 	}
 	return nil
 }

@@ -235,9 +235,9 @@ func TestJudge(t *testing.T) {
 		says          string
 	}{
 		"whole":           {dbcopy.Copy{ID: "b1", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, ""},
-		"mixed inventory": {dbcopy.Copy{ID: "b0", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "mixed"},
-		"mixed Temporal":  {dbcopy.Copy{ID: "b1", Database: m.Inventory}, dbcopy.Copy{ID: "b2", Database: *m.Temporal}, "mixed"},
-		"unstamped":       {dbcopy.Copy{ID: "", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "mixed"},
+		"mixed inventory": {dbcopy.Copy{ID: "b0", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "mixes two"},
+		"mixed Temporal":  {dbcopy.Copy{ID: "b1", Database: m.Inventory}, dbcopy.Copy{ID: "b2", Database: *m.Temporal}, "mixes two"},
+		"unstamped":       {dbcopy.Copy{ID: "", Database: m.Inventory}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "mixes two"},
 		"other rows":      {dbcopy.Copy{ID: "b1", Database: other}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "1 rows"},
 		"other cluster":   {dbcopy.Copy{ID: "b1", Database: dbcopy.Database{Cluster: "c2", Tables: m.Inventory.Tables}}, dbcopy.Copy{ID: "b1", Database: *m.Temporal}, "c2"},
 	} {
@@ -289,11 +289,11 @@ func TestS58GreedyKeysAreRefused(t *testing.T) {
 		change(&greedy)
 		_, err := greedy.Unwrap(pass, "b1", sealed)
 		require.ErrorIs(t, err, inventory.ErrInvalid, name)
-		require.ErrorContains(t, err, "at most 256 MiB, 4 and 4 are used", name)
+		require.ErrorContains(t, err, "at most 256 MiB, 4 and 4 are allowed", name)
 		text, err := json.Marshal(Manifest{Format: Format, ID: "b1", Key: &greedy})
 		require.NoError(t, err)
 		_, err = parse(text)
-		require.ErrorContains(t, err, "at most 256 MiB, 4 and 4 are used", name)
+		require.ErrorContains(t, err, "at most 256 MiB, 4 and 4 are allowed", name)
 	}
 	largest := w
 	largest.MemoryKiB, largest.Time, largest.Threads = maxMemoryKiB, maxTime, maxThreads

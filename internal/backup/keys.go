@@ -28,7 +28,7 @@ type Wrap struct {
 const argon2id = "argon2id"
 
 // ErrPassphrase means that the passphrase does not open the keys.
-var ErrPassphrase = refuse("the passphrase is not the one of this backup")
+var ErrPassphrase = refuse("wrong passphrase for this backup")
 
 // Wrapped returns files (by name), encrypted for the backup id, and how they are encrypted.
 func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (Wrap, []byte, error) {
@@ -64,11 +64,11 @@ const (
 // check refuses parameters that this program never writes, before a key is derived with them.
 func (w Wrap) check() error {
 	if w.MemoryKiB > maxMemoryKiB || w.Time > maxTime || w.Threads > maxThreads {
-		return refuse("the keys of the backup ask for %d MiB of memory, %d passes and %d threads; at most %d MiB, %d and %d are used",
+		return refuse("decrypting the keys of the backup takes %d MiB of memory, %d passes and %d threads; at most %d MiB, %d and %d are allowed",
 			w.MemoryKiB>>10, w.Time, w.Threads, maxMemoryKiB>>10, maxTime, maxThreads)
 	}
 	if w.KDF != argon2id || w.MemoryKiB < minMemoryKiB || w.Time < 1 || w.Threads < 1 || len(w.Salt) < 16 || len(w.Nonce) != 12 {
-		return damaged("its keys are wrapped in an unknown way")
+		return damaged("the keys are encrypted in an unknown way")
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map
 	}
 	var files map[string][]byte
 	if err := json.Unmarshal(text, &files); err != nil {
-		return nil, errors.New("reading the keys of the backup: they are not what this program writes")
+		return nil, errors.New("reading the keys of the backup: unexpected content after decryption")
 	}
 
 	return files, nil

@@ -31,8 +31,8 @@ func RefuseUnfinishedRestore(dataDir string) error {
 	if err != nil || !there {
 		return err
 	}
-	err = fmt.Errorf("a restore into %s has not ended: %w", dataDir, inventory.ErrConflict)
-	return human.Advise(err, "ingot restore FILE, again")
+	err = fmt.Errorf("an earlier restore into %s was interrupted: %w", dataDir, inventory.ErrConflict)
+	return human.Advise(err, "ingot restore FILE")
 }
 
 // SecretFiles returns the paths of the files that hold a site's keys, tokens and certificates, by their names in an archive.
@@ -88,7 +88,7 @@ func (r *Restore) Look(ctx context.Context) (Manifest, error) {
 	defer func() { _ = f.Close() }() // only read
 	m, _, err := Read(f, nil)
 	if err == nil && (m.Temporal == nil) != (cfg.Temporal.Address != "") {
-		err = fmt.Errorf("the runs of the backup live in %s, and the configuration of this host differs (temporal.address): %w",
+		err = fmt.Errorf("the runs of the backup are in %s: set temporal.address of this host accordingly (unset: embedded): %w",
 			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrInvalid)
 	}
 
@@ -116,7 +116,7 @@ func (r *Restore) requireEmpty() error {
 		}
 	}
 	if len(found) > 0 {
-		return fmt.Errorf("%s is not empty (%s): move that away, or name another data_dir: %w",
+		return fmt.Errorf("%s is not empty (%s): move its content away, or configure another data_dir: %w",
 			r.Config.DataDir, strings.Join(found, ", "), inventory.ErrConflict)
 	}
 
@@ -234,8 +234,8 @@ func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error
 		file = filepath.Join(u.Dir, keysFile)
 		err = os.WriteFile(file, files[keysFile], 0o600)
 	case err == nil && files[keysFile] != nil && !bytes.Equal(b, files[keysFile]):
-		err = fmt.Errorf("%s exists, and differs from the key file of the backup: "+
-			"move it away, or restore with --without-key if this one is correct: %w", file, inventory.ErrConflict)
+		err = fmt.Errorf("%s exists, and differs from the key file in the backup: "+
+			"move it away, or keep it and restore with --without-key: %w", file, inventory.ErrConflict)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -257,8 +257,8 @@ func (r *Restore) authenticate(u *Unpacked, ring *keyring.Ring, unwrapped bool) 
 		return nil
 	}
 
-	return fmt.Errorf("no key proves who made this backup: put the key file of that server at %s, "+
-		"or give --without-key if no one else can have read the file: %w", r.Config.KeyFile, inventory.ErrInvalid)
+	return fmt.Errorf("no key proves who made this backup: put the key file of the server that made it at %s, "+
+		"or give --without-key if no one else had access to the backup: %w", r.Config.KeyFile, inventory.ErrInvalid)
 }
 
 // holdRuns prepares the databases for a server: runs that were open are held, and an operator can only abort them.

@@ -45,7 +45,7 @@ func RequireRoom(cfg config.Config) error {
 	need := size + cfg.MinFree<<20
 	free, err := diskreserve.Free(cfg.DataDir)
 	if err == nil && free < need {
-		err = fmt.Errorf("a backup needs %s in %s for as long as it takes, and %s are free: %w",
+		err = fmt.Errorf("making a backup needs %s of free space in %s, but only %s are free: %w",
 			human.Size(need), cfg.DataDir, human.Size(free), inventory.ErrFull)
 	}
 

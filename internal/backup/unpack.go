@@ -84,7 +84,7 @@ func (u *Unpacked) Authenticate(ring *keyring.Ring, origin string) error {
 		return nil
 	}
 	return fmt.Errorf("authenticating the backup with %s: "+
-		"it was changed after it was made, or made with other keys: use an untouched copy of it: %w",
+		"the backup was changed after it was made, or was made with other keys: use an unchanged copy: %w",
 		origin, inventory.ErrInvalid)
 }
 

@@ -31,9 +31,10 @@ func bmcCheckCommand(o *Options) *cobra.Command {
 		Use: "check NAME", Short: "Log in to a machine's BMC and read its power state",
 		Long: `Log in to a machine's BMC and read its power state.
 
-Credentials that a BMC has refused three times in a row rest, longer each time, so
-that it does not lock the user. Other credentials are tried at once. After a
-correction at the BMC itself, --retry logs in once more; a success ends the rest.`,
+When a BMC has refused the same credentials three times in a row, Ingot pauses
+before it uses them again, longer each time, so that the BMC does not lock the user.
+Other credentials are tried at once. If you have corrected the user at the BMC
+itself, --retry logs in once in spite of the pause; a successful log-in ends it.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc check node-1",
 	}, func(c *Call) error {
 		a, err := post[apitypes.BMCCheck](c, client.Path("bmc", "check"), map[string]any{"machine": c.Args[0], "retry": retry})
@@ -55,7 +56,7 @@ correction at the BMC itself, --retry logs in once more; a success ends the rest
 			fmt.Errorf("checking the BMC of %s: %s", c.Args[0], a.Value.Message),
 			"ingot machine get "+c.Args[0]+" (address and user), ingot machine push --replace (password)")
 	})
-	cmd.Flags().BoolVar(&retry, "retry", false, "log in once more with credentials that rest because the BMC has refused them")
+	cmd.Flags().BoolVar(&retry, "retry", false, "log in once, even if the BMC has refused these credentials repeatedly")
 	return cmd
 }
 
@@ -85,18 +86,19 @@ func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 
 func bmcForgetKeyCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "forget-key NAME", Short: "Forget the key of a BMC's certificate, which was replaced",
-		Long: `Forget the key of the certificate of a machine's BMC. Ingot remembers the key at
-its first use and then sends the password to no other. The next key that the BMC
-presents is remembered again: replace certificates only where no one else can
-answer for the BMC, or give the key as bmc.fingerprint.`,
+		Use: "forget-key NAME", Short: "Forget the stored key of a BMC's certificate, after its replacement",
+		Long: `Forget the stored key of a BMC's certificate, for example because the certificate
+was replaced. Ingot stores the key at the first log-in, and then sends the password
+only to a BMC that presents this key. After this command, Ingot stores the next key
+that it sees: run it only where no other host can answer in place of the BMC, or set
+bmc.fingerprint of the machine to the fingerprint of the new key.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc forget-key node-1",
 	}, func(c *Call) error {
 		_, err := post[struct{}](c, client.Path("bmc", "forget-key"), map[string]string{"machine": c.Args[0]})
 		if err != nil {
 			return err
 		}
-		c.Note("The key is forgotten. See and remember the new one with:  ingot bmc check %s", c.Args[0])
+		c.Note("The key is forgotten. Store the new key with:  ingot bmc check %s", c.Args[0])
 		return nil
 	})
 }
@@ -104,9 +106,10 @@ answer for the BMC, or give the key as bmc.fingerprint.`,
 func bmcRotateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rotate NAME", Short: "Give a BMC a new password",
-		Long: `Give the BMC's user a new password. The server makes it, proves it by a log-in,
-and keeps it encrypted; it is never shown. Whatever interrupts the change, the
-server keeps the password that the BMC accepts. Drivers: redfish.`,
+		Long: `Give the BMC's user a new password. The server generates the password, tests it with
+a log-in and stores it encrypted; it is never shown. If the change is interrupted,
+the server still has the password that the BMC accepts. Works only with the driver
+redfish.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc rotate node-1",
 	}
 	force, confirm := forceFlags(cmd)
@@ -132,7 +135,7 @@ func runJob(c *Call, machine, route string, in any) error {
 		return err
 	}
 	if st.Value.Existing {
-		c.Note("Job %s of %s was started before (%s), and was not started again.", a.Value.Name, machine, human.Time(a.Value.Started))
+		c.Note("Job %s of %s was already started at %s, and was not started again.", a.Value.Name, machine, human.Time(a.Value.Started))
 	}
 	if err := show(c, a, printJob); err != nil {
 		return err
@@ -209,19 +212,21 @@ func jobCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create MACHINE --task TASK…", Short: "Run tasks on a machine's BMC, in order",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-		Long: `Run tasks on a machine's BMC, in order. A task is power:on, power:off,
-power:soft, power:cycle, power:reset, power:status, boot:DEVICE with DEVICE
-pxe, http, disk, cdrom, bios or none, and then ,efi and ,persistent as needed,
-media:URL, which inserts an image into the virtual CD drive, or media:, which
-ejects it.
+		Long: `Run tasks on a machine's BMC, in order. TASK is one of
 
-A job with the name and the tasks of an earlier one is not started again: the
-earlier one is shown. So a job that may have begun is repeated with --name.`,
+  power:ACTION   ACTION is on, off, soft, cycle, reset or status
+  boot:DEVICE    DEVICE is pxe, http, disk, cdrom, bios or none, with the suffix
+                 ,efi and/or ,persistent if needed
+  media:URL      insert the image at URL into the virtual CD drive
+  media:         eject the image from the virtual CD drive
+
+If the machine has a job with the same --name and tasks already, the command shows
+that job and starts no new one. So a command with --name can be repeated safely.`,
 		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
 	}
 
-	tasks := cmd.Flags().StringArray("task", nil, "task; repeatable, in order")
-	name := cmd.Flags().String("name", "", "the job's name, unique on the machine (default: a generated one)")
+	tasks := cmd.Flags().StringArray("task", nil, "task to run; repeatable: the tasks run in the given order")
+	name := cmd.Flags().String("name", "", "name of the job, unique on the machine (default: generated)")
 	force, confirm := forceFlags(cmd)
 	requireFlags(cmd, "task")
 
@@ -259,13 +264,13 @@ func parseTask(ps *inventory.Problems, text string) inventory.BMCTask {
 			case "persistent":
 				d.Persistent = true
 			default:
-				ps.Add("--task", "use efi or persistent", "unknown option %q in %q", w, text)
+				ps.Add("--task", "must be efi or persistent", "invalid option %q in %q", w, text)
 			}
 		}
 		return inventory.BMCTask{BootDevice: &d}
 	}
 
-	ps.Add("--task", "write power:on, boot:pxe or media:URL", "invalid task %q", text)
+	ps.Add("--task", "write a task such as power:on, boot:pxe or media:URL", "invalid task %q", text)
 	return inventory.BMCTask{}
 }
 
@@ -273,7 +278,7 @@ func jobListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.BMCJob]{
 		cmd:     &cobra.Command{Short: "List BMC jobs", Example: "  ingot bmc job list --machine node-1"},
 		route:   client.Path("bmc", "jobs"),
-		filters: []filter{{name: "machine", usage: "only of this machine", complete: o.machines()}},
+		filters: []filter{{name: "machine", usage: "only jobs of this machine", complete: o.machines()}},
 		empty:   "no BMC jobs",
 		head:    []string{"MACHINE", "JOB", "STATE", "STARTED BY", "BEGAN", "TASKS"},
 		row: func(j inventory.BMCJob) []any {

@@ -58,14 +58,15 @@ func Root(version string, more ...Extension) *cobra.Command {
 		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: version,
 		Long: `Install operating systems on bare metal, durably.
 
-"ingot serve" is the server; everything else talks to one: by default to the
-one that this host's configuration describes, or with --server or after
-"ingot login URL" to another.
+"ingot serve" runs the server. Most other commands send requests to a server: to the
+one in --server or INGOT_SERVER; without these, to the one of "ingot login URL"; and
+without a login, to the one that this host's configuration describes.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or invalid input, 3 not found,
 4 conflict with the present state or a running workflow, 5 the server or a part
-of it does not answer now, 6 another server works for the site, 7 with
---require-evidence: the evidence is weak, or nothing was installed.`,
+of it does not answer, 6 another server is active for the site, 7 with
+--require-evidence: nothing was installed, or it is not proven that the installed
+system is up.`,
 		Example: `  ingot init                                        # once: configuration, keys, token
   ingot serve                                       # the server
   ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24
@@ -77,10 +78,10 @@ of it does not answer now, 6 another server works for the site, 7 with
 
 	f := root.PersistentFlags()
 	f.StringVar(&o.ServerURL, "server", "",
-		"the server's URL (or INGOT_SERVER; default: where this host logged in, or its own configuration)")
+		"URL of the server (or INGOT_SERVER; default: the server of ingot login, or else of this host's configuration)")
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the admin token (or the token itself in INGOT_TOKEN)")
 	f.StringVar(&o.ConfigFile, "config", config.DefaultFile(), "configuration file of this host")
-	f.StringVarP(&o.output, "output", "o", "table", "table, json or yaml; also of errors")
+	f.StringVarP(&o.output, "output", "o", "table", "format of output and errors: table, json or yaml")
 	completeWords(root, "output", "table", "json", "yaml")
 
 	root.AddCommand(

@@ -188,7 +188,7 @@ func TestPruneGoesOnPastAConflict(t *testing.T) {
 	c.SetArgs([]string{"--yes"})
 	require.NoError(t, c.ExecuteContext(t.Context()))
 	require.Equal(t, []string{"/v1/images/a", "/v1/images/c"}, deleted)
-	require.Contains(t, errs.String(), `image b stays: run r1 uses image "b"`)
+	require.Contains(t, errs.String(), `image b was not deleted: run r1 uses image "b"`)
 }
 
 // runs answers a workflow's records one after the other, the last one forever.
@@ -240,7 +240,7 @@ func TestWaitShowsARunUntilItSucceeds(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Len(t, lines, 6, "%s", out)
 	require.Contains(t, lines[1], "waiting for the firmware")
-	require.Contains(t, lines[2], "the run goes on, asking again")
+	require.Contains(t, lines[2], "the run goes on; asking the server again")
 	require.Contains(t, lines[3], "the server is back")
 	require.Contains(t, lines[4], "write-image (1 of 2): 1.0 GiB of 2.0 GiB, 50 %")
 	require.Contains(t, lines[5], "node-1 after 1m0s  it phoned home")
@@ -249,7 +249,7 @@ func TestWaitShowsARunUntilItSucceeds(t *testing.T) {
 // While the run waits for an operator, its line is printed once, with the command to use.
 func TestWaitForTheButtonPrintsOneLine(t *testing.T) {
 	x := inventory.Workflow{
-		Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhasePower, Message: "power it on now",
+		Run: "r", Machine: "node-1", State: inventory.StatePending, Phase: inventory.PhasePower, Message: "power the machine on now",
 		Next: "ingot workflow powered-on node-1", Started: time.Now(),
 	}
 	done := x
@@ -263,7 +263,7 @@ func TestWaitForTheButtonPrintsOneLine(t *testing.T) {
 		require.False(t, over)
 		w.printed = w.printed.Add(-printEvery)
 	}
-	require.Equal(t, 1, strings.Count(out.String(), "power it on now; then: ingot workflow powered-on node-1\n"), "%s", out)
+	require.Equal(t, 1, strings.Count(out.String(), "power the machine on now; then: ingot workflow powered-on node-1\n"), "%s", out)
 	require.Equal(t, 1, strings.Count(out.String(), "\n"))
 }
 
@@ -276,7 +276,7 @@ func TestConfirmationOverASystem(t *testing.T) {
 	}{
 		"nothing":           {nil, ""},
 		"wiped":             {&inventory.Installed{Run: "r1", Type: inventory.TypeDecommission, State: inventory.StateSuccess}, ""},
-		"a system":          {&inventory.Installed{Run: "r1", Image: "debian-12", State: inventory.StateSuccess}, "over debian-12, which run r1 has installed"},
+		"a system":          {&inventory.Installed{Run: "r1", Image: "debian-12", State: inventory.StateSuccess}, "overwrites debian-12, which run r1 installed"},
 		"a file in it":      {&inventory.Installed{Run: "r2", Template: "motd", State: inventory.StateSuccess, NoSystem: true}, "r2 (motd), wrote no system"},
 		"a file, not whole": {&inventory.Installed{Run: "r2", Template: "motd", State: inventory.StateFailed, NoSystem: true}, "r2 (motd), wrote no system"},
 	} {
@@ -528,7 +528,7 @@ func TestUploadGoesOn(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			require.Equal(t, test.offsets, offsets)
-			require.Contains(t, errs.String(), "going on")
+			require.Contains(t, errs.String(), "resuming")
 			require.Equal(t, image, have)
 		})
 	}
@@ -613,7 +613,7 @@ func TestLoginPinsTheKey(t *testing.T) {
 	require.ErrorAs(t, err, &hint)
 	require.Contains(t, hint.Next(), right)
 	o, err := login("sha256:" + strings.Repeat("0", 64))
-	require.ErrorContains(t, err, "not the one that was pinned")
+	require.ErrorContains(t, err, "not the pinned one")
 	require.Empty(t, told, "no token is sent to an unknown server")
 	require.NoFileExists(t, o.SessionFile())
 

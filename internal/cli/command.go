@@ -46,7 +46,7 @@ func (o *Options) NewCommand(cmd *cobra.Command, run func(c *Call) error) *cobra
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c := &Call{Command: cmd, Options: o, Args: args}
 		if wait := cmd.Flags().Lookup("wait"); c.requiresEvidence() && wait != nil && wait.Value.String() != "true" {
-			return commandError{UsageError("--%s has an effect with --wait only", requireEvidence)}
+			return commandError{UsageError("--%s works only with --wait", requireEvidence)}
 		}
 		if err := run(c); err != nil {
 			return commandError{err}
@@ -170,7 +170,7 @@ func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 			if len(v.Items) == 0 {
 				switch {
 				case q.Has("after") || slices.ContainsFunc(selecting, func(f filter) bool { return q.Has(f.name) }):
-					c.Note("none is selected by these flags")
+					c.Note("nothing matches these flags")
 				case l.empty != "":
 					c.Note("%s", l.empty)
 				}
@@ -185,7 +185,7 @@ func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 // notePage prints the flag that gets the next page. next is the cursor of that page; "": there is none.
 func (c *Call) notePage(next string) {
 	if next != "" {
-		c.Note("there are more; the next page: --after %s", next)
+		c.Note("there are more; show the next page with: --after %s", next)
 	}
 }
 
@@ -203,21 +203,21 @@ type filter struct {
 // key.
 func pageFilters(key string) []filter {
 	return []filter{
-		{name: "limit", usage: "show at most so many", number: true},
-		{name: "after", usage: "show the page after this one: next of the page before"},
+		{name: "limit", usage: "show at most this many", number: true},
+		{name: "after", usage: "show the page after this cursor, which the previous page shows (JSON: next)"},
 		{name: "sort", usage: "order: " + key + ", or -" + key + " for the reverse", words: []string{key, "-" + key}},
 	}
 }
 
 // labelFilter returns the flag --label for a list of machines or of their runs.
 func labelFilter() filter {
-	return filter{name: "label", usage: "only of machines with all of these labels: rack=a1,role=db"}
+	return filter{name: "label", usage: "only for machines with all of these labels, for example rack=a1,role=db"}
 }
 
 // stateFilter returns the flag --state for a list of runs or operations, or of machines by the state of their last run.
 func stateFilter(usage string) filter {
 	words := append(inventory.States(), inventory.FilterWaiting)
-	return filter{name: "state", usage: usage + ", or waiting for an operator: " + strings.Join(words, ", "), words: words}
+	return filter{name: "state", usage: usage + " (waiting: for an operator); one of " + strings.Join(words, ", "), words: words}
 }
 
 // addFilters adds the flags to cmd. It returns a function that validates the flags that are set and returns them as a query.
@@ -258,7 +258,7 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 // read validates v, the value of the flag, and returns the value to send to the server.
 func (f filter) read(v string) (string, error) {
 	if n, err := strconv.Atoi(v); f.number && (err != nil || n < 1) {
-		return "", UsageError("invalid --%s %s; write a number of at least 1", f.name, v)
+		return "", UsageError("invalid --%s %s; must be a number of at least 1", f.name, v)
 	}
 	if f.words == nil {
 		return v, nil
@@ -316,7 +316,7 @@ func Group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			text := fmt.Sprintf("unknown command %q of %q", args[0], cmd.CommandPath())
+			text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
 			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
 				text += "; did you mean " + strings.Join(s, " or ") + "?"
 			}
@@ -334,7 +334,7 @@ func YesFlag(cmd *cobra.Command) *bool {
 }
 
 func waitFlag(cmd *cobra.Command) *bool {
-	return cmd.Flags().BoolP("wait", "w", false, "show the progress until it ends")
+	return cmd.Flags().BoolP("wait", "w", false, "wait for the end, and show the progress")
 }
 
 // requireEvidence is the name of a flag of commands that can wait for an installation.
@@ -343,7 +343,7 @@ const requireEvidence = "require-evidence"
 // waitFlags adds --wait and --require-evidence, for a command that starts or shows an installation.
 func waitFlags(cmd *cobra.Command) *bool {
 	cmd.Flags().
-		Bool(requireEvidence, false, "with --wait: exit code 7 if the evidence of the installed system is weak, or nothing was installed")
+		Bool(requireEvidence, false, "with --wait: exit code 7 if nothing was installed, or it is not proven that the installed system is up")
 	return waitFlag(cmd)
 }
 

@@ -17,11 +17,11 @@ func dhcpCommand(o *Options) *cobra.Command {
 
 func dhcpLeasesCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "leases", Short: "List what DHCP agreed with machines since the server started", Args: cobra.NoArgs,
-		Long: `List what DHCP agreed with machines since the server started. An address is reserved
-in the machine's document, with or without a lease. In conflict is an address at which
-another host answers: it is not offered for 5 minutes. The state discovery is a short
-lease of an unknown machine (netboot.discovery).`,
+		Use: "leases", Short: "List the DHCP leases since the server started", Args: cobra.NoArgs,
+		Long: `List the DHCP leases since the server started. A lease does not reserve an address:
+the machine's document does. In the state conflict, another host answers at the
+address, which is then not offered for 5 minutes. In the state discovery, the lease
+is a short one for an unknown machine (netboot.discovery).`,
 		Example: "  ingot dhcp leases",
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("dhcp", "leases"), func(w io.Writer, l client.List[inventory.DHCPLease]) error {

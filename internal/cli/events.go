@@ -21,7 +21,7 @@ func workflowEventsCommand(o *Options) *cobra.Command {
 		Example: `  ingot workflow events node-1
   ingot workflow events node-1 --limit 20 --sort -seq   # the newest 20
   ingot workflow events node-1 -f          # as it happens, until the run ends
-  ingot workflow events node-1 -o json     # with follow: one event per line`,
+  ingot workflow events node-1 -f -o json  # one event per line, as JSON`,
 	}
 
 	follow, page := followFlags(cmd, "the run ends")
@@ -132,7 +132,7 @@ func (f *follower[T]) print() (n int, err error) {
 // followFlags adds --follow, which prints a list as it grows, and the flags that select one page of the list. until is
 // the end of --follow, for the help.
 func followFlags(cmd *cobra.Command, until string) (follow *bool, page func() (url.Values, error)) {
-	follow = cmd.Flags().BoolP("follow", "f", false, "go on until "+until)
+	follow = cmd.Flags().BoolP("follow", "f", false, "print new entries as they arrive, until "+until)
 	page = addFilters(cmd, pageFilters("seq"))
 	for _, f := range pageFilters("seq") {
 		cmd.MarkFlagsMutuallyExclusive("follow", f.name)

@@ -21,19 +21,19 @@ func exportCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export [NAME…]", Short: "Write machines and templates as YAML that ingot import reads",
 		ValidArgsFunction: o.machines(),
-		Long: `Write machines and templates as YAML. "ingot import" reads it to the same state.
-Without names and labels: all machines, and all templates but the built-in ones.
-With them: those machines, and the templates that they name.
+		Long: `Write machines and templates as YAML, from which "ingot import" restores the same
+state. Without NAME and --selector: all machines, and all templates except the
+built-in ones. Otherwise: the selected machines, and the templates that they use.
 
-Passwords, user data and vendor data are never written. The file has hasPassword
-(hasUserData, hasVendorData) in their place, which keeps what is stored when it is
-imported into the same inventory; for another one, write the secrets into it.
+Passwords, user data and vendor data are never written. In their place, the YAML has
+hasPassword, hasUserData and hasVendorData: an import into the same inventory then
+keeps the stored secrets. For another inventory, write the secrets into the YAML.
 
 An existing file is not overwritten without --force.`,
 		Example: "  ingot export > site.yaml\n  ingot export --selector rack=a1 --file rack-a1.yaml",
 	}
 
-	selector := cmd.Flags().StringToString("selector", nil, "label key=value that the machines carry; repeatable")
+	selector := cmd.Flags().StringToString("selector", nil, "only machines with this label, key=value; repeatable")
 	file := fileFlag(cmd, "file to write (default: standard output)")
 	force := cmd.Flags().Bool("force", false, "overwrite the file")
 
@@ -72,7 +72,7 @@ func checkTarget(file string, force bool) error {
 		return nil
 	}
 	if _, err := os.Lstat(file); err == nil {
-		return human.Advise(fmt.Errorf("%s exists and is not overwritten: %w", file, inventory.ErrConflict),
+		return human.Advise(fmt.Errorf("%s exists, and is overwritten only with --force: %w", file, inventory.ErrConflict),
 			"ingot export --force --file "+file)
 	}
 	return nil

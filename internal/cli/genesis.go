@@ -44,20 +44,19 @@ func genesisPlanCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
 		Short: "Show what Genesis would do: every step, and what is written to which disk",
-		Long: `Show what Genesis would do with the lab that FILE describes, or with one that is
-stored under NAME: every step, what is written to which disk, from which images,
-what the step waits for, when it is done, how long that may take and how it is
-undone. Nothing is changed.
+		Long: `Show what Genesis would do with the lab in FILE, or with the stored lab NAME. For
+each step: what is written to which disk, from which images, what the step waits
+for, when it is done, how long it may take and how it is undone. Nothing is changed.
 
-Everything that is wrong with the file, with the files that it names and with the
-images is reported at once. The server is asked for its inventory, and whether it
-can fetch those images of the lab that have a URL; --offline leaves that out.`,
+All problems of the file, of the files that it names and of the images are reported
+at once. The server is asked for its inventory, and whether it can fetch the images
+that have a URL; with --offline it is not asked.`,
 		Example: "  ingot genesis plan lab.yaml\n  ingot genesis plan deploy/genesis/lab.yaml --offline\n" +
 			"  ingot genesis plan home --output json",
 	}
 
 	offline := cmd.Flags().Bool("offline", false, "do not ask the server, and do not read images")
-	replace := cmd.Flags().Bool("replace", false, "as for start: machines of the inventory become what the file says")
+	replace := cmd.Flags().Bool("replace", false, "show the plan of a start with --replace")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if !isFile(c.Args[0]) {
@@ -141,7 +140,7 @@ func printPlan(w io.Writer, p genesis.Plan) error {
 	}
 
 	printProblems(w, "Warnings", p.Warnings)
-	printProblems(w, "It would not start now", p.Problems)
+	printProblems(w, "Problems that prevent a start now", p.Problems)
 	return nil
 }
 
@@ -158,26 +157,27 @@ func genesisStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
 		Short: "Build the lab that a file describes: OVERWRITES the disks of its machines",
-		Long: `Build the lab that FILE describes, or that is stored under NAME: ingot genesis
-plan shows how. The disks of its machines are overwritten; the command names them
-and asks for the name of the lab first.
+		Long: `Build the lab in FILE, or the stored lab NAME; "ingot genesis plan" shows the steps.
+The disks of the lab's machines are overwritten: the command first lists these disks
+and asks the operator to type the name of the lab.
 
-A machine that the inventory has already keeps what FILE leaves out; if FILE says
-something else than is stored, Genesis does not start. With --replace the machine
-becomes what FILE says: a field that is left out or empty is removed.
+A machine that is already in the inventory keeps the fields that FILE leaves out. If
+a field in FILE differs from the stored one, Genesis does not start. With --replace
+the machine becomes what FILE says: a field that is left out or empty is removed.
 
-The file and the files that it names are checked here and on the server, images
-that the server lacks are sent there, the lab is stored, sealed, and Genesis starts
-as the workflow genesis/NAME. There is one Genesis at a time. It continues
-without this command and over restarts of the server. When it needs an operator, it
-says so here, on the page, and in ingot genesis status.`,
+The file and the files that it names are checked here and on the server. Images that
+the server lacks are sent to it, the lab is stored encrypted, and Genesis starts as
+the workflow genesis/NAME. Only one Genesis runs at a time. It continues without this
+command, and after a restart of the server. When it needs an operator, --wait, the
+page and "ingot genesis status" show its question.`,
 		Example: `  ingot genesis start lab.yaml --wait
   ingot genesis start lab.yaml --yes --replace   # machines become what the file says
   ingot genesis start home --again               # install again what is installed`,
 	}
 
 	yes := YesFlag(cmd)
-	replace := cmd.Flags().Bool("replace", false, "machines of the inventory become what the file says; what it leaves out is removed")
+	replace := cmd.Flags().Bool("replace", false,
+		"change machines in the inventory to what the file says; fields that it leaves out are removed")
 	again := cmd.Flags().Bool("again", false, "install again what an earlier Genesis of this name has installed")
 	wait := waitFlags(cmd)
 
@@ -241,7 +241,7 @@ func prepareLab(c *Call, yes, replace bool) (name string, err error) {
 }
 
 func confirmOverwrite(c *Call, yes bool, name string, disks []string) error {
-	what := fmt.Sprintf("overwrites disks of %s:\n  %s\nand their content is lost",
+	what := fmt.Sprintf("overwrites disks of %s:\n  %s\nAll data on these disks is lost",
 		human.Count(len(disks), "machine"), strings.Join(disks, "\n  "))
 	return c.Confirm(yes, what, name)
 }
@@ -276,10 +276,10 @@ func genesisResumeCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "Continue a Genesis that has stopped",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()),
-		Long: `Continue a Genesis that has stopped. One that asks the operator about a step tries
-that step again; ingot operation decide has the other choices. One that has failed
-or was cancelled starts again: steps that are done and still work are not
-repeated.`,
+		Long: `Continue a Genesis that has stopped. If it asks the operator about a step, it tries
+that step again; for another answer, use "ingot operation decide". If it failed or
+was cancelled, it starts again, and does not repeat steps that are done and still
+work.`,
 		Example: "  ingot genesis resume home\n  ingot genesis resume home --wait",
 	}
 
@@ -290,7 +290,7 @@ repeated.`,
 
 func genesisCancelCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "cancel NAME", Short: "Cancel a Genesis; steps that are done stay done",
+		Use: "cancel NAME", Short: "Cancel a Genesis; its finished steps are not undone",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()), Example: "  ingot genesis cancel home",
 	}, func(c *Call) error {
 		return cancelOperation(c, "genesis/"+c.Args[0], "ingot genesis status "+c.Args[0])
@@ -313,7 +313,7 @@ func genesisDeleteCommand(o *Options) *cobra.Command {
 		Use: "delete NAME", Short: "Delete a stored lab with the files that it names", ValidArgsFunction: firstArg(o.labs()),
 		Example: "  ingot genesis delete home\n  ingot genesis delete home --yes",
 	}, func(c *Call) (deletion, error) {
-		lost := " with the files that it names from the server; machines stay as they are"
+		lost := " and the stored copies of the files that it names; machines are not changed"
 		return deletion{what: "lab " + c.Args[0], lost: lost, route: client.Path("genesis", c.Args[0])}, nil
 	})
 }

@@ -111,7 +111,7 @@ func (f labFile) checkLab(c *Call, replace bool) (plan client.Answer[genesis.Pla
 		return plan, nil, c.Context().Err()
 	case len(local) > 0 || err != nil && len(found) > 0:
 		if err != nil && len(found) == 0 {
-			c.Note("the server has not been asked: %v", err)
+			c.Note("the server did not check the lab: %v", err)
 		}
 		return plan, nil, f.withPaths(f.lab.Together(local, found))
 	case err != nil:
@@ -161,7 +161,7 @@ func (f labFile) sendImage(c *Call, i genesis.Image) error {
 	}
 
 	file := f.resolve(i.File)
-	c.Note("image %s: %s is sent to the server", i.Name, file)
+	c.Note("image %s: sending %s to the server", i.Name, file)
 	_, err := uploadImage(c, u, file)
 	return err
 }

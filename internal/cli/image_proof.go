@@ -29,12 +29,12 @@ type proof struct {
 func (p proof) check(declared string) error {
 	switch {
 	case p.sums != "" && declared != "":
-		return UsageError("--sums and --sha256 or --sha512 both declare the digest: give one of them")
+		return UsageError("give either --sums or a digest (--sha256, --sha512), not both")
 	case (p.signature == "") != (p.key == ""):
 		return UsageError("--signature and --public-key belong together: give both")
 	}
 	if u, err := url.Parse(p.sums); err == nil && u.Scheme == "http" && p.signature == "" {
-		return UsageError("--sums: over http anyone on the way can change the list: use https, or give --signature and --public-key")
+		return UsageError("--sums over http can be changed on the way: use https, or give --signature and --public-key")
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 		return errors.New("more than five redirects")
 	}
 	if via[0].URL.Scheme == "https" && r.URL.Scheme != "https" {
-		return errors.New("it redirects from https to http")
+		return errors.New("a redirect leads from https to http")
 	}
 	r.Header.Del("Referer") // the query of the previous URL may be a credential (security S22)
 	return nil

@@ -53,10 +53,10 @@ func TestS19ProofOfAnImage(t *testing.T) {
 		"a signed list":           {proof{sums, sumsSignature, key}, image, ""},
 		"a signed list at a URL":  {proof{at + "SHA256SUMS?a=b", at + "SHA256SUMS.minisig", public.String()}, at + "disk.raw", ""},
 		"a signed file":           {proof{"", imageSignature, key}, image, ""},
-		"a changed list":          {proof{filepath.Join(dir, "SHA256SUMS.changed"), sumsSignature, key}, image, "it is not of this file"},
-		"the other's signature":   {proof{"", sumsSignature, key}, image, "it is not of this file"},
-		"a list without the file": {proof{sums: sums}, "https://example.org/other.raw", `it does not list "other.raw"; it lists disk.raw`},
-		"no list":                 {proof{sums: image}, image, "there are no digests in it"},
+		"a changed list":          {proof{filepath.Join(dir, "SHA256SUMS.changed"), sumsSignature, key}, image, "the signature does not match the file"},
+		"the other's signature":   {proof{"", sumsSignature, key}, image, "the signature does not match the file"},
+		"a list without the file": {proof{sums: sums}, "https://example.org/other.raw", `the list does not contain "other.raw"; it contains disk.raw`},
+		"no list":                 {proof{sums: image}, image, "the list contains no digests"},
 		"no such list":            {proof{sums: filepath.Join(dir, "none")}, image, "no such file"},
 		"no list at the URL":      {proof{at + "none?token=s3cret", sumsSignature, key}, image, "none: the answer is 404 Not Found"},
 		"no such image":           {proof{"", imageSignature, key}, filepath.Join(dir, "none"), "no such file"},
@@ -80,7 +80,7 @@ func TestS19ProofOfAnImage(t *testing.T) {
 		proof
 		declared, says string
 	}{
-		{proof{sums: sums}, sum, "give one of them"},
+		{proof{sums: sums}, sum, "not both"},
 		{proof{signature: imageSignature}, "", "give both"},
 		{proof{key: key}, "", "give both"},
 		{proof{sums: at + "SHA256SUMS"}, "", "use https"},

@@ -171,7 +171,7 @@ func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.I
 		return none, err
 	}
 	if have > 0 {
-		c.Note("going on at %s of %s", human.Size(have), human.Size(st.Size()))
+		c.Note("resuming the upload at %s of %s", human.Size(have), human.Size(st.Size()))
 	}
 
 	s := sending{c: c, upload: u, file: f, have: have, total: st.Size(), progress: newProgress(c, st.Size(), "")}
@@ -217,7 +217,7 @@ func (s *sending) sendAll() (client.Answer[inventory.Image], error) {
 			return a, human.Advise(err, "run the same command again; it continues where it stopped")
 		}
 
-		s.progress.Note("the upload broke off (%v), going on", err)
+		s.progress.Note("the upload was interrupted (%v), resuming", err)
 		select {
 		case <-time.After(time.Duration(breaks+1) * s.c.pollEvery):
 		case <-s.c.Context().Done():

@@ -26,31 +26,32 @@ func imageAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME [FILE | URL]", Short: "Store an image on the server", Args: cobra.RangeArgs(1, 2),
 		Long: `Store an image on the server: a disk image, raw or compressed by gzip, zstd, xz or
-bzip2, or a qcow2 image. The server reads it to its end, refuses one that is damaged
-or cannot be written to a disk, and shows what is in it.
+bzip2, or a qcow2 image. The server reads the whole image, refuses it if it is
+damaged or cannot be written to a disk, and shows what it contains.
 
-A disk image is converted: agents get it as zstd in frames that they can decompress
-in parallel, with a digest of its own. With --as-is they get the file itself. A file
-for installers (--installer) is never changed.
+A disk image is converted to zstd frames, which agents decompress in parallel; the
+converted file has its own digest. With --as-is, agents get the original file. A file
+for installers (--installer) is never converted.
 
-An image of that name is replaced when the new one is proven; runs that have
-planned the old one continue with it. If machines, templates or lab files name it, the
-command says so and wants --replace.
+An existing image of that name is replaced once the new one is verified; runs that
+have planned the old image continue with it. If machines, templates or lab files name
+the image, --replace is required.
 
-A file is uploaded. An interrupted upload continues where it was when the command
-runs again with the same file. A URL is fetched by the server itself. A file that is
-stored already is not sent again, and not fetched again if its digest is given.
+A FILE is uploaded. To resume an interrupted upload, run the command again with the
+same file. A URL is fetched by the server. A file that the server has already is not
+uploaded again, and is not fetched again if its digest is given.
 
-The digest may also be found in the publisher's list (--sums SHA256SUMS), by the name
-of the file. --signature verifies a minisign signature: of the list or, without one, of
-the file itself.
+--sums is the publisher's list of digests (SHA256SUMS), in which the image is found by
+its file name. --signature is the minisign signature of that list or, without --sums,
+of the image.
 
-With --in-place the file is one of the server's host, in a directory that its configuration
-lists (images.shares). It is read and judged, not copied, and served where it lies: it
-must not change. A run that has planned it stops with a question if it does.
+With --in-place, FILE is a path on the server's host, in a directory that the server's
+configuration lists (images.shares). The server inspects the file and serves it from
+there, without a copy: the file must not change. If it does, a run that has planned
+the image stops and asks the operator.
 
-With a NAME alone, the image of that name in the catalog (ingot image catalog) is
-fetched, and proven as the catalog says.`,
+With NAME alone, the server fetches the image of that name in the catalog ("ingot image
+catalog"), which also says how the image is verified.`,
 		Example: "  ingot image add ubuntu-24.04\n" +
 			"  ingot image add debian-12 debian-12-generic-amd64.qcow2\n" +
 			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…\n" +
@@ -60,18 +61,18 @@ fetched, and proven as the catalog says.`,
 			"  ingot image add debian-12 /mnt/images/debian-12.raw.zst --in-place",
 	}
 
-	sum := cmd.Flags().String("sha256", "", "digest of the file as it is; anything else is refused")
-	sum512 := cmd.Flags().String("sha512", "", "the same, where the publisher has no SHA-256")
+	sum := cmd.Flags().String("sha256", "", "SHA-256 of the file; a file with another digest is refused")
+	sum512 := cmd.Flags().String("sha512", "", "SHA-512 of the file, if the publisher has no SHA-256")
 	installer := cmd.Flags().Bool("installer", false,
 		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
-	inPlace := cmd.Flags().Bool("in-place", false, "FILE is an absolute path on the server, and is served where it lies")
+	inPlace := cmd.Flags().Bool("in-place", false, "FILE is an absolute path on the server, which serves the file from there")
 	replace := cmd.Flags().Bool("replace", false, "replace an image that machines, templates or lab files name")
-	asIs := cmd.Flags().Bool("as-is", false, "agents get the disk image as it is; not possible with qcow2")
+	asIs := cmd.Flags().Bool("as-is", false, "do not convert the disk image; not possible with qcow2")
 
 	var p proof
-	cmd.Flags().StringVar(&p.sums, "sums", "", "list of SHA-256 digests in which the file is found by its name: a file, or a URL")
-	cmd.Flags().StringVar(&p.signature, "signature", "", "minisign signature of the list or, without --sums, of the file: a file, or a URL")
-	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign key: a file, or the key itself")
+	cmd.Flags().StringVar(&p.sums, "sums", "", "file or URL of the list with the SHA-256 or SHA-512 of the image's file")
+	cmd.Flags().StringVar(&p.signature, "signature", "", "file or URL of the minisign signature of the list or, without --sums, of the image")
+	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign public key, or a file with it")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		// With an invalid name, the request would go to another route.
@@ -125,7 +126,7 @@ func imageStored(i inventory.Image) string {
 	}
 	fmt.Fprintf(&b, "image %s %s: %s, %s, sha256 %s", i.Name, stored, given.Format, human.Size(given.Size), given.SHA256)
 	if i.FirstSeen {
-		b.WriteString(" (computed by the server: none was declared)")
+		b.WriteString(" (computed by the server; no digest was declared)")
 	}
 	if i.Source != nil {
 		fmt.Fprintf(&b, "\nserved as: %s, %s, sha256 %s", i.Format, human.Size(i.Size), i.SHA256)
@@ -253,13 +254,13 @@ func imagesToVerify(c *Call) ([]string, error) {
 func imageDeleteCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "Delete an image and its file", ValidArgsFunction: firstArg(o.images()),
-		Long: `Delete an image and its file; a file that is served in place stays. It is refused while an open run has planned the
-image, and while a machine (by its image, a label or its user data), a template or
-a stored lab file names it.`,
+		Long: `Delete an image and its file; a file that is served in place is kept. An image is not
+deleted while an open run has planned it, or while a machine (by its image, a label or
+its user data), a template or a stored lab file names it.`,
 		Example: "  ingot image delete debian-11 --yes",
 	}
 
-	force := cmd.Flags().Bool("force", false, "even if a machine, a template or a lab file names it")
+	force := cmd.Flags().Bool("force", false, "delete the image even if a machine, a template or a lab file names it")
 
 	return deleteCommand(o, cmd, func(c *Call) (deletion, error) {
 		route := client.Path("images", c.Args[0])
@@ -277,9 +278,9 @@ a stored lab file names it.`,
 
 func imagePruneCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Delete the images that nothing names", Args: cobra.NoArgs,
-		Long: `Delete the images that no open run, no machine (by its image, a label or its user
-data), no template and no stored lab file names.`,
+		Use: "prune", Short: "Delete the images that nothing uses", Args: cobra.NoArgs,
+		Long: `Delete every image that is not named by an open run, a machine (by its image, a label
+or its user data), a template or a stored lab file.`,
 		Example: "  ingot image prune",
 	}
 
@@ -311,7 +312,7 @@ data), no template and no stored lab file names.`,
 			err := remove(c, client.Path("images", name))
 			switch {
 			case errors.Is(err, inventory.ErrConflict): // a use was added after the list was read
-				c.Note("image %s stays: %v", name, err)
+				c.Note("image %s was not deleted: %v", name, err)
 			case err != nil:
 				return err
 			default:
@@ -325,12 +326,12 @@ data), no template and no stored lab file names.`,
 func imageCatalogCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "catalog", Short: "List images that publishers offer", Args: cobra.NoArgs,
-		Long: `List the images that "ingot image add NAME" fetches from their publishers, and what an
-operator has to know about them: who logs in, what configures the installed system, and
-which template installs it.
+		Long: `List the images that "ingot image add NAME" fetches from their publishers, with the
+user who logs in, the program that configures the installed system, and the template
+that installs it.
 
-A site with a mirror or images of its own writes this list to a file with -o yaml, edits
-it, and names it in the configuration of the server (images.catalog).`,
+To use a mirror or your own images, write this list to a file with -o yaml, edit the
+file, and name it in the server's configuration (images.catalog).`,
 		Example: "  ingot image catalog\n  ingot image add ubuntu-24.04\n  ingot image catalog -o yaml > /etc/ingot/images.yaml",
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("image-catalog"), func(w io.Writer, v catalog.Catalog) error {
@@ -357,8 +358,8 @@ func provenBy(i catalog.Image) string {
 // prescribes for the image.
 func (u *upload) findInCatalog(c *Call, p *proof) (from string, err error) {
 	if *p != (proof{}) || u.sha256+u.sha512 != "" {
-		return "", UsageError("the catalog says how its images are proven: leave --sums, --sha256, --sha512 and --signature out, " +
-			"or give FILE or URL as well")
+		return "", UsageError("the catalog says how its images are verified: leave out --sums, --sha256, --sha512 and --signature, " +
+			"or give FILE or URL")
 	}
 	a, err := get[catalog.Catalog](c, client.Path("image-catalog"))
 	if err != nil {
@@ -367,7 +368,7 @@ func (u *upload) findInCatalog(c *Call, p *proof) (from string, err error) {
 
 	at := slices.IndexFunc(a.Value.Images, func(i catalog.Image) bool { return i.Name == u.name })
 	if at < 0 {
-		return "", human.Advise(UsageError("the catalog has no image %q: choose one of it, or give a FILE or URL", u.name), "ingot image catalog")
+		return "", human.Advise(UsageError("the catalog has no image %q: choose one from it, or give FILE or URL", u.name), "ingot image catalog")
 	}
 	i := a.Value.Images[at]
 	if err := i.Check().Err(); err != nil {

@@ -48,6 +48,6 @@ func TestAddImageOfTheCatalog(t *testing.T) {
 	}, fetched)
 
 	require.ErrorContains(t, add(upload{name: "other"}, proof{}), `the catalog has no image "other"`)
-	require.ErrorContains(t, add(upload{name: "router.iso"}, proof{sums: "x"}), "leave --sums")
+	require.ErrorContains(t, add(upload{name: "router.iso"}, proof{sums: "x"}), "leave out --sums")
 	require.ErrorContains(t, add(upload{name: "hostile"}, proof{}), "invalid minisign key")
 }

@@ -15,26 +15,26 @@ import (
 
 func importCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "import FILE…", Short: "Store the machines and templates of other programs' documents", Args: cobra.MinimumNArgs(1),
-		Long: `Store the machines and templates that files describe, and show for each what
-changes. Files are read together: a Secret may be in another one than the BMC that
-refers to it. "-" is standard input. Read are
+		Use: "import FILE…", Short: "Store machines and templates from documents of other programs", Args: cobra.MinimumNArgs(1),
+		Long: `Store the machines and templates that the files describe, and show what changes in
+each. All files are read together: a BMC may refer to a Secret in another file. "-" is
+standard input. Supported documents:
 
   Tinkerbell, v1alpha1   Hardware, Template, Workflow; Machine and Job of BMCs; Secrets
   Tinkerbell, v1alpha2   Hardware, Task, Workflow; Job of BMCs
   EKS Anywhere           hardware CSV, TinkerbellTemplateConfig, TinkerbellMachineConfig
   Ingot                  what "ingot export" and "ingot machine get --output yaml" write
 
-Everything that is wrong in any file is reported at once, with file and line, and
-then nothing is stored. Of more than 100 problems the first 100 are printed, and how
-many more there are. Problems of a CSV with passwords repeat no value: where columns
-are shifted, any of them may be the password. Each key that is not imported is listed with the reason.
-What an Ingot machine has and the document has no word for stays as it is stored.
+All problems of all files are reported at once, with file and line, and then nothing
+is stored. Only the first 100 problems are printed, with the number of the others. For
+a CSV with passwords, the problems do not show values: if columns are shifted, any
+value may be a password. Keys that are not imported are listed with the reason. Fields
+of a stored machine that the document's format does not have are kept.
 
-An import starts nothing and never opens network boot. For a Workflow or a Job it
-prints the command that does the same.`,
-		Example: "  ingot import hardware.csv cluster.yaml --offline   # what is wrong; needs no server\n" +
-			"  ingot import hardware.csv cluster.yaml --dry-run   # and what would change\n" +
+An import starts no run and never opens network boot. For a Workflow or a Job it
+prints the command that starts the same in Ingot.`,
+		Example: "  ingot import hardware.csv cluster.yaml --offline   # show problems; needs no server\n" +
+			"  ingot import hardware.csv cluster.yaml --dry-run   # also show what would change\n" +
 			"  ingot import hardware.csv cluster.yaml\n" +
 			"  kubectl get hardware,template -A -o yaml | ingot import -",
 	}
@@ -231,7 +231,7 @@ func refuseChanges(objects []importedObject, o importOptions) error {
 	for _, x := range objects {
 		if x.Result == isChanged && !o.replace {
 			ps = append(ps, inventory.Problem{
-				File: x.File, Line: x.Line, What: fmt.Sprintf("%s %q is stored already, with other values", x.Kind, x.Name),
+				File: x.File, Line: x.Line, What: fmt.Sprintf("%s %q exists, with other values", x.Kind, x.Name),
 				Remedy: "show the difference with: ingot import --dry-run " + x.File + "; give --replace to change it",
 			})
 		}
@@ -269,7 +269,7 @@ func showImport(c *Call, x imported) error {
 		}
 		for n, s := range x.Starts {
 			if n == 0 {
-				fmt.Fprintln(w, "\nnot started; to start it:")
+				fmt.Fprintln(w, "\nnot started; start with:")
 			}
 			fmt.Fprintf(w, "  %s   # %s\n", Inert(s.Command), Inert(s.Object))
 		}
@@ -298,7 +298,7 @@ func refuseOther(file importfile.File) error {
 		return nil
 	}
 	return human.Advise(inventory.Problems{{
-		File: file.Name, Line: 1, What: "this is a document of another program; only Ingot's own form starts a run",
-		Remedy: "import it: that prints the command which starts the same",
+		File: file.Name, Line: 1, What: "this is a document of another program; only Ingot's own format starts a run",
+		Remedy: "import it; the import prints the command that starts the run",
 	}}, "ingot import --dry-run "+file.Name)
 }

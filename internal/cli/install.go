@@ -40,17 +40,17 @@ func installationFlags(o *Options, cmd *cobra.Command) *apitypes.Installation {
 	var in apitypes.Installation
 	addTemplateFlags(o, cmd, &in.Template, &in.Image, &in.HardwareMap)
 	x := cmd.Flags()
-	x.IntVar(&in.Retries.Count, "retries", 0, "how often this run retries failed actions")
+	x.IntVar(&in.Retries.Count, "retries", 0, "number of retries of failed actions in this run")
 	x.StringVar(&in.Policy, "policy", "",
-		"after a failed action without retries left: fail (default), or pause, which asks the operator")
+		"if an action fails and no retry is left: fail (default), or pause to ask the operator")
 	return &in
 }
 
 // addTemplateFlags adds the flags that select template, image and hardware map.
 func addTemplateFlags(o *Options, cmd *cobra.Command, template, image *string, hardwareMap *map[string]string) {
 	x := cmd.Flags()
-	x.StringVar(template, "template", "", "template (default: the machine's, or image)")
-	x.StringVar(image, "image", "", "image (default: the machine's)")
+	x.StringVar(template, "template", "", "template (default: the machine's template, or else the template named image)")
+	x.StringVar(image, "image", "", "image (default: the machine's image)")
 	x.StringToStringVar(hardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
 	CompleteFlag(cmd, "template", o.templates())
 	CompleteFlag(cmd, "image", o.images())
@@ -60,16 +60,16 @@ func machineProvisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "provision NAME", Short: "Install a machine: the content of its disk is lost",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-		Long: `Install a machine. The content of the chosen disk is lost; without a disk selector
-only a single disk is chosen, and only if it is blank or was written by Ingot.
-Otherwise the run asks the operator.
+		Long: `Install a machine. All data on the chosen disk is lost. Without a disk selector, the
+run chooses the disk only if the machine has a single one that is blank or was
+written by Ingot. Otherwise the run asks the operator.
 
 A machine that Ingot has installed already is installed again only after
 confirmation, or with --yes.
 
-With --wait the progress of the run is shown, and the exit code is its result. With
---require-evidence too, it is 7 if the evidence is weak or nothing was installed.
-Without --wait, and after Ctrl-C, the run continues.`,
+With --wait, the command shows the progress of the run, and exits with the run's
+result. With --require-evidence as well, it exits with 7 if nothing was installed, or
+if it is not proven that the installed system is up. Ctrl-C does not stop the run.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
   ingot machine provision node-1 --template my-template --retries 1 --from failed-step`,
 	}
@@ -81,7 +81,7 @@ Without --wait, and after Ctrl-C, the run continues.`,
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if in.Retries.From != "" && in.Retries.Count == 0 {
-			return UsageError("--from says where a retry begins, but --retries is 0")
+			return UsageError("--from needs --retries of at least 1: it says where a retry begins")
 		}
 
 		if err := confirmOverInstalled(c, *yes, c.Args[0]); err != nil {
@@ -100,10 +100,10 @@ func confirmOverInstalled(c *Call, yes bool, machine string) error {
 	}
 	m := a.Value
 	if m.Installed.NoSystem {
-		return c.Confirm(yes, fmt.Sprintf("installs machine %s over what its disk holds; the last run that wrote to it, %s (%s), wrote no "+
-			"system, so an earlier one may still be there", m.Name, m.Installed.Run, m.Installed.Template), m.Name)
+		return c.Confirm(yes, fmt.Sprintf("installs machine %s and overwrites its disk; the last run that wrote to the disk, %s (%s), wrote no "+
+			"system, so an earlier system may still be there", m.Name, m.Installed.Run, m.Installed.Template), m.Name)
 	}
-	what := fmt.Sprintf("installs machine %s again, over %s, which run %s has installed",
+	what := fmt.Sprintf("installs machine %s again and overwrites %s, which run %s installed",
 		m.Name, installedText(m.Installed), m.Installed.Run)
 	return c.Confirm(yes, what, m.Name)
 }
@@ -126,9 +126,9 @@ func machineReprovisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reprovision NAME", Short: "Wipe a machine's disk and install it again",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-		Long: `Wipe the disk that a machine is installed on, and install its template on it, in
-one boot. It is "ingot machine provision" with a wipe before it: a disk that Ingot
-has not written is not touched before the operator has confirmed it.`,
+		Long: `Wipe the disk that a machine is installed on, and install the machine's template on
+it, in one boot. As with "ingot machine provision", a disk that Ingot has not written
+is not touched until the operator has confirmed it.`,
 		Example: `  ingot machine reprovision node-1
   ingot machine reprovision node-1 --template my-template --yes --wait`,
 	}
@@ -181,7 +181,7 @@ func targetDisk(m inventory.Machine, disks []action.Disk) string {
 
 	switch {
 	case m.DiskSelector != nil:
-		return "the disk of its disk selector (" + selectorText(*m.DiskSelector) + ")"
+		return "the disk that matches the disk selector (" + selectorText(*m.DiskSelector) + ")"
 	case len(disks) == 0:
 		return "the disk (no agent has seen it yet)"
 	}
@@ -193,20 +193,18 @@ func machineDecommissionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "decommission NAME", Short: "Wipe all disks of a machine, purge its secrets, switch it off",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-		Long: `Take a machine out of service. Its agent is booted, wipes every fixed disk that is
-not protected, verified by reading back, and deletes the firmware's boot entries
-of the systems on them. The power is switched off, verified; user data, vendor
-data and the plans of its runs are purged; its addresses are released. The BMC's
-password stays: it belongs to the hardware.
+		Long: `Take a machine out of service. The agent boots, wipes every fixed disk that is not
+protected, verifies this by reading the disks, and deletes the firmware's boot entries
+of the wiped systems. Then the machine is switched off, which is verified too. The
+user data, the vendor data and the plans of its runs are deleted, and its addresses
+are released. The BMC's password is kept, because it belongs to the hardware.
 
-The machine is then "available". Where any part of the wipe or the power could not
-be verified it is "quarantined" instead: no run writes to it before the operator
-has released it, or another decommissioning has verified everything. Until then it
-keeps its addresses.
+The machine is then "available". If a part of the wipe or the power state could not be
+verified, it is "quarantined" instead: no run writes to it until the operator releases
+it, or another decommissioning verifies everything. It keeps its addresses until then.
 
-Where the run asks the operator, the choice "skip" leaves out what cannot be done
-because the machine is dead or gone. Then the rest is done, and the machine is
-quarantined.`,
+If the run asks the operator, the choice "skip" leaves out what cannot be done because
+the machine is dead or gone. The rest is done, and the machine is quarantined.`,
 		Example: `  ingot machine decommission node-1
   ingot machine decommission node-1 --wipe metadata --keep-address --yes --wait`,
 	}
@@ -217,8 +215,8 @@ quarantined.`,
 	}
 
 	cmd.Flags().StringVar(&in.Wipe, "wipe", "",
-		"quick (default) zeroes the whole of each disk, metadata only what makes it recognised")
-	cmd.Flags().BoolVar(&in.KeepAddress, "keep-address", false, "keep the addresses of its interfaces")
+		"quick (default): zero each whole disk; metadata: only partition tables and signatures of file systems, LVM, RAID")
+	cmd.Flags().BoolVar(&in.KeepAddress, "keep-address", false, "do not release the machine's addresses")
 	completeWords(cmd, "wipe", "quick", "metadata")
 	wait, yes := waitFlag(cmd), YesFlag(cmd)
 
@@ -236,7 +234,7 @@ func confirmDecommission(c *Call, yes bool, machine string, keepAddress bool) er
 	if err != nil {
 		return err
 	}
-	lost := ", purges its user data and vendor data"
+	lost := ", deletes its user data and vendor data"
 	if !keepAddress {
 		lost += ", releases its addresses"
 	}
@@ -258,7 +256,7 @@ func fixedDisks(m inventory.Machine, disks []action.Disk) string {
 		text += " (" + strings.TrimSuffix(strings.Join(wiped, " "), ",") + ")"
 	}
 	if n := len(m.ProtectedDisks); n > 0 {
-		text += fmt.Sprintf(", but not the %d protected", n)
+		text += fmt.Sprintf(" (except %d protected)", n)
 	}
 
 	return text

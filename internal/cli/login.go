@@ -25,18 +25,18 @@ var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 func loginCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "login [URL]", Short: "Remember a server for this user's commands", Args: cobra.MaximumNArgs(1),
-		Long: `Remember a server, its key and its admin token for this user's commands. The
-token is read from --token-file or INGOT_TOKEN, or asked for.
+		Use: "login [URL]", Short: "Store a server and its token for this user's later commands", Args: cobra.MaximumNArgs(1),
+		Long: `Store the URL, the key and the admin token of a server for this user's later
+commands. The token is read from --token-file or INGOT_TOKEN, or asked for.
 
-A server that made its own certificate is pinned by the fingerprint that it logs
-when it starts. Without a URL: print a one-time link to the page, like
-"ingot login-link".`,
+For a server that made its own certificate, give --fingerprint: the server logs it
+when it starts. Without URL, print a one-time link to the page, as "ingot login-link"
+does.`,
 		Example: "  ingot login https://ingot.example.com:8443 --fingerprint sha256:9f86d08…\n  ingot login --remove",
 	}
 
-	fingerprint := cmd.Flags().String("fingerprint", "", "sha256:… of the server's key, as ingot serve logs it")
-	forget := cmd.Flags().Bool("remove", false, "forget the server")
+	fingerprint := cmd.Flags().String("fingerprint", "", "fingerprint of the server's key, sha256:…, as ingot serve logs it")
+	forget := cmd.Flags().Bool("remove", false, "remove the stored server")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		switch {
@@ -44,7 +44,7 @@ when it starts. Without a URL: print a one-time link to the page, like
 			if err := os.Remove(c.SessionFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			c.Note("no server is remembered any more")
+			c.Note("no server is stored any more")
 			return nil
 		case len(c.Args) == 0:
 			return printLoginLink(c)
@@ -94,7 +94,7 @@ func logIn(c *Call, s client.Session) error {
 		return err
 	}
 
-	c.Note("%s, version %s, is remembered in %s", s.Server, st.Value.Version, c.SessionFile())
+	c.Note("server %s, version %s, is stored in %s", s.Server, st.Value.Version, c.SessionFile())
 	return nil
 }
 
@@ -138,7 +138,7 @@ func printLoginLink(c *Call) error {
 
 	link, err := url.Parse(a.Value.URL)
 	if err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("reading the link from the server: %w", err)
 	}
 
 	// A server that listens on all addresses puts 0.0.0.0 or [::] into the link. Replace it

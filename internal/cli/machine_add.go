@@ -46,27 +46,28 @@ func (f *machineFlags) addInterfaceFlags(cmd *cobra.Command) {
 	x.StringVar(&f.address, "address", "", "the interface's IPv4 address, with or without prefix length")
 	x.StringVar(&f.netmask, "netmask", "", "netmask, unless --address has a prefix length")
 	x.StringVar(&f.gateway, "gateway", "", "default gateway")
-	x.BoolVar(&f.onLink, "on-link", false, "the gateway is on the link, though outside of the subnet; always so with a host address, /32")
+	x.BoolVar(&f.onLink, "on-link", false, "the gateway is on the link, although outside of the subnet; implied by the prefix length /32")
 	x.StringVar(&f.hostname, "hostname", "", "host name (default: NAME)")
 	x.StringArrayVar(&f.nameservers, "nameserver", nil, "name server; repeatable")
-	x.BoolVar(&f.uefi, "uefi", false, "boots by UEFI")
+	x.BoolVar(&f.uefi, "uefi", false, "the machine boots by UEFI")
 }
 
 func (f *machineFlags) addFlags(cmd *cobra.Command) {
 	x := cmd.Flags()
 	x.StringVar(&f.mac, "mac", "", "MAC address of the interface that boots from the network")
 	f.addInterfaceFlags(cmd)
-	x.StringVar(&f.disk, "disk", "", "path by which templates name its disk, such as /dev/sda")
+	x.StringVar(&f.disk, "disk", "", "path of the machine's disk in templates, such as /dev/sda")
 	x.StringVar(&f.diskSerial, "disk-serial", "", "serial number of the disk to write")
-	x.StringVar(&f.bmc.url, "bmc", "", "ipmi://user@host[:port], redfish://user@host[:port], amt://user@host[:port] (Intel AMT), "+
+	x.StringVar(&f.bmc.url, "bmc", "", "power control: "+
+		"ipmi://user@host[:port], redfish://user@host[:port], amt://user@host[:port] (Intel AMT), "+
 		"exec:NAME[@host] (power command of the server's configuration), wol or manual (default)")
 	x.StringVar(&f.bmc.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input")
 	x.StringVar(&f.bmc.cipher, "cipher", "", "IPMI cipher suite (default 17)")
 	x.BoolVar(&f.bmc.insecureTLS, "bmc-insecure-tls", false,
-		"do not verify the certificate of a Redfish BMC, or of an AMT by TLS; better: --bmc-fingerprint")
-	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "sha256:… of the TLS key of a Redfish BMC or an AMT")
-	x.StringVar(&f.template, "template", "", "template of its provisioning (default: image)")
-	x.StringVar(&f.image, "image", "", "image of its provisioning")
+		"do not verify the TLS certificate of Redfish or AMT; better: --bmc-fingerprint")
+	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "fingerprint of the TLS key of Redfish or AMT, sha256:…")
+	x.StringVar(&f.template, "template", "", "template that installs the machine (default: the template named image)")
+	x.StringVar(&f.image, "image", "", "image that is written to the machine's disk")
 	x.StringToStringVar(&f.labels, "label", nil, "label key=value; repeatable")
 	x.StringArrayVar(&f.sshKeys, "ssh-key", nil, "public SSH key, or a file of them; repeatable")
 	x.StringVar(&f.userDataFile, "user-data-file", "", "file with user data (a secret), - for standard input")
@@ -75,12 +76,12 @@ func (f *machineFlags) addFlags(cmd *cobra.Command) {
 func machineAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME --mac MAC", Short: "Add a machine", Args: cobra.ExactArgs(1),
-		Long: `Add a machine with one network interface. Machines with several, and many at
-once, come from a file: ingot machine push.
+		Long: `Add a machine with one network interface. To add a machine with several interfaces,
+or many machines at once, use a file: "ingot machine push".
 
-The BMC's password is read from --bmc-password-file or INGOT_BMC_PASSWORD, or
-asked for: every user of this host could see an argument. A file that group or
-others may use is refused.`,
+The BMC's password is read from --bmc-password-file or INGOT_BMC_PASSWORD, or asked
+for. It is never an argument, which every user of this host could see. A password
+file that group or others may access is refused.`,
 		Example: `  ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24 --gateway 10.0.0.1 \
     --nameserver 10.0.0.1 --image debian-12 --ssh-key ~/.ssh/id_ed25519.pub \
     --bmc ipmi://admin@10.0.1.11 --bmc-password-file node-1.password
@@ -248,7 +249,8 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	b := &inventory.BMC{CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
 	if f.url == "" || f.url == inventory.DriverManual || f.url == inventory.DriverWOL {
 		if (f != bmcFlags{url: f.url}) {
-			ps.Add("--bmc", "give ipmi://user@host, redfish://user@host or amt://user@host", "a machine with manual power has no BMC to set up")
+			ps.Add("--bmc", "give ipmi://user@host, redfish://user@host or amt://user@host",
+				"with power manual or wol, no other BMC flag is allowed")
 		}
 		if f.url == inventory.DriverWOL {
 			return &inventory.BMC{Driver: f.url}
@@ -260,7 +262,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 		b.Driver = inventory.DriverExec
 		b.Command, b.Host, _ = strings.Cut(name, "@")
 		if strings.Contains(b.Command, ":") {
-			ps.Add("--bmc", "write exec:NAME or exec:NAME@host", "there is more than a name")
+			ps.Add("--bmc", "write exec:NAME or exec:NAME@host", "invalid command name after exec:")
 			return nil
 		}
 		return b
@@ -269,7 +271,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	u, err := url.Parse(f.url)
 	if err != nil || u.Hostname() == "" {
 		ps.Add("--bmc", "write ipmi://user@host[:port], redfish://…, amt://…, exec:NAME[@host], wol or manual",
-			"invalid address of a BMC")
+			"invalid BMC address")
 		return nil
 	}
 
@@ -278,7 +280,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 		b.User = u.User.Username()
 		if _, ok := u.User.Password(); ok {
 			ps.Add("--bmc", "use --bmc-password-file or INGOT_BMC_PASSWORD, and change the password: "+
-				"this host's users may have seen it", "holds a password")
+				"this host's users may have seen it", "must not contain the password")
 		}
 	}
 	if u.Port() != "" {
@@ -287,7 +289,7 @@ func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 		}
 	}
 	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		ps.Add("--bmc", "write ipmi://user@host[:port]", "there is more after the host")
+		ps.Add("--bmc", "write ipmi://user@host[:port]", "invalid text after the host")
 	}
 
 	return b

@@ -24,18 +24,18 @@ import (
 func machinePushCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "push --file FILE", Short: "Store the machines of a file, all or none", Args: cobra.NoArgs,
-		Long: `Store the machines of a YAML or JSON file ("-" is standard input) with one
-machine per document. Everything that is wrong is reported at once, with file and
-line, and then nothing is stored.
+		Long: `Store the machines of a YAML or JSON file ("-" is standard input) with one machine
+per document. All problems are reported at once, with file and line, and then nothing
+is stored.
 
-With --replace a machine that exists becomes what the file says: a field that is
-left out, like one that is empty, is removed. A secret stays as it is stored where the file has hasPassword (hasUserData,
-hasVendorData) in its place, as "ingot machine get NAME --output yaml" writes it:
-that output can be edited and pushed back. Netboot is not read from files: pushing
-one arms nothing. MACs, addresses and disks of a machine with an open run change
-only after the run; access to its BMC can be corrected while the run is open.
+With --replace, an existing machine becomes what the file says: a field that is left
+out or empty is removed. A stored secret is kept if the file has hasPassword,
+hasUserData or hasVendorData in its place. "ingot machine get NAME --output yaml"
+writes them so: its output can be edited and pushed back. The field netboot is not
+read: a push arms no machine. While a machine has an open run, its MACs, addresses and
+disks cannot be changed, but the access to its BMC can be corrected.
 
-Write a machine like this, with "---" between two:
+This is a machine; write "---" between two machines:
 
   name: node-1
   image: debian-12
@@ -46,7 +46,7 @@ Write a machine like this, with "---" between two:
   diskSelector: {minSize: 400GB, maxSize: 1TB}
   bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}
 
-A document of Tinkerbell or EKS Anywhere is imported, see: ingot import --help.`,
+A document of Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
 		Example: "  ingot machine push --file hardware.yaml\n" +
 			"  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
 	}
@@ -83,7 +83,7 @@ A document of Tinkerbell or EKS Anywhere is imported, see: ingot import --help.`
 			err = locateProblems(err, len(ms), func(n int) string { return ms[n].Name },
 				func(n int, p inventory.Problem) inventory.Problem { return docs[n].Locate(inventory.Problems{p})[0] })
 			if nameIsTaken(err) && !*replace {
-				err = human.Advise(err, "ingot machine push --replace --file "+*file+"   # changes those that exist")
+				err = human.Advise(err, "ingot machine push --replace --file "+*file+"   # changes existing machines")
 			}
 			return err
 		}

@@ -19,9 +19,9 @@ import (
 func machineLogCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "log NAME", Short: "Show what a machine has sent by syslog", Args: cobra.ExactArgs(1),
-		Long: `Show what a machine has sent by syslog, the newest 500 lines. The server receives syslog
-on UDP port 514 of its provisioning address (netboot.syslog), and knows a machine by its
-reserved address. Secrets of boots are cut out.`,
+		Long: `Show the newest 500 lines that a machine has sent by syslog. The server receives syslog
+on UDP port 514 of its provisioning address (netboot.syslog), and recognizes a machine
+by its reserved address. Secrets of the machine's boots are removed from the lines.`,
 		Example: "  ingot machine log node-1\n  ingot machine log node-1 --limit 20 --sort -seq   # the newest 20\n" +
 			"  ingot machine log node-1 -f",
 		ValidArgsFunction: firstArg(o.machines()),
@@ -70,18 +70,18 @@ func machineCaptureCommand(o *Options) *cobra.Command {
 		Use: "capture NAME", Short: "Write a machine's packets to a pcap file", Args: cobra.ExactArgs(1),
 		Long: `Write the packets of a machine, from now on, to a pcap file for tcpdump or Wireshark: ARP,
 DHCP, TFTP and syslog on the interfaces on which the server answers machines. The
-capture ends after a time, at 64 MiB, or when it is interrupted.
+capture ends after the time of --for, at 64 MiB, or with Ctrl-C.
 
-The file has what the wire has. A boot script that was fetched by TFTP holds that
-boot's claim, which is worth nothing once the agent has used it. With --all, HTTP is in
-the file, and in it user data with its passwords and keys.`,
+Nothing is removed from the packets. A boot script that was fetched by TFTP contains
+the boot's claim, which is invalid once the agent has used it. With --all, the file also
+contains HTTP, and with it the passwords and keys in the user data.`,
 		Example: "  ingot machine capture node-1\n  ingot machine capture node-1 --out - | tcpdump -n -r -\n" +
 			"  ingot machine capture node-1 --for 30m --out boot.pcap",
 		ValidArgsFunction: firstArg(o.machines()),
 	}
-	out := cmd.Flags().String("out", "", "file that is made; - for standard output (default NAME.pcap)")
-	duration := cmd.Flags().Duration("for", 5*time.Minute, "how long, at most 1h")
-	all := cmd.Flags().Bool("all", false, "also HTTP and everything else, with the secrets in it")
+	out := cmd.Flags().String("out", "", "file to write, - for standard output (default NAME.pcap)")
+	duration := cmd.Flags().Duration("for", 5*time.Minute, "duration of the capture, at most 1h")
+	all := cmd.Flags().Bool("all", false, "capture all packets, including HTTP and the secrets in it")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		to := *out
@@ -91,7 +91,7 @@ the file, and in it user data with its passwords and keys.`,
 		q := url.Values{"for": {duration.String()}}
 		if *all {
 			q.Set("all", "true")
-			c.Note("warning: the file will hold what the machine fetches by HTTP: passwords and keys of its user data")
+			c.Note("warning: the file will contain what the machine fetches by HTTP, such as passwords and keys in its user data")
 		}
 		w, done, err := createCapture(c, to)
 		if err != nil {
@@ -111,7 +111,7 @@ func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err
 	}
 	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		err = inventory.Invalid("--out", "name another file, or remove it", "%s is there already", to)
+		err = inventory.Invalid("--out", "name another file, or remove it", "%s already exists", to)
 	}
 	if err != nil {
 		return nil, nil, err

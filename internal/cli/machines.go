@@ -35,7 +35,7 @@ func machineListCommand(o *Options) *cobra.Command {
 			Example: "  ingot machine list --output json\n  ingot machine list --label rack=a1 --state FAILED\n" +
 				"  ingot machine list --limit 50 --after node-50",
 		},
-		filters: []filter{labelFilter(), stateFilter("only those whose open run, or last installation or wipe, is in this state")},
+		filters: []filter{labelFilter(), stateFilter("only machines whose open run or, without one, last installation or wipe is in this state")},
 		sort:    "name",
 		route:   client.Path("machines"), empty: "no machines; add one: ingot machine add --help",
 		head: []string{
@@ -122,13 +122,13 @@ func printMachine(w io.Writer, m apitypes.MachineView) error {
 func machineDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
 		Use: "delete NAME", Short: "Delete a machine with its secrets", ValidArgsFunction: firstArg(o.machines()),
-		Long: `Delete a machine, its reservation, its BMC password and its user data. Records of
-its runs stay. What runs on the machine itself is not touched.`,
+		Long: `Delete a machine, its address reservation, its BMC password and its user data. The
+records of its runs are kept. The system on the machine itself is not touched.`,
 		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",
 	}, func(c *Call) (deletion, error) {
 		route := client.Path("machines", c.Args[0])
 		_, err := get[apitypes.MachineView](c, route)
-		lost := " with its reservation, its BMC password and its user data"
+		lost := " with its address reservation, its BMC password and its user data"
 		return deletion{what: "machine " + c.Args[0], lost: lost, route: route}, err
 	})
 }

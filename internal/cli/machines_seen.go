@@ -34,11 +34,11 @@ them has reported (netboot.discovery in the configuration).`,
 		}
 		return getAndShow(c, client.Path("seen"), func(w io.Writer, l seenList) error {
 			if l.Dropped > 0 {
-				c.Note("note: only the newest are listed; since the server started, %s of others came, which are not listed",
+				c.Note("note: only the newest machines are listed; since the server started, %s came from others",
 					human.Count(int(l.Dropped), "packet"))
 			}
 			if len(l.Items) == 0 {
-				c.Note("no unknown machine has asked for an address; is DHCP on? ingot status")
+				c.Note("no unknown machine has asked for an address; check that DHCP is on: ingot status")
 				return nil
 			}
 			head := []string{"MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE"}
@@ -66,7 +66,8 @@ func showSeen(c *Call) error {
 	}
 	i := slices.IndexFunc(l.Value.Items, func(s inventory.Seen) bool { return s.MAC == mac })
 	if i < 0 {
-		return fmt.Errorf("MAC %s: %w: no unknown machine has asked with it (ingot machine seen)", mac, inventory.ErrNotFound)
+		return fmt.Errorf("MAC %s: %w: no unknown machine with this MAC has asked for an address (list: ingot machine seen)",
+			mac, inventory.ErrNotFound)
 	}
 	s := l.Value.Items[i]
 	return ShowValue(c, s, func(w io.Writer) error {
@@ -87,7 +88,7 @@ func showSeen(c *Call) error {
 		for _, n := range f.NICs {
 			at := ""
 			if x := n.Neighbour; x != nil {
-				at = fmt.Sprintf(", at port %s of %s", x.Port, cmp.Or(x.System, x.Chassis))
+				at = fmt.Sprintf(", connected to port %s of %s", x.Port, cmp.Or(x.System, x.Chassis))
 			}
 			fmt.Fprintf(w, "  – network card %s\n", Inert(n.Name+" "+n.MAC+firmwareText(n.Firmware)+at))
 		}

@@ -33,7 +33,7 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}
 
-	d := cmd.Flags().Duration("for", time.Hour, "how long; at most 24h")
+	d := cmd.Flags().Duration("for", time.Hour, "how long the window stays open, at most 24h")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		a, err := post[inventory.Netboot](c, client.Path("machines", c.Args[0], "netboot"), netbootBody{Arm: true, For: d.String()})
@@ -54,8 +54,8 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 func netbootDisarmCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "disarm NAME", Short: "Close a machine's netboot window",
-		Long: `Close the netboot window that an operator has opened. With --force also the window of
-a run: the run loses the machine and then asks the operator.`,
+		Long: `Close the netboot window that an operator has opened. With --force, also close the
+window of a run: the run then loses the machine, and asks the operator.`,
 		Example: "  ingot netboot disarm node-1\n  ingot netboot disarm node-1 --force --yes",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}

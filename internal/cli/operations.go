@@ -66,7 +66,7 @@ func cancelOperation(c *Call, id, next string) error {
 	}
 	return postAndShow(c, operationPath(before.Value.Run, "cancel"), nil, text(func(s apitypes.Started) string {
 		if inventory.Final(before.Value.State) {
-			return fmt.Sprintf("%s had ended: %s", s.Workflow, before.Value.State)
+			return fmt.Sprintf("%s had already ended: %s", s.Workflow, before.Value.State)
 		}
 		return fmt.Sprintf("%s: cancellation requested\nnext: %s", s.Workflow, next)
 	}))
@@ -80,9 +80,9 @@ func operationListCommand(o *Options) *cobra.Command {
 		},
 		route: client.Path("operations"),
 		filters: []filter{
-			{name: "type", usage: "only of this type: Genesis, Migrate or Recover"},
-			stateFilter("only in this state"),
-			{name: "open", usage: "only those that have not ended", set: true},
+			{name: "type", usage: "only operations of this type: Genesis, Migrate or Recover"},
+			stateFilter("only operations in this state"),
+			{name: "open", usage: "only operations that have not ended", set: true},
 		},
 		sort:  "started",
 		empty: "no operations",
@@ -171,10 +171,10 @@ func stepTime(s inventory.OperationStep) string {
 
 func operationDecideCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "decide {ID | RUN} --choice CHOICE", Short: "Answer the question of an operation",
+		Use: "decide {ID | RUN} --choice CHOICE", Short: "Answer the open question of an operation",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
-		Long: `Answer the question of an operation; ingot operation get shows it with its
-choices. Without --question this answers the question that is open now.
+		Long: `Answer the open question of an operation. "ingot operation get" shows the question
+and its choices. With --question, the answer is refused if another question is open.
 
   retry   do the step again
   undo    undo what the step did; then ask again
@@ -208,8 +208,8 @@ func decisionFlags(
 	o *Options, cmd *cobra.Command, open func(c *Call) (*inventory.Question, error),
 ) *contract.Decision {
 	var d contract.Decision
-	cmd.Flags().StringVar(&d.Question, "question", "", "id of the question (default: the one that is open now)")
-	cmd.Flags().StringVar(&d.Choice, "choice", "", "one of the question's choices")
+	cmd.Flags().StringVar(&d.Question, "question", "", "id of the question to answer (default: the open question)")
+	cmd.Flags().StringVar(&d.Choice, "choice", "", "answer: one of the question's choices")
 	requireFlags(cmd, "choice")
 	CompleteFlag(cmd, "choice", o.complete(func(c *Call) ([]string, error) {
 		if len(c.Args) != 1 {
@@ -248,8 +248,9 @@ func operationCancelCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "cancel {ID | RUN}", Short: "Cancel an operation",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
-		Long: `Cancel an operation. What its step has under way on machines is also cancelled,
-and undone where the step can; steps that are done stay done.`,
+		Long: `Cancel an operation. What its current step is doing on machines is cancelled too, and
+undone if the step can do that. A migration also undoes its finished steps; other
+operations do not.`,
 		Example: "  ingot operation cancel genesis/lab",
 	}, func(c *Call) error {
 		return cancelOperation(c, c.Args[0], "ingot operation get "+c.Args[0])

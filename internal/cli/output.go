@@ -66,14 +66,14 @@ func (o *Options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 	case "json":
 		var b bytes.Buffer
 		if err := json.Indent(&b, raw, "", "  "); err != nil {
-			return fmt.Errorf("reading the answer: %w", err)
+			return fmt.Errorf("reading the server's answer: %w", err)
 		}
 		_, err := fmt.Fprintln(w, human.Escape(b.String()))
 		return err
 	case "yaml":
 		b, err := strictyaml.FromJSON(raw)
 		if err != nil {
-			return fmt.Errorf("reading the answer: %w", err)
+			return fmt.Errorf("reading the server's answer: %w", err)
 		}
 		_, err = w.Write(b)
 		return err

@@ -10,7 +10,7 @@ import (
 func machinePowerCommand(o *Options) *cobra.Command {
 	actions := [][2]string{
 		{"on", "Switch a machine on"},
-		{"off", "Switch a machine off, hard"},
+		{"off", "Switch a machine off without a shutdown"},
 		{"soft", "Ask a machine's system to shut down"},
 		{"cycle", "Switch a machine off and on"},
 		{"reset", "Reset a machine"},
@@ -22,7 +22,7 @@ func machinePowerCommand(o *Options) *cobra.Command {
 		subs = append(subs, powerActionCommand(o, a[0], a[1]))
 	}
 
-	return Group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine by its BMC",
+	return Group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine's power, or read its state",
 		"  ingot machine power status node-1\n  ingot machine power cycle node-1", subs...)
 }
 
@@ -66,8 +66,8 @@ func machineBootDeviceCommand(o *Options) *cobra.Command {
 		Force bool `json:"force,omitempty"`
 	}
 
-	cmd.Flags().BoolVar(&in.Persistent, "persistent", false, "for every boot from now on, not only the next")
-	cmd.Flags().BoolVar(&in.EFI, "efi", false, "by UEFI")
+	cmd.Flags().BoolVar(&in.Persistent, "persistent", false, "for every later boot, not only the next one")
+	cmd.Flags().BoolVar(&in.EFI, "efi", false, "boot by UEFI")
 	force, confirm := forceFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
@@ -83,7 +83,7 @@ func machineBootDeviceCommand(o *Options) *cobra.Command {
 // forceFlags adds --force, which takes a machine away from the run that holds it, and --yes. With --force, confirm asks for
 // confirmation.
 func forceFlags(cmd *cobra.Command) (force *bool, confirm func(c *Call) error) {
-	force = cmd.Flags().Bool("force", false, "even while a run holds the machine; the run then asks the operator")
+	force = cmd.Flags().Bool("force", false, "act even while a run holds the machine; the run then asks the operator")
 	yes := YesFlag(cmd)
 	return force, func(c *Call) error {
 		if !*force {

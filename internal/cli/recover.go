@@ -25,13 +25,13 @@ func recoverStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start NAME {--machine M… | --selector KEY=VALUE…}", Args: cobra.ExactArgs(1),
 		Short: "Wipe and install many machines, each by its own template",
-		Long: `Wipe and install machines, a few at a time. Each is a run of its own, as by
+		Long: `Wipe and install machines, a few at a time. Each machine has its own run, as with
 "ingot machine reprovision".
 
-Machines of one --order come before those of the next, and machines without an
---order come last. A machine that waits for an operator gives its place to the
-next one, and continues when it is answered. The recovery ends when each machine
-is installed or has failed.
+The machines of the first --order come first, then those of the second, and so on;
+machines in no --order come last. While a machine waits for an operator, the next
+machine starts; the waiting machine continues when the operator has answered. The
+recovery ends when each machine is installed or has failed.
 
 With --abort-after N no further machine is started once N machines have failed or
 wait for an operator; open runs continue.`,
@@ -44,14 +44,14 @@ wait for an operator; open runs continue.`,
 
 	var in contract.RecoverInput
 	x := cmd.Flags()
-	x.StringSliceVar(&in.Machines, "machine", nil, "machine; repeatable, or a list a,b,c")
-	x.StringToStringVar(&in.Selector, "selector", nil, "label key=value that all machines carry; repeatable")
+	x.StringSliceVar(&in.Machines, "machine", nil, "machine to install; repeatable, or a list a,b,c")
+	x.StringToStringVar(&in.Selector, "selector", nil, "install all machines with this label, key=value; repeatable")
 	order := x.StringArray("order", nil,
-		"machines a,b,c that come before the others; repeatable: one group after another")
-	x.IntVar(&in.Concurrency, "concurrency", 0, "how many machines at a time (default 2)")
+		"machines a,b,c that come before the others; repeatable: the groups start in this order")
+	x.IntVar(&in.Concurrency, "concurrency", 0, "number of machines at the same time (default 2)")
 	x.IntVar(&in.AbortAfter, "abort-after", 0,
-		"start no more once so many have failed or wait for an operator (default: never)")
-	x.StringVar(&in.Template, "template", "", "template instead of each machine's own")
+		"start no further machine once this many have failed or wait for an operator (default: no limit)")
+	x.StringVar(&in.Template, "template", "", "one template for all, instead of each machine's template")
 	wait, yes := waitFlags(cmd), YesFlag(cmd)
 	CompleteFlag(cmd, "machine", o.machines())
 	CompleteFlag(cmd, "template", o.templates())
@@ -137,15 +137,15 @@ func printWaiting(c *Call, w io.Writer, s inventory.OperationStep) {
 		fmt.Fprintf(w, "\n%s waits for the operator: ingot workflow get %s\n", s.Machine, s.Machine)
 		return
 	}
-	fmt.Fprintf(w, "\n%s has waited for the operator; now: %s\n", s.Machine, runState(&now.Value))
+	fmt.Fprintf(w, "\n%s no longer waits for the operator; it is now: %s\n", s.Machine, runState(&now.Value))
 }
 
 func recoverCancelCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "cancel NAME", Short: "Cancel a recovery and its open runs",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeRecover)),
-		Long: `Cancel a recovery. Its open runs are also cancelled; those that wait for the
-operator are left as they are.`,
+		Long: `Cancel a recovery. Its open runs are cancelled too, except those that wait for the
+operator.`,
 		Example: "  ingot recover cancel flood",
 	}, func(c *Call) error {
 		return cancelOperation(c, contract.RecoverID(c.Args[0]), "ingot recover status "+c.Args[0])

@@ -43,7 +43,7 @@ func schemaCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "schema [NAME]", Short: "Print the JSON Schema of a kind of file, for editors", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: firstArg(cobra.FixedCompletions(names, NoFiles)),
-		Long: `Print the JSON Schema of a kind of file: ` + strings.Join(names, ", ") + `. Without a name, list them.
+		Long: `Print the JSON Schema of a kind of file: ` + strings.Join(names, ", ") + `. Without NAME, list the kinds.
 An editor with the YAML language server completes and checks a file that names its
 schema in its first line:
 
@@ -69,7 +69,7 @@ Needs no server.`,
 				return err
 			})
 		}
-		return human.Advise(UsageError("unknown schema %q; must be one of %s", c.Args[0], strings.Join(names, ", ")), "ingot schema")
+		return human.Advise(UsageError("invalid schema %q; must be one of %s", c.Args[0], strings.Join(names, ", ")), "ingot schema")
 	})
 }
 

@@ -51,18 +51,18 @@ func secretRotateCommand(o *Options) *cobra.Command {
 
 	return o.NewCommand(&cobra.Command{
 		Use: "rotate", Short: "Replace the keys of stored secrets", Args: cobra.NoArgs,
-		Long: `Replace the keys of stored secrets and seal the secrets again, while the server
-works as usual. If it is interrupted, nothing is lost: the key file holds both the
-old keys and the new ones until everything is sealed again, and the server
-finishes it at its next start.
+		Long: `Replace the keys of the stored secrets and encrypt the secrets with the new keys,
+while the server works as usual. If this is interrupted, nothing is lost: the key
+file holds the old and the new keys until every secret is encrypted again, and the
+server finishes that at its next start.
 
-Earlier copies of the key file and of the database still open each other: destroy
-those that may have leaked, and change the passwords in them. The key of claims
-and the signer of plans stay.`,
+An earlier copy of the key file still decrypts an earlier copy of the database:
+destroy copies that may have leaked, and change the passwords in them. The key of
+the claims and the key that signs plans are not replaced.`,
 		Example: "  ingot secret rotate",
 	}, func(c *Call) error {
 		return postAndShow(c, client.Path("secrets", "rotate"), nil, text(func(v rotated) string {
-			return fmt.Sprintf("keys replaced, %s sealed again\nnext: back up the key file, apart from the data",
+			return fmt.Sprintf("keys replaced, %s encrypted again\nnext: back up the key file, apart from the data",
 				human.Count(v.Sealed, "secret"))
 		}))
 	})

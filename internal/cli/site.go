@@ -25,20 +25,20 @@ func peerCommand(o *Options) *cobra.Command {
 func peerAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME URL", Short: "Pair with a standby", Args: cobra.ExactArgs(2),
-		Long: `Pair with a server that "ingot standby" has set up. From then on this server asks
-the peer at each start, before its first packet, whether the peer has become the
-site. If the peer does not answer, no machine is answered here until it does or
-the operator decides ("ingot handover status"). Remove a peer that no longer
-exists.`,
+		Long: `Pair with a server that "ingot standby" has set up. From then on, each time this server
+starts, it first asks the peer whether the peer has taken over the site. If the peer
+does not answer, this server answers no machine until the peer does, or until the
+operator decides ("ingot handover status"). Remove a peer that no longer exists:
+"ingot peer remove".`,
 		Example: "  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
 	}
 
-	fingerprint := cmd.Flags().String("fingerprint", "", "of the peer's key: sha256:…")
+	fingerprint := cmd.Flags().String("fingerprint", "", "fingerprint of the peer's key, sha256:…")
 	file := cmd.Flags().String("peer-token-file", "", "file with the token that the peer made")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if *fingerprint == "" || *file == "" {
-			return UsageError("give --fingerprint and --peer-token-file, as ingot standby printed them")
+			return UsageError("give --fingerprint and --peer-token-file: ingot standby prints both at the peer")
 		}
 
 		token, err := durablefile.ReadPrivate(*file)
@@ -68,7 +68,7 @@ func peerListCommand(o *Options) *cobra.Command {
 
 func peerRemoveCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "remove NAME", Short: "Remove a peer; this server does not ask it any more", Args: cobra.ExactArgs(1),
+		Use: "remove NAME", Short: "Remove a peer; this server no longer asks it at its start", Args: cobra.ExactArgs(1),
 		Aliases: []string{"rm"}, Example: "  ingot peer remove um760",
 		ValidArgsFunction: firstArg(o.names(client.Path("peers"), "name")),
 	}
@@ -76,7 +76,7 @@ func peerRemoveCommand(o *Options) *cobra.Command {
 	yes := YesFlag(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		what := "removes peer " + c.Args[0] + ": earlier copies of this server still ask it, this one does not"
+		what := "removes peer " + c.Args[0] + ": this server no longer asks it at its start, but earlier copies of this server do"
 		if err := c.Confirm(*yes, what, "remove"); err != nil {
 			return err
 		}
@@ -86,14 +86,14 @@ func peerRemoveCommand(o *Options) *cobra.Command {
 }
 
 func handoverCommand(o *Options) *cobra.Command {
-	return Group("handover", "This server's role among its peers, and the operator's decision when it is unclear",
+	return Group("handover", "Show this server's role among its peers, and decide an unclear role",
 		"  ingot handover status\n  ingot handover take-over --peer-is-off\n  ingot handover give-up --yes",
 		handoverStatusCommand(o), takeOverCommand(o), giveUpCommand(o))
 }
 
 func handoverStatusCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "status", Short: "Show this server's role, and why it is silent", Args: cobra.NoArgs,
+		Use: "status", Short: "Show this server's role, and why it answers no machines", Args: cobra.NoArgs,
 		Example: "  ingot handover status",
 	}, func(c *Call) error { return getAndShow(c, client.Path("site"), printSite) })
 }
@@ -114,10 +114,10 @@ func siteFields(t *Table, s inventory.SiteStatus) {
 	t.Field("role", role)
 	if s.Silent != "" {
 		t.Field("silent", s.Silent)
-		next := "wait until the peer answers; or, if its host is off: ingot handover take-over --peer-is-off; " +
-			"or, if it is the site: ingot handover give-up [--peer NAME]"
+		next := "wait until the peer answers; or, if the peer's host is off: ingot handover take-over --peer-is-off; " +
+			"or, if the peer has taken over the site: ingot handover give-up [--peer NAME]"
 		if s.Role == inventory.RoleActive && s.Prepared != "" {
-			next = "put the file back; or stop this server, move its data and its keys away, " +
+			next = "put the missing file back; or stop this server, move its data and its keys away, " +
 				"and restore it from a backup: ingot restore"
 		}
 		t.Field("next", next)
@@ -151,19 +151,19 @@ func decideSite(c *Call, word, peer string) error {
 
 func takeOverCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "take-over", Short: "Make this server the site, because the other host is off", Args: cobra.NoArgs,
-		Long: `Make this server the site, although its peer does not answer. Two servers that
-answer the same machines install them over and over: use this only when the other
-host is off, and stays off until its data directory is deleted. At a source, its
-peers are removed; a standby becomes the site that was prepared on it.`,
+		Use: "take-over", Short: "Make this server the active one, because its peer's host is off", Args: cobra.NoArgs,
+		Long: `Make this server the active server of the site, although its peer does not answer.
+Two active servers would install the same machines again and again: use this only if
+the peer's host is off, and stays off until its data directory is deleted. A source
+removes its peers; a standby takes over the site that was prepared on it.`,
 		Example: "  ingot handover take-over --peer-is-off",
 	}
 
-	off := cmd.Flags().Bool("peer-is-off", false, "confirm that the other host is off")
+	off := cmd.Flags().Bool("peer-is-off", false, "confirm that the peer's host is off")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if !*off {
-			return UsageError("give --peer-is-off, and make sure that it is: two servers would answer the same machines")
+			return UsageError("switch the peer's host off, then give --peer-is-off: otherwise two servers would answer the same machines")
 		}
 
 		return decideSite(c, inventory.TakeOver, "")
@@ -172,18 +172,18 @@ peers are removed; a standby becomes the site that was prepared on it.`,
 
 func giveUpCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "give-up", Short: "Retire this server, because the other one is the site", Args: cobra.NoArgs,
-		Long: `Retire this server, because the other one is the site: its keys are destroyed, and
-it never answers a machine again. --peer names the other one, when several may be
-the site.`,
+		Use: "give-up", Short: "Retire this server, because a peer has taken over the site", Args: cobra.NoArgs,
+		Long: `Retire this server, because a peer has taken over the site: the keys of this server
+are destroyed, and it never answers a machine again. If several peers may have taken
+over the site, --peer names the one that has.`,
 		Example: "  ingot handover give-up --yes\n  ingot handover give-up --peer um760 --yes",
 	}
 
-	peer := cmd.Flags().String("peer", "", "the peer that is the site")
+	peer := cmd.Flags().String("peer", "", "the peer that has taken over the site")
 	yes := YesFlag(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		if err := c.Confirm(*yes, "destroys the keys of this server: it is never the site again", "give-up"); err != nil {
+		if err := c.Confirm(*yes, "destroys the keys of this server, which can never be active again", "give-up"); err != nil {
 			return err
 		}
 
@@ -199,15 +199,14 @@ func migrateCommand(o *Options) *cobra.Command {
 func migrateStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start PEER", Short: "Start to move this site to a peer", Args: cobra.ExactArgs(1),
-		Long: `Start to move this site to a peer that "ingot peer add" has paired with. Images
-are copied first, while the server works as usual. Then new runs are refused, and
-when no run of a machine is open, the site moves in one step. Its runs, this
-migration among them, continue on the peer. Until that step everything can be
-taken back.`,
+		Long: `Start to move this site to a peer that "ingot peer add" has paired with. Images are
+copied first, while the server works as usual. Then new runs are refused. When no
+machine has an open run, the site moves in one step; its open workflows, including
+this migration, continue on the peer. Until that step, the migration can be undone.`,
 		Example: "  ingot migrate start um760\n  ingot migrate status um760",
 	}
 
-	name := cmd.Flags().String("name", "", "name of the migration (default: the peer's)")
+	name := cmd.Flags().String("name", "", "name of the migration (default: the peer's name)")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		in := contract.MigrateInput{Name: cmp.Or(*name, c.Args[0]), Target: c.Args[0]}

@@ -41,12 +41,12 @@ func statusCommand(o *Options) *cobra.Command {
 func statusFields(t *Table, s apitypes.Status) {
 	t.Field("netboot", netbootStatus(s.Netboot))
 	for _, r := range s.Netboot.Rivals {
-		t.Field("second DHCP", Inert(r.String())+", "+human.Ago(r.Last)+": stop it, exclude the machines there, or set netboot.dhcp")
+		t.Field("second DHCP", Inert(r.String())+", "+human.Ago(r.Last)+": stop that server, exclude Ingot's machines, or set netboot.dhcp")
 	}
 	t.Field("Temporal", temporalStatus(s.Temporal))
 	t.Field("secrets", map[string]string{
-		"ok": "ok", "missing": "the key file is missing: ingot secret status",
-		"wrong": "the key file is another server's: ingot secret status",
+		"ok": "ok", "missing": "the key file is missing; see: ingot secret status",
+		"wrong": "the key file belongs to another server; see: ingot secret status",
 	}[s.Secrets])
 	t.Field("inventory", s.Inventory.Error)
 	if s.Notify != nil {
@@ -86,7 +86,7 @@ func statusFields(t *Table, s apitypes.Status) {
 		t.Field("retrying", r)
 	}
 	if s.Panics > 0 {
-		t.Field("panics", fmt.Sprintf("%d, each at a packet or request that the log names: report this defect", s.Panics))
+		t.Field("panics", fmt.Sprintf("%d; the log names the packet or request of each: report this defect", s.Panics))
 	}
 }
 
@@ -174,9 +174,9 @@ func metricsShowCommand(o *Options) *cobra.Command {
 
 func metricsTokenCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "token", Short: "Print the token that opens /metrics alone", Args: cobra.NoArgs,
-		Long: `Print the token with which Prometheus may read /metrics. It opens nothing else. It
-is derived from the admin token, and changes with it.`,
+		Use: "token", Short: "Print the token that opens /metrics only", Args: cobra.NoArgs,
+		Long: `Print the token with which Prometheus may read /metrics. The token opens nothing else.
+It is derived from the admin token, and changes with it.`,
 		Example: tokenExample,
 	}, func(c *Call) error {
 		s, err := c.Server()
@@ -194,9 +194,9 @@ func notifyCommand(o *Options) *cobra.Command {
 	}
 
 	test := o.NewCommand(&cobra.Command{
-		Use: "test", Short: "Send a notice now, to find out whether notices arrive", Args: cobra.NoArgs,
-		Long: `Send a notice now, ahead of those that wait, and show what the receiver answers.
-The receiver and the secret are set under notify: in the server's configuration.`,
+		Use: "test", Short: "Send a test notice, to find out whether notices arrive", Args: cobra.NoArgs,
+		Long: `Send a test notice at once, ahead of the notices that wait, and show whether the
+receiver accepts it. The receiver and the secret are set under notify: in the server's configuration.`,
 		Example: "  ingot notify test",
 	}, func(c *Call) error {
 		return postAndShow(c, client.Path("notices", "test"), nil, text(func(n notice) string {

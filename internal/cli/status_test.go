@@ -24,7 +24,7 @@ func TestNoticesInWords(t *testing.T) {
 func TestSiteNamesTheWayOutOfMissingParts(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printSite(&out, inventory.SiteStatus{Role: siterole.Active, Prepared: "h1", Silent: "inventory.db is missing"}))
-	require.Contains(t, out.String(), "put the file back")
+	require.Contains(t, out.String(), "put the missing file back")
 }
 
 // S33: another DHCP server is in the status.
@@ -36,8 +36,8 @@ func TestStatusNamesASecondDHCPServer(t *testing.T) {
 		{Server: netip.MustParseAddr("10.10.20.67"), Where: "eth1", Ingot: true, Last: time.Now()},
 	}}})
 	require.NoError(t, tab.Flush())
-	require.Contains(t, out.String(), "another DHCP server, 10.10.20.66, is chosen by machine node-1")
-	require.Contains(t, out.String(), "another server of Ingot, 10.10.20.67, answers clients (eth1)")
+	require.Contains(t, out.String(), "another DHCP server at 10.10.20.66 was chosen by machine node-1")
+	require.Contains(t, out.String(), "another Ingot server at 10.10.20.67 answers clients (eth1)")
 	require.NotContains(t, out.String(), "\x1b")
 }
 

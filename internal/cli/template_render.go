@@ -31,23 +31,23 @@ func templateRenderCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "render NAME|FILE --machine M", Short: "Show what a template would do to a machine; nothing is changed",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
-		Long: `Show the actions that a template makes for a machine. Nothing is stored and nothing
-is changed. An argument with a slash, with the ending .yaml or .yml, or "-", is a
-file; anything else is the name of a template on the server.
+		Long: `Show the actions that a template produces for a machine. Nothing is stored or changed.
+The argument is a file if it contains a slash, ends in .yaml or .yml, or is "-";
+otherwise it is the name of a template on the server.
 
---explain shows for each action which one of the agent's it is, and for each value
-where it comes from: the template, the machine, a default, or Ingot, which adds
-some. Secrets stay references.`,
+--explain shows which of the agent's built-in actions runs for each action, and where
+each value comes from: the template, the machine, a default or Ingot. Secrets are
+shown as references.`,
 		Example: "  ingot template render image --machine node-1 --image debian-12\n" +
 			"  ingot template render my-template.yaml --machine node-1 --explain",
 	}
 
 	var in renderRequest
 	machine := cmd.Flags().String("machine", "", "machine, by name or MAC")
-	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's)")
+	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's image)")
 	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
 		"further data for the template, key=value; repeatable")
-	cmd.Flags().BoolVar(&in.Explain, "explain", false, "show where everything comes from")
+	cmd.Flags().BoolVar(&in.Explain, "explain", false, "show where each value comes from")
 	requireFlags(cmd, "machine")
 	CompleteFlag(cmd, "machine", o.machines())
 	CompleteFlag(cmd, "image", o.images())
@@ -75,7 +75,7 @@ func renderTemplate(c *Call, machine string, in renderRequest) (a client.Answer[
 			return a, err
 		}
 		if len(ts) > 1 {
-			return a, UsageError("%s holds %d templates; import them, and name one", name, len(ts))
+			return a, UsageError("%s holds %d templates; import the file, then render one template by its name", name, len(ts))
 		}
 		t := ts[0]
 		file, in.Source = t.File, t.Source
@@ -114,7 +114,7 @@ func printRendered(w io.Writer, r template.Rendering) error {
 
 	fmt.Fprintf(w, "global timeout: %s%s\n", cmp.Or(secondsText(int64(r.GlobalTimeout)), "none"), originText(why.GlobalTimeout))
 	if r.DiskAlias != "" {
-		fmt.Fprintf(w, "disk:           the chosen one, for %s%s\n", Inert(r.DiskAlias), originText(why.DiskAlias))
+		fmt.Fprintf(w, "disk:           the chosen disk, in place of %s%s\n", Inert(r.DiskAlias), originText(why.DiskAlias))
 	}
 	if why.Installer != "" {
 		fmt.Fprintf(w, "installer:      %s\n", Inert(why.Installer))

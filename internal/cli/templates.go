@@ -27,10 +27,9 @@ func templateCommand(o *Options) *cobra.Command {
 func templateCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create --file FILE", Short: "Store a template, or a new version of it", Args: cobra.NoArgs,
-		Long: `Store a template of Tinkerbell's format 0.1. Everything that is wrong is reported
-at once, with file and line, and then nothing is stored. Open runs keep the plan
-that they have. A document of Tinkerbell or EKS Anywhere is imported, see: ingot
-import --help.`,
+		Long: `Store a template in Tinkerbell's format 0.1. All problems are reported at once, with
+file and line, and then nothing is stored. Open runs keep their plan. A document of
+Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
 		Example: "  ingot template create --file my-template.yaml",
 	}
 
@@ -79,7 +78,7 @@ func templateListCommand(o *Options) *cobra.Command {
 
 func templateGetCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "get NAME", Short: "Print a template as it was entered",
+		Use: "get NAME", Short: "Print a template as it was stored",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
 		Example: "  ingot template get image > my-template.yaml",
 	}, func(c *Call) error {
@@ -96,7 +95,7 @@ func templateDeleteCommand(o *Options) *cobra.Command {
 	}, func(c *Call) (deletion, error) {
 		route := client.Path("templates", c.Args[0])
 		_, err := get[inventory.Template](c, route)
-		lost := "; machines that name it cannot be provisioned until they name another"
+		lost := "; machines that name it cannot be provisioned until they name another template"
 		return deletion{what: "template " + c.Args[0], lost: lost, route: route}, err
 	})
 }
@@ -112,15 +111,16 @@ type lintedTemplate struct {
 func templateLintCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "lint FILE…", Short: "Report everything that is wrong with templates; needs no server", Args: cobra.MinimumNArgs(1),
-		Long: `Report everything that is wrong with templates and can be told without a machine:
-syntax, unknown keys and functions, actions that do not exist, values of
-environments, time-outs, the order of actions, disks and partitions that an action
-cannot take, files of other servers without a digest. What depends on a machine shows
-"ingot template render FILE --machine M". Needs no server. "-" is standard input.
+		Long: `Report all problems of templates that can be found without a machine: syntax, unknown
+keys and functions, actions that do not exist, invalid environment variables and
+time-outs, a wrong order of actions, disks and partitions that an action does not
+support, and files from other servers without a digest. For problems that depend on a
+machine: "ingot template render FILE --machine M". Needs no server. "-" is standard
+input.
 
-A variable that its action does not read is a note, not a problem.
+An environment variable that its action does not read is a note, not a problem.
 
-Exit codes: 0 no problem, 2 problems, or a file that cannot be read.`,
+Exit codes: 0 no problem; 2 a problem, or a file that cannot be read.`,
 		Example: "  ingot template lint my-template.yaml\n  ingot template lint templates/*.yaml --output json",
 	}, func(c *Call) error {
 		var all inventory.Problems

@@ -83,7 +83,7 @@ func Interactive(cmd *cobra.Command) bool {
 func (c *Call) BinaryOutput(what, flag string) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if _, ok := terminalOf(out); ok {
-		return nil, UsageError("%s is not for the terminal: give %s FILE, or pipe it", what, flag)
+		return nil, UsageError("%s cannot be written to a terminal: give %s FILE, or pipe the output", what, flag)
 	}
 	if t, ok := out.(*terminal); ok {
 		return t.file, nil // terminal.Write would change binary data
@@ -98,7 +98,7 @@ func (c *Call) Confirm(yes bool, what, word string) error {
 		return nil
 	}
 	if !Interactive(c.Command) {
-		return UsageError("this %s: give --yes, standard input is not a terminal", what)
+		return UsageError("this %s: give --yes, because standard input is not a terminal", what)
 	}
 
 	got, err := Prompt(c.Command, fmt.Sprintf("This %s.\nType %s to continue: ", what, word))
@@ -128,7 +128,7 @@ func Prompt(cmd *cobra.Command, text string) (string, error) {
 				return strings.TrimSpace(b.String()), nil
 			}
 			if err != nil {
-				return "", fmt.Errorf("reading the answer: %w", err)
+				return "", fmt.Errorf("reading standard input: %w", err)
 			}
 		}
 	})

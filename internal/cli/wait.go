@@ -39,7 +39,7 @@ func checkOutcome(run, state string) error {
 type weakError struct{ runs []string }
 
 func (e weakError) Error() string {
-	return fmt.Sprintf("%s succeeded, and nothing shows that the installed system is up (evidence: weak, or nothing was installed): "+
+	return fmt.Sprintf("%s succeeded, but it is not proven that an installed system is up (the evidence is weak, or nothing was installed): "+
 		"see docs/templates.md for a template that phones home", strings.Join(e.runs, ", "))
 }
 
@@ -155,7 +155,7 @@ func (w *runWatcher) look() (over bool, err error) {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):
 		if !w.away || time.Since(w.printed) >= printEvery {
-			w.print("%v; the run goes on, asking again", err)
+			w.print("%v; the run goes on; asking the server again", err)
 		}
 		w.away = true
 		return false, nil

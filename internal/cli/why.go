@@ -14,9 +14,9 @@ import (
 
 func whyCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "why {MAC | NAME}", Short: "Show what a machine would be answered if it booted now, and why",
-		Long: `Show what a machine would be answered if it booted now, and why. The same
-function answers here and on the wire.`,
+		Use: "why {MAC | NAME}", Short: "Show what Ingot would answer if a machine booted now, and why",
+		Long: `Show what Ingot would answer if a machine booted now, and why. The same code decides
+here and for a real boot.`,
 		Example: "  ingot why 02:00:00:00:00:01\n  ingot why node-1",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}, func(c *Call) error {

@@ -30,7 +30,7 @@ func readWorkflow(c *Call, file string) (workflowBody, error) {
 		return workflowBody{}, err
 	}
 	if len(docs) != 1 {
-		what := fmt.Sprintf("holds %d documents where one is expected", len(docs))
+		what := fmt.Sprintf("holds %d documents; must be exactly one", len(docs))
 		return workflowBody{}, inventory.Problems{{File: name, What: what}}
 	}
 

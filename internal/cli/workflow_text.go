@@ -149,7 +149,7 @@ type bootStep struct{ kind, text string }
 
 // bootSteps returns the steps of a network boot, in order: of the agent or, if installer is true, of another installer.
 func bootSteps(installer bool) []bootStep {
-	last := bootStep{inventory.EventHello, "its agent said hello"}
+	last := bootStep{inventory.EventHello, "reached the server with its agent"}
 	if installer {
 		last = bootStep{inventory.EventPayload, "fetched all of its installer"}
 	}
@@ -193,7 +193,7 @@ func bootProgress(c *Call, x inventory.Workflow) string {
 		return ""
 	}
 	if len(seen) == 0 {
-		seen = []string{"nothing of this machine"}
+		seen = []string{"nothing from this machine"}
 	}
 
 	return "seen:    " + strings.Join(seen, ", ") + "\nmissing: " + strings.Join(missing, ", ")
@@ -272,7 +272,7 @@ func diskChoices(line string, disks []action.Disk) []string {
 		}
 	}
 	if len(lines) == 0 || len(lines) > maxDiskChoices {
-		return []string{line + " --disk-serial SERIAL   # of the disk to write"}
+		return []string{line + " --disk-serial SERIAL   # serial number of the disk to write"}
 	}
 	return lines
 }
@@ -286,7 +286,7 @@ func printQuestionText(w io.Writer, q *inventory.Question, message string) {
 
 // printChoices prints the commands that answer a question; commands returns the commands for one choice.
 func printChoices(w io.Writer, q *inventory.Question, commands func(choice string) []string) {
-	fmt.Fprintf(w, "\nasked since %s; answer with one of\n", human.Time(q.Since))
+	fmt.Fprintf(w, "\nopen since %s; answer with one of\n", human.Time(q.Since))
 	for _, choice := range q.Choices {
 		for _, command := range commands(choice) {
 			fmt.Fprintf(w, "  %s\n", command)

@@ -73,10 +73,10 @@ func workflowListCommand(o *Options) *cobra.Command {
 		},
 		route: client.Path("workflows"),
 		filters: []filter{
-			{name: "machine", usage: "only of this machine", complete: o.machines()},
-			stateFilter("only in this state"),
+			{name: "machine", usage: "only runs of this machine", complete: o.machines()},
+			stateFilter("only runs in this state"),
 			labelFilter(),
-			{name: "open", usage: "only those that have not ended", set: true},
+			{name: "open", usage: "only runs that have not ended", set: true},
 		},
 		sort:  "started",
 		empty: "no runs",
@@ -94,7 +94,7 @@ func workflowGetCommand(o *Options) *cobra.Command {
 	return runCommand(o, &cobra.Command{
 		Use: "get {MACHINE | RUN}", Short: "Show a run: what it does, what it waits for, why it failed",
 		Long: `Show a run: what it does, what it waits for, why it failed. With --output
-tinkerbell it is JSON in the words and units that Tinkerbell used before v0.25.`,
+tinkerbell, print JSON with the field names and units of Tinkerbell before v0.25.`,
 		Example:     "  ingot workflow get node-1\n  ingot workflow get node-1 --output json",
 		Annotations: map[string]string{extraOutput: outputTinkerbell},
 	}, func(c *Call, a client.Answer[inventory.Workflow]) error {
@@ -109,8 +109,8 @@ tinkerbell it is JSON in the words and units that Tinkerbell used before v0.25.`
 func workflowLogsCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs {MACHINE | RUN}", Short: "Print the log of an action",
-		Long: `Print the log of an action: of the first that did not succeed, or the last, unless
---action names one by its name or number.`,
+		Long: `Print the log of an action: the one in --action or, without this flag, the first
+action that did not succeed, or else the last one.`,
 		Example: "  ingot workflow logs node-1\n  ingot workflow logs node-1 --action write-image --attempt 1",
 	}
 
@@ -155,18 +155,18 @@ func readLog(c *Call, run, action string, attempt int) (string, error) {
 func workflowRetryCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start",
-		Long: `Start a new run with the input of one that has ended: from its failed step, with the
-plan that it had, or from the start. From the failed step is refused once another
-run has written to the machine, or when the plan is not stored. A run is only retried
-while no later one has installed or wiped its machine. A decommission and an
-inspection always begin at the start.
+		Long: `Start a new run with the input of a run that has ended. The new run begins at the
+failed step, with the plan of the ended run, or at the start. The failed step is
+refused if another run has written to the machine since then, or if the plan is no
+longer stored. No retry is possible once a later run has installed or wiped the
+machine. A decommissioning or an inspection always begins at the start.
 
-What would overwrite an installed system or wipe the machine asks for confirmation,
-unless --yes is given.`,
+A retry that would overwrite an installed system or wipe the machine asks for
+confirmation, unless --yes is given.`,
 		Example: "  ingot workflow retry node-1 --from failed-step --wait\n  ingot workflow retry node-1 --from start",
 	}
 
-	from := cmd.Flags().String("from", "failed-step", "failed-step or start")
+	from := cmd.Flags().String("from", "failed-step", "where the new run begins: failed-step or start")
 	completeWords(cmd, "from", "failed-step", "start")
 	wait, yes := waitFlags(cmd), YesFlag(cmd)
 
@@ -197,10 +197,9 @@ unless --yes is given.`,
 
 func workflowDecideCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "decide {MACHINE | RUN} --choice CHOICE", Short: "Answer the question of a run",
-		Long: `Answer the question of a run; ingot workflow get shows it with its choices. An
-answer names its question, so that it never answers the next one; without
---question it answers the question that is open now.`,
+		Use: "decide {MACHINE | RUN} --choice CHOICE", Short: "Answer the open question of a run",
+		Long: `Answer the open question of a run. "ingot workflow get" shows the question and its
+choices. With --question, the answer is refused if another question is open.`,
 		Example: `  ingot workflow decide node-1 --question 3.bind.1 --choice retry --disk-serial S3Z9NX0M
   ingot workflow decide node-1 --choice abort`,
 	}
@@ -213,7 +212,7 @@ answer names its question, so that it never answers the next one; without
 	var disk inventory.DiskSelector
 	cmd.Flags().StringVar(&disk.Serial, "disk-serial", "", "serial number of the disk to write")
 	cmd.Flags().StringVar(&disk.WWN, "disk-wwn", "", "WWN of the disk to write")
-	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name below /dev/disk/by-id of the disk to write")
+	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name of the disk to write, below /dev/disk/by-id")
 	wait := waitFlags(cmd)
 
 	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
@@ -245,7 +244,7 @@ written stays half-written, and does not boot.`,
 		Example: "  ingot workflow cancel node-1 --reason 'wrong image' --wait",
 	}
 
-	reason := cmd.Flags().String("reason", "", "why; it is recorded")
+	reason := cmd.Flags().String("reason", "", "reason for the cancellation, which is recorded")
 	wait := waitFlag(cmd)
 
 	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
@@ -265,7 +264,7 @@ written stays half-written, and does not boot.`,
 
 		return show(c, x, text(func(apitypes.Started) string {
 			if inventory.Final(run.State) {
-				return fmt.Sprintf("run %s had ended: %s", run.Run, run.State)
+				return fmt.Sprintf("run %s had already ended: %s", run.Run, run.State)
 			}
 			return fmt.Sprintf("run %s: cancellation requested\nnext: ingot workflow get %s", run.Run, run.Machine)
 		}))
@@ -274,11 +273,11 @@ written stays half-written, and does not boot.`,
 
 func workflowPoweredOnCommand(o *Options) *cobra.Command {
 	return runCommand(o, &cobra.Command{
-		Use: "powered-on {MACHINE | RUN}", Short: "Report that you have switched the machine of a run on",
+		Use: "powered-on {MACHINE | RUN}", Short: "Report that you have switched on the machine of a run",
 		Example: "  ingot workflow powered-on node-1",
 	}, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		return postAndShow(c, client.Path("workflows", a.Value.Run, "powered-on"), nil, text(func(apitypes.Started) string {
-			return "run " + a.Value.Run + " knows that its machine is on"
+			return "run " + a.Value.Run + " was informed that its machine is on"
 		}))
 	})
 }
@@ -299,11 +298,11 @@ is not touched.`,
 func workflowCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create {--template T --hardware M | -f FILE}", Short: "Start a workflow", Args: cobra.NoArgs,
-		Long: `Start a workflow: a provisioning of a machine (its name or MAC) by a template, or
-what a file describes: a YAML or JSON document with type (Provision, Reprovision,
-Decommission, Inspect, BMCJob or Recover) and input.
+		Long: `Start a workflow. With --hardware, it provisions a machine (by its name or MAC). With
+--file, it is the workflow in a YAML or JSON document with the fields type (Provision,
+Reprovision, Decommission, Inspect, BMCJob or Recover) and input.
 
-The content of the disk that a provisioning chooses is lost.`,
+All data on the disk that a provisioning chooses is lost.`,
 		Example: "  ingot workflow create --template my-template --hardware node-1\n" +
 			"  ingot workflow create -f workflow.yaml --wait",
 	}

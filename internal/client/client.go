@@ -97,7 +97,7 @@ func New(s Session) (*Client, error) {
 		port = base.Scheme
 	}
 	if base.Scheme == "http" && !config.Loopback(net.JoinHostPort(base.Hostname(), port)) {
-		return nil, invalid("%s is another host, and the token must not go there without TLS: use https", s.Server)
+		return nil, invalid("%s is not this host, and the token must not be sent there without TLS: use https", s.Server)
 	}
 
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -183,17 +183,17 @@ func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 	case errors.As(err, &wrongKey):
 		return human.Advise(
 			fmt.Errorf("talking to %s: %w", c.base, wrongKey),
-			"compare it with the fingerprint that ingot serve logs; if it is the same: "+login+wrongKey.got)
+			"compare this fingerprint with the one that ingot serve logs; if they are equal: "+login+wrongKey.got)
 	case errors.As(err, &verify):
 		got := keypin.Of(verify.UnverifiedCertificates[0])
 		return human.Advise(
 			fmt.Errorf("talking to %s: its certificate is not signed by a known authority: %w", c.base, verify.Err),
-			"compare "+got+" with the fingerprint that ingot serve logs; if it is the same: "+login+got)
+			"compare "+got+" with the fingerprint that ingot serve logs; if they are equal: "+login+got)
 	}
 
 	return human.Advise(
 		fmt.Errorf("the server at %s does not answer: %w", c.base, human.WithKind(err, ErrUnavailable)),
-		"ingot serve (is it running there?), ingot doctor")
+		"check that ingot serve runs there, then: ingot doctor")
 }
 
 // maxErrorBody limits the body of an error, in bytes. It is large because the answer to a push may hold problems of every
@@ -217,7 +217,7 @@ func readAPIError(resp *http.Response) error {
 		}
 	}
 	if resp.StatusCode == http.StatusUnauthorized {
-		e.Text, e.Next = "the server does not know this token", "give --token-file, or log in again: ingot login URL"
+		e.Text, e.Next = "the server does not accept this token", "give --token-file, or log in again: ingot login URL"
 	}
 
 	return e
@@ -320,5 +320,5 @@ func WithQuery(route string, q url.Values) string {
 type wrongKeyError struct{ got string }
 
 func (e wrongKeyError) Error() string {
-	return "the server's key is not the one that was pinned, its fingerprint is " + e.got
+	return "the server's key is not the pinned one; the server's key has the fingerprint " + e.got
 }

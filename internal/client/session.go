@@ -42,7 +42,7 @@ func (l *Lookup) readSession() (Session, error) {
 		err = strictyaml.Decode(l.SessionFile(), b, &s)
 	}
 	if err != nil {
-		return s, fmt.Errorf("reading the log-in: %w", err)
+		return s, fmt.Errorf("reading the stored log-in: %w", err)
 	}
 
 	return s, nil
@@ -112,14 +112,14 @@ func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (strin
 	case isLocal:
 		file = localFile
 	default:
-		return "", invalid("no token for that server: give --token-file or INGOT_TOKEN, or run ingot login URL once")
+		return "", invalid("no token for this server: give --token-file or INGOT_TOKEN, or run ingot login URL once")
 	}
 
 	b, err := durablefile.ReadPrivate(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.TokenFile == "":
 		return "", human.Advise(
-			fmt.Errorf("no admin token in %s and no log-in: %w", file, ErrUnavailable),
+			fmt.Errorf("no admin token in %s, and no stored log-in: %w", file, ErrUnavailable),
 			"ingot init (on the server), or: ingot login URL")
 	case errors.Is(err, fs.ErrPermission):
 		return "", human.Advise(
@@ -153,5 +153,5 @@ func localFingerprint(c config.Config) (string, error) {
 		return keypin.Of(cert), nil
 	}
 
-	return "", fmt.Errorf("reading this server's certificate %q: no certificate in it", file)
+	return "", fmt.Errorf("reading this server's certificate %q: the file holds no certificate", file)
 }

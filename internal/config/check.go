@@ -23,14 +23,14 @@ func (c *Config) check() inventory.Problems {
 	var p checker
 	p.hostPort("listen", c.Listen, "127.0.0.1:8080")
 	if (c.TLSCert == "") != (c.TLSKey == "") {
-		p.Add("tls_cert", "give tls_cert and tls_key, or neither", "one of certificate and key is missing")
+		p.Add("tls_cert", "give tls_cert and tls_key, or neither", "tls_cert and tls_key must be given together")
 	}
 	if c.MetricsCA != "" && c.TLSCert == "" && Loopback(c.Listen) {
-		p.Add("metrics_ca", "give tls_cert and tls_key, or leave it out and use: ingot metrics token",
-			"listen is without TLS, so there are no client certificates")
+		p.Add("metrics_ca", "give tls_cert and tls_key; or leave metrics_ca out, and use: ingot metrics token",
+			"needs TLS: without it, the server gets no client certificates")
 	}
 	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
-		p.Add("key_file", "put it where a copy of data_dir does not contain it, for example /etc/ingot/keys.json",
+		p.Add("key_file", "put it where copies of data_dir do not include it, for example /etc/ingot/keys.json",
 			"the key file is inside data_dir")
 	}
 
@@ -57,12 +57,14 @@ func (c *Config) checkShares(p *checker) {
 	for i, dir := range c.Images.Shares {
 		field := fmt.Sprintf("images.shares[%d]", i)
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
-			p.Add(field, "write a directory of images alone, for example /mnt/images", "%q is not a plain absolute path below /", dir)
+			p.Add(field, "name a directory that holds only images, for example /mnt/images",
+				"invalid directory %q; must be an absolute path below /, without . and ..", dir)
 			continue
 		}
 		for _, own := range []string{c.DataDir, filepath.Dir(c.KeyFile)} {
 			if within(dir, own) || within(own, dir) {
-				p.Add(field, "name a directory of images alone", "%s and %s contain one another, and files of the server must not be served", dir, own)
+				p.Add(field, "name a directory that holds only images",
+					"one of %s and %s contains the other, and the server's own files must not be served", dir, own)
 			}
 		}
 	}
@@ -71,20 +73,20 @@ func (c *Config) checkShares(p *checker) {
 // checkLimits checks sizes, counts and durations.
 func (c *Config) checkLimits(p *checker) {
 	if c.ProbeEvery != 0 && c.ProbeEvery < 100*time.Millisecond {
-		p.Add("probe_every", "write 5s, or leave it out", "%s is too short a pause between two probes", c.ProbeEvery)
+		p.Add("probe_every", "write 5s, or leave it out", "invalid interval %s; must be at least 100ms", c.ProbeEvery)
 	}
 	if c.MinFree < 0 {
 		p.Add("min_free_mib", "", "must not be negative")
 	}
 	if c.Reserve < 0 {
-		p.Add("reserve_mib", "write 0 for none", "must not be negative")
+		p.Add("reserve_mib", "write 0 to reserve nothing", "must not be negative")
 	}
 	if c.Records.Retention < 24*time.Hour {
 		p.Add("records.retention", "write 24h or more",
-			"%s is too short: operators look at runs that have ended", c.Records.Retention)
+			"%s is too short: operators need the records of runs that have ended", c.Records.Retention)
 	}
 	if c.Records.Keep < 1 {
-		p.Add("records.keep", "write 1 or more", "the newest run of a machine has to stay: it says what is on its disk")
+		p.Add("records.keep", "write 1 or more", "must be at least 1: the newest run of a machine shows what is installed on its disk")
 	}
 }
 
@@ -118,7 +120,7 @@ func (p *checker) ipv4(field, value, remedy string) {
 func (p *checker) prefixes(field string, list []string) {
 	for i, s := range list {
 		if _, err := Prefix(s); err != nil {
-			p.Add(fmt.Sprintf("%s[%d]", field, i), "write an address or a prefix", "invalid address %q", s)
+			p.Add(fmt.Sprintf("%s[%d]", field, i), "write an IP address, or a prefix such as 10.0.20.0/24", "invalid address %q", s)
 		}
 	}
 }
@@ -127,7 +129,8 @@ func (n Netboot) check(p *checker) {
 	p.ipv4("netboot.address", n.Address, "write the server's IPv4 address on the provisioning network")
 	p.ipv4("netboot.listen", n.Listen, "write 0.0.0.0, or leave it out")
 	if n.Listen != "" && !n.RelayOnly {
-		p.Add("netboot.listen", "leave it out, or write relay_only: true", "a server with interfaces listens at its address")
+		p.Add("netboot.listen", "leave it out, or write relay_only: true",
+			"applies only with relay_only: other servers listen at netboot.address")
 	}
 
 	if n.Loader != "" && !slices.Contains(inventory.SecureLoaders(), n.Loader) {
@@ -137,7 +140,7 @@ func (n Netboot) check(p *checker) {
 	n.checkDiscovery(p)
 	wrong := n.MinimumSBAT.Check()
 	for _, name := range slices.Sorted(maps.Keys(wrong)) {
-		p.Add("netboot.minimum_sbat."+name, "write for example {shim: 4, grub: 5}; 0 asks for none", "%s", wrong[name])
+		p.Add("netboot.minimum_sbat."+name, "write for example {shim: 4, grub: 5}; 0 means no minimum", "%s", wrong[name])
 	}
 	p.prefixes("netboot.relays", n.Relays)
 	p.prefixes("netboot.proxies", n.Proxies)
@@ -178,17 +181,19 @@ func (n Netboot) checkDiscovery(p *checker) {
 			p.Add(field, "add it to netboot.interfaces, or correct the name", "%s is not one of netboot.interfaces", name)
 		}
 		if mode := n.DHCP[name]; mode != "" && mode != inventory.DHCPReservation {
-			p.Add(field, "leave it out", "in mode %s another server gives the addresses of %s", mode, name)
+			p.Add(field, "leave the range out", "in DHCP mode %s, another server assigns the addresses on %s", mode, name)
 		}
 	}
 	for i, name := range n.Discovery.Beside {
 		field := fmt.Sprintf("netboot.discovery.beside[%d]", i)
 		if mode := n.DHCP[name]; mode != inventory.DHCPProxy && mode != inventory.DHCPOff {
-			p.Add(field, "name an interface with \"dhcp: proxy\" or \"off\", or give it a range", "%s gives the addresses itself", name)
+			p.Add(field, "set its DHCP mode to proxy or off, or give it a range in netboot.discovery.ranges",
+				"invalid interface %s; its DHCP mode must be proxy or off", name)
 		}
 	}
 	if len(n.Discovery.Accept) > 0 && !n.Discovery.On() {
-		p.Add("netboot.discovery.ranges", "write for example \"ranges: {eth1: 10.0.20.200-10.0.20.230}\"", "is missing: no machine is discovered")
+		p.Add("netboot.discovery.ranges", "write for example \"ranges: {eth1: 10.0.20.200-10.0.20.230}\"",
+			"is missing: netboot.discovery.accept has no effect, because no machine is discovered")
 	}
 	p.Problems = append(p.Problems, n.Discovery.Check("netboot.discovery")...)
 }
@@ -197,13 +202,14 @@ func (n Netboot) checkDiscovery(p *checker) {
 func (n Netboot) checkRelayRange(p *checker, field string, relay netip.Prefix, r inventory.Range) {
 	listed, err := Prefixes(n.Relays)
 	if err == nil && !slices.ContainsFunc(listed, func(l netip.Prefix) bool { return l.Contains(relay.Addr()) }) {
-		p.Add(field, "add it to netboot.relays", "%s is not a listed relay", relay.Addr())
+		p.Add(field, "add it to netboot.relays", "relay %s is not in netboot.relays", relay.Addr())
 	}
 	if !relay.Contains(r.From) || !relay.Contains(r.To) {
-		p.Add(field, "write the relay's address with the length of its network, for example 10.10.30.1/24", "%s is not in %s", r, relay.Masked())
+		p.Add(field, "write the relay's address with the length of its network, for example 10.10.30.1/24",
+			"range %s is not in network %s", r, relay.Masked())
 	}
 	if r.Contains(relay.Addr()) {
-		p.Add(field, "leave the relay's address out of the range", "%s contains %s", r, relay.Addr())
+		p.Add(field, "leave the relay's address out of the range", "range %s contains the relay's address %s", r, relay.Addr())
 	}
 }
 
@@ -211,26 +217,26 @@ func (n Netboot) checkRelayRange(p *checker, field string, relay netip.Prefix, r
 func (n Netboot) checkRelayOnly(p *checker) {
 	if len(n.Interfaces) > 0 {
 		p.Add("netboot.interfaces",
-			"leave relay_only out: an interface answers relays, too; or leave interfaces out",
-			"with relay_only no interface is served")
+			"leave out relay_only, because relays are also answered on interfaces; or leave out interfaces",
+			"cannot be combined with relay_only")
 	}
 	if n.Address == "" {
 		p.Add("netboot.address", "write this server's address, which relays and machines reach",
-			"with relay_only there is no interface to take it from")
+			"is missing: with relay_only, it cannot be taken from an interface")
 	}
 	if len(n.Relays) == 0 {
-		p.Add("netboot.relays", "write \"relays: [10.0.20.1]\", the relays' addresses on the machines' networks",
-			"with relay_only the relays have to be listed, or no machine could be answered")
+		p.Add("netboot.relays", "write the relays' addresses on the machines' networks, for example \"relays: [10.0.20.1]\"",
+			"is missing: with relay_only, only machines behind the listed relays are answered")
 	}
 }
 
 func (t Temporal) check(p *checker) {
 	if t.MutualTLS && t.Address != "" {
-		p.Add("temporal.mutual_tls", "leave it out; temporal.tls_cert, tls_key and tls_ca are for temporal.address",
-			"temporal.address replaces the embedded server")
+		p.Add("temporal.mutual_tls", "leave it out; for temporal.address, give temporal.tls_cert, tls_key and tls_ca",
+			"applies only to the embedded server, which temporal.address replaces")
 	}
 	if t.TLSCert != "" && t.TLSKey == "" || t.TLSCert == "" && t.TLSKey != "" {
-		p.Add("temporal.tls_key", "give both temporal.tls_cert and temporal.tls_key", "a certificate needs its key")
+		p.Add("temporal.tls_key", "give both, or neither", "temporal.tls_cert and temporal.tls_key must be given together")
 	}
 	if t.Address == "" {
 		for field, value := range map[string]string{
@@ -238,12 +244,12 @@ func (t Temporal) check(p *checker) {
 			"encryption_key_file": t.EncryptionKeyFile,
 		} {
 			if value != "" {
-				p.Add("temporal."+field, "leave it out, or give temporal.address", "it is for another cluster than the embedded server")
+				p.Add("temporal."+field, "leave it out, or give temporal.address", "applies only to an external Temporal cluster")
 			}
 		}
 		p.port("temporal.port", t.Port)
 		if t.Port > 65535-3 && t.Port <= 65535 {
-			p.Add("temporal.port", "write a number up to 65532", "the three ports that follow %d are needed, too", t.Port)
+			p.Add("temporal.port", "write a number up to 65532", "the embedded server also needs the three ports after %d", t.Port)
 		}
 		p.port("temporal.ui_port", t.UIPort)
 	}
@@ -251,14 +257,15 @@ func (t Temporal) check(p *checker) {
 		u, err := url.Parse(t.UIOrigin)
 		switch {
 		case t.EncryptionKeyFile == "":
-			p.Add("temporal.ui_origin", "leave it out, or give temporal.encryption_key_file", "without encryption there is nothing to decrypt")
+			p.Add("temporal.ui_origin", "leave it out, or give temporal.encryption_key_file",
+				"without temporal.encryption_key_file there is nothing to decrypt")
 		case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Scheme+"://"+u.Host != t.UIOrigin:
-			p.Add("temporal.ui_origin", "write https://temporal-ui.example.com, with the port if it has one and nothing after it",
+			p.Add("temporal.ui_origin", "write for example https://temporal-ui.example.com:8443, without a path",
 				"invalid origin %q", t.UIOrigin)
 		}
 	}
 	if t.Retention < 24*time.Hour {
-		p.Add("temporal.retention", "write 24h or more", "%s is too short: operators look at closed runs", t.Retention)
+		p.Add("temporal.retention", "write 24h or more", "%s is too short: operators need the history of closed runs", t.Retention)
 	}
 }
 
@@ -279,7 +286,7 @@ func (n Notify) check(p *checker) {
 		given := map[string]bool{"secret_file": n.SecretFile != "", "events": len(n.Events) > 0, "tls_ca": n.TLSCA != ""}
 		for field, is := range given {
 			if is {
-				p.Add("notify."+field, "give notify.url, too", "notices have no receiver")
+				p.Add("notify."+field, "give notify.url, too", "has no effect without notify.url")
 			}
 		}
 		return
@@ -287,13 +294,13 @@ func (n Notify) check(p *checker) {
 
 	switch u, err := url.Parse(n.URL); { // the URL may hold a token, so no problem quotes it
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		p.Add("notify.url", "write https://host/path", "invalid URL for notices")
+		p.Add("notify.url", "write https://host/path", "invalid URL of the receiver")
 	case u.User != nil:
-		p.Add("notify.url", "remove user and password: notices are signed", "a URL must not hold credentials")
+		p.Add("notify.url", "remove user and password: notices are signed", "the URL must not contain credentials")
 	}
 	if n.SecretFile == "" {
-		p.Add("notify.secret_file", "make one: openssl rand -hex 32 > FILE",
-			"is missing: a receiver could not distinguish a notice from a forged one")
+		p.Add("notify.secret_file", "make a secret: openssl rand -hex 32 > FILE",
+			"is missing: without a secret, the receiver cannot detect forged notices")
 	}
 
 	for i, e := range n.Events {
@@ -314,7 +321,7 @@ const maxPowerTimeout = 5 * time.Minute
 func (w Power) check(p *checker) {
 	for _, name := range slices.Sorted(maps.Keys(w.Commands)) {
 		if !powerName.MatchString(name) {
-			p.Add("power.commands", "use up to 64 letters, digits, _ and -", "invalid name of a command %q", name)
+			p.Add("power.commands", "use up to 64 letters, digits, _ and -", "invalid command name %q", name)
 			continue
 		}
 		field, c := "power.commands."+name, w.Commands[name]
@@ -322,7 +329,7 @@ func (w Power) check(p *checker) {
 		p.program(field+".off", c.Off)
 		p.program(field+".status", c.Status)
 		if c.Timeout < 0 || c.Timeout > maxPowerTimeout {
-			p.Add(field+".timeout", "write up to 5m, or leave it out for 30s", "invalid timeout %s", c.Timeout)
+			p.Add(field+".timeout", "write at most 5m, or leave it out for the default of 30s", "invalid timeout %s", c.Timeout)
 		}
 	}
 }
@@ -330,18 +337,19 @@ func (w Power) check(p *checker) {
 // program checks argv, a program and its arguments.
 func (p *checker) program(field string, argv []string) {
 	if len(argv) == 0 {
-		p.Add(field, "write [/path/of/program, argument, …]; only status shows whether the power was switched",
+		p.Add(field, "write [/path/of/program, argument, …]; on, off and status are all needed: status checks what on and off did",
 			"is missing")
 		return
 	}
 	if path := argv[0]; !filepath.IsAbs(path) || filepath.Clean(path) != path || placeholder.MatchString(path) {
-		p.Add(field+"[0]", "write the whole path of the program; no shell looks for it", "%q is not an absolute path", path)
+		p.Add(field+"[0]", "write the absolute path of the program: PATH is not searched",
+			"invalid program %q; must be an absolute path without . and .., and without placeholders", path)
 	}
 
 	for i, a := range argv {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		if strings.ContainsRune(a, 0) {
-			p.Add(at, "remove it", "it holds a zero byte")
+			p.Add(at, "remove it", "contains a zero byte")
 		}
 		for _, x := range placeholder.FindAllString(a, -1) {
 			if i > 0 && x != "{machine}" && x != "{host}" {
@@ -355,7 +363,7 @@ func (t Tracing) check(p *checker) {
 	if t.Endpoint == "" {
 		for field, value := range map[string]string{"headers_file": t.HeadersFile, "tls_ca": t.TLSCA} {
 			if value != "" {
-				p.Add("tracing."+field, "give tracing.endpoint, too", "traces have no collector")
+				p.Add("tracing."+field, "give tracing.endpoint, too", "has no effect without tracing.endpoint")
 			}
 		}
 		return
@@ -363,9 +371,9 @@ func (t Tracing) check(p *checker) {
 
 	switch u, err := url.Parse(t.Endpoint); { // the URL may hold a token, so no problem quotes it
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		p.Add("tracing.endpoint", "write https://host:4318", "invalid URL of a collector")
+		p.Add("tracing.endpoint", "write https://host:4318", "invalid URL of the collector")
 	case u.User != nil || u.RawQuery != "":
-		p.Add("tracing.endpoint", "write a header to tracing.headers_file", "a URL must not hold credentials")
+		p.Add("tracing.endpoint", "write the credentials as a header into tracing.headers_file", "the URL must not contain credentials")
 	}
 }
 
@@ -379,9 +387,9 @@ func (c *Config) checkPorts(p *checker) {
 			}
 			what := a.key
 			if a.last > a.first {
-				what += fmt.Sprintf(", which is %d to %d", a.first, a.last)
+				what += fmt.Sprintf(" (ports %d to %d)", a.first, a.last)
 			}
-			p.Add(b.key, "choose another port", "port %d is taken by %s", max(a.first, b.first), what)
+			p.Add(b.key, "choose another port", "port %d is already used by %s", max(a.first, b.first), what)
 			break
 		}
 	}

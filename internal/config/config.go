@@ -162,8 +162,8 @@ func (n Netboot) Resolve() (Netboot, error) {
 		}
 	}
 
-	return n, fmt.Errorf("netboot.address: no interface of this host has %s; correct it, or name netboot.interfaces, "+
-		"or write relay_only where only relays reach this host: %w", n.Address, inventory.ErrInvalid)
+	return n, fmt.Errorf("netboot.address: no interface of this host has the address %s; correct it, or set netboot.interfaces, "+
+		"or set relay_only if only relays reach this host: %w", n.Address, inventory.ErrInvalid)
 }
 
 // Bind returns the address that the listeners for machines bind: Listen, or if that is empty, address, under which

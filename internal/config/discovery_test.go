@@ -17,11 +17,11 @@ func TestDiscovery(t *testing.T) {
 	_, err = load(t, head+"    beside: [eth1]\n    accept: [{name: \"node-{serial}\"}]\n")
 	require.NoError(t, err, "the other server gives the address")
 	for text, want := range map[string]string{
-		"    ranges: {eth1: 10.0.1.200-10.0.1.230}\n":                             "another server gives the addresses",
-		"    ranges: {10.10.40.1/24: 10.10.40.200-10.10.40.230}\n":                "10.10.40.1 is not a listed relay",
-		"    ranges: {10.10.30.1/24: 10.10.31.200-10.10.31.230}\n":                "is not in 10.10.30.0/24",
-		"    ranges: {10.10.30.1: 10.10.30.1-10.10.30.230}\n":                     "contains 10.10.30.1",
-		"    beside: [eth0]\n":                                                    "eth0 gives the addresses itself",
+		"    ranges: {eth1: 10.0.1.200-10.0.1.230}\n":                             "another server assigns the addresses",
+		"    ranges: {10.10.40.1/24: 10.10.40.200-10.10.40.230}\n":                "relay 10.10.40.1 is not in netboot.relays",
+		"    ranges: {10.10.30.1/24: 10.10.31.200-10.10.31.230}\n":                "is not in network 10.10.30.0/24",
+		"    ranges: {10.10.30.1: 10.10.30.1-10.10.30.230}\n":                     "contains the relay's address 10.10.30.1",
+		"    beside: [eth0]\n":                                                    "invalid interface eth0",
 		"    ranges: {eth0: 10.0.1.200-10.0.1.230}\n    accept: [{name: node}]\n": "addresses",
 		"    accept: [{name: node, addresses: 10.0.1.20-10.0.1.30}]\n":            "no machine is discovered",
 	} {

@@ -14,7 +14,7 @@ import (
 func TestS31RelayOnlyWithoutRelays(t *testing.T) {
 	_, err := load(t, "netboot:\n  relay_only: true\n  interfaces: [eth0]\n")
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	for _, want := range []string{"ingot.yaml:3", "an interface answers relays, too", "netboot.address", "write this server's address", "netboot.relays", "relays: [10.0.20.1]"} {
+	for _, want := range []string{"ingot.yaml:3", "relays are also answered on interfaces", "netboot.address", "write this server's address", "netboot.relays", "relays: [10.0.20.1]"} {
 		require.Contains(t, err.Error(), want)
 	}
 	_, err = load(t, "netboot:\n  listen: everywhere\n")
@@ -52,7 +52,7 @@ func TestAddressAlone(t *testing.T) {
 	c.Netboot.Address = "192.0.2.77"
 	_, err = c.Netboot.Resolve()
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, "no interface of this host has 192.0.2.77")
+	require.ErrorContains(t, err, "no interface of this host has the address 192.0.2.77")
 	c.Netboot.RelayOnly = true
 	n, err = c.Netboot.Resolve()
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestS36MinimumSBAT(t *testing.T) {
 	_, err = load(t, "netboot:\n  minimum_sbat:\n    shim: -1\n    grub: 70000\n    \"a,b\": 1\n")
 	for _, want := range []string{
 		"ingot.yaml:3", "invalid generation -1", "ingot.yaml:4", "invalid generation 70000",
-		`invalid name of a component "a,b"`, "write for example {shim: 4, grub: 5}",
+		`invalid component name "a,b"`, "write for example {shim: 4, grub: 5}",
 	} {
 		require.ErrorContains(t, err, want)
 	}

@@ -14,13 +14,13 @@ import (
 // No two listeners of this server have the same port; Temporal takes four.
 func TestPortsThatMeet(t *testing.T) {
 	for text, want := range map[string]string{
-		"listen: 127.0.0.1:7235\n":                                         "ingot.yaml:1: listen: port 7235 is taken by temporal.port, which is 7233 to 7236",
-		"listen: 0.0.0.0:8233\n":                                           "listen: port 8233 is taken by temporal.ui_port",
-		"temporal:\n  ui_port: 7236\n":                                     "ingot.yaml:2: temporal.ui_port: port 7236 is taken by temporal.port",
-		"netboot:\n  interfaces: [eth0]\n  http: [80, 7443]\n":             "netboot.http[1]: port 7443 is taken by netboot.agent",
-		"netboot:\n  interfaces: [eth0]\n  http: [80]\n  metadata: [80]\n": "netboot.metadata[0]: port 80 is taken by netboot.http[0]",
-		"listen: 0.0.0.0:7080\nnetboot: {interfaces: [eth0]}\n":            "port 7080 is taken by listen",
-		"netboot: {address: 127.0.0.1, interfaces: [lo], agent: 7234}\n":   "netboot.agent: port 7234 is taken by temporal.port",
+		"listen: 127.0.0.1:7235\n":                                         "ingot.yaml:1: listen: port 7235 is already used by temporal.port (ports 7233 to 7236)",
+		"listen: 0.0.0.0:8233\n":                                           "listen: port 8233 is already used by temporal.ui_port",
+		"temporal:\n  ui_port: 7236\n":                                     "ingot.yaml:2: temporal.ui_port: port 7236 is already used by temporal.port",
+		"netboot:\n  interfaces: [eth0]\n  http: [80, 7443]\n":             "netboot.http[1]: port 7443 is already used by netboot.agent",
+		"netboot:\n  interfaces: [eth0]\n  http: [80]\n  metadata: [80]\n": "netboot.metadata[0]: port 80 is already used by netboot.http[0]",
+		"listen: 0.0.0.0:7080\nnetboot: {interfaces: [eth0]}\n":            "port 7080 is already used by listen",
+		"netboot: {address: 127.0.0.1, interfaces: [lo], agent: 7234}\n":   "netboot.agent: port 7234 is already used by temporal.port",
 	} {
 		_, err := load(t, text)
 		require.ErrorContains(t, err, want, text)

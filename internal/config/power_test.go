@@ -54,7 +54,7 @@ func TestPowerCommandsThatAreWrong(t *testing.T) {
 	text := err.Error()
 	for _, want := range []string{
 		"ingot.yaml:4", "power.commands.a.on[0]", "power.commands.a.on[1]", "unknown placeholder {password}", "power.commands.a.off[0]", "power.commands.a.status", "power.commands.a.timeout",
-		"power.commands.b.on[0]", "shell", `invalid name of a command "c d"`,
+		"power.commands.b.on[0]", "shell", `invalid command name "c d"`,
 	} {
 		require.Contains(t, text, want)
 	}

@@ -18,8 +18,8 @@ import (
 
 func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 	n := d.cfg.Netboot
-	loaders := bootFilesRemedy(n.Loaders, "/usr/share/ingot/ipxe", "netboot.loaders", "apt install ipxe, and /usr/lib/ipxe")
-	agentOS := bootFilesRemedy(n.AgentOS, "/usr/share/ingot", "netboot.agent_os", "make build, and the directory bin/agentos")
+	loaders := bootFilesRemedy(n.Loaders, "/usr/share/ingot/ipxe", "netboot.loaders", "apt install ipxe, then /usr/lib/ipxe")
+	agentOS := bootFilesRemedy(n.AgentOS, "/usr/share/ingot", "netboot.agent_os", "make build, then the directory bin/agentos")
 	for _, f := range []struct{ dir, key, file, remedy string }{
 		{n.Loaders, "netboot.loaders", "undionly.kpxe", loaders},
 		{n.Loaders, "netboot.loaders", "snponly.efi", loaders},
@@ -33,7 +33,7 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		st, err := os.Stat(at)
 		switch {
 		case f.dir == "":
-			out = append(out, fail("%s is not set, so that %s is missing", f.key, f.file).remedy(f.remedy))
+			out = append(out, fail("%s is not set, so %s is missing", f.key, f.file).remedy(f.remedy))
 		case err != nil:
 			out = append(out, fail("%s: %v", at, errors.Unwrap(err)).remedy(f.remedy))
 		case st.Size() == 0:
@@ -50,9 +50,9 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 // the directory of the files in the Debian package; sources describes how to get them without the package.
 func bootFilesRemedy(dir, packaged, key, sources string) string {
 	if filepath.Clean(dir) == packaged {
-		return "install the package ingot again: apt install --reinstall ./ingot_VERSION_amd64.deb"
+		return "reinstall the package ingot: apt install --reinstall ./ingot_VERSION_amd64.deb"
 	}
-	return fmt.Sprintf("%s: %s with the package ingot; without it: %s", key, packaged, sources)
+	return fmt.Sprintf("set %s: %s with the package ingot; without the package: %s", key, packaged, sources)
 }
 
 // checkSecureBoot checks that every file exists that netboot.loader needs. Without netboot.loader, interfaces with
@@ -64,7 +64,7 @@ func checkSecureBoot(n config.Netboot) (out []Finding) {
 	}
 	for _, file := range bootsvc.SecureLoaderFiles(n.Loader) {
 		if missing(file) {
-			out = append(out, fail("netboot.loader is %s, and netboot.loaders has no %s", n.Loader, file).
+			out = append(out, fail("netboot.loader is %s, but the directory netboot.loaders has no %s", n.Loader, file).
 				remedy(loaderRemedy(n.Loader, file)+", or leave netboot.loader out"))
 		}
 	}
@@ -74,9 +74,9 @@ func checkSecureBoot(n config.Netboot) (out []Finding) {
 	switch {
 	case n.Loaders == "" || n.Loader != "" || missing(shim):
 	case !missing(grub):
-		out = append(out, ok("%s has its %s next to it", at, grub))
+		out = append(out, ok("%s and its second stage, %s, are in the same directory", at, grub))
 	case missing(signedIPXE): // signed iPXE also uses this shim, to start kernels
-		out = append(out, fail("%s has no %s next to it, for which shim asks", at, grub).remedy(loaderRemedy(inventory.LoaderShim, grub)))
+		out = append(out, fail("%s needs its second stage, %s, in the same directory", at, grub).remedy(loaderRemedy(inventory.LoaderShim, grub)))
 	}
 	return out
 }
@@ -100,7 +100,7 @@ func checkLoaders(_ context.Context, d *host) (out []Finding) {
 	}
 	for _, name := range set.Names() {
 		if !slices.Contains(have, name) {
-			out = append(out, warn("netboot.minimum_sbat names %s, which no loader in %s has", name, dir).
+			out = append(out, warn("netboot.minimum_sbat names the component %s, which no loader in %s has", name, dir).
 				remedy("correct the name, or leave it out"))
 		}
 	}
@@ -111,13 +111,13 @@ func checkLoaders(_ context.Context, d *host) (out []Finding) {
 func checkLoader(f sbat.File, n config.Netboot) Finding {
 	set, remedy := n.MinimumSBAT, loaderRemedy(n.Loader, f.Name)
 	if f.Err != nil && len(set) > 0 && !errors.Is(f.Err, sbat.ErrNotUEFI) {
-		return fail("%s: %v; with netboot.minimum_sbat it is not served", f.Name, f.Err).remedy(remedy)
+		return fail("%s: %v; the file is not served, because netboot.minimum_sbat is set", f.Name, f.Err).remedy(remedy)
 	}
 	if below := set.Below(f.Name, f.Program); len(below) > 0 {
-		return fail("%s: %s: %s (netboot.minimum_sbat): it is not served", f.Name, f.Program, shortfalls(below)).remedy(remedy)
+		return fail("%s: %s: %s (netboot.minimum_sbat): the file is not served", f.Name, f.Program, shortfalls(below)).remedy(remedy)
 	}
 	if !f.Program.Signed && slices.Contains(bootsvc.SecureLoaderFiles(n.Loader), f.Name) {
-		return fail("%s: %s: Secure Boot refuses it, and netboot.loader is %s", f.Name, f.Program, n.Loader).remedy(remedy)
+		return fail("%s: %s: Secure Boot refuses the file, which netboot.loader %s needs", f.Name, f.Program, n.Loader).remedy(remedy)
 	}
 	if f.Err != nil {
 		return warn("%s: %v", f.Name, f.Err).remedy(remedy)
@@ -132,7 +132,7 @@ func checkLoader(f sbat.File, n config.Netboot) Finding {
 	case len(below) > 0:
 		return warn("%s: %s: %s", f.Name, f.Program, shortfalls(below)).remedy(remedy)
 	case !f.Program.Signed && sbat.MustBeSigned(f.Name):
-		return warn("%s: %s: Secure Boot refuses it", f.Name, f.Program).remedy(remedy)
+		return warn("%s: %s: Secure Boot refuses the file", f.Name, f.Program).remedy(remedy)
 	}
 	return ok("%s: %s", f.Name, f.Program)
 }
@@ -155,11 +155,11 @@ func shortfalls(below []sbat.Shortfall) string {
 func loaderRemedy(loader, name string) string {
 	switch {
 	case name == "shimx64.efi":
-		return "copy shimx64.efi.signed of Debian's newest package shim-signed there as shimx64.efi"
+		return "copy shimx64.efi.signed from Debian's newest package shim-signed into netboot.loaders, as shimx64.efi"
 	case name == "grubx64.efi":
-		return "copy grubnetx64.efi.signed of Debian's newest package grub-efi-amd64-signed there as grubx64.efi"
+		return "copy grubnetx64.efi.signed from Debian's newest package grub-efi-amd64-signed into netboot.loaders, as grubx64.efi"
 	case name == "snponly-shim.efi", name == "snponly.efi" && loader == inventory.LoaderIPXEShim:
-		return "copy x86_64-sb/" + name + " of the iPXE project's newest ipxeboot.tar.gz there"
+		return "copy x86_64-sb/" + name + " from the iPXE project's newest ipxeboot.tar.gz into netboot.loaders"
 	}
 	return "take " + name + " from a newer package"
 }

@@ -20,53 +20,56 @@ var siteChecks = []check{
 }
 
 var fileChecks = []check{
-	{"key", "give its owner alone access, or put it back from its copy", checkKey},
+	{"key", "chmod 600 the key file, or restore it from a copy", checkKey},
 	{"token", "ingot init", checkToken},
 	{"inventory", "run this as the user of ingot serve", checkInventory},
-	{"space", "ingot image prune, or a bigger disk", checkSpace},
-	{"reserve", "reserve_mib: 64", checkReserve},
+	{"space", "run ingot image prune, or use a bigger disk", checkSpace},
+	{"reserve", "set reserve_mib: 64 in the configuration", checkReserve},
 	{"power command", "correct power.commands in the configuration", checkPowerCommands},
-	{"Temporal", "temporal.mutual_tls: true", checkTemporalAccess},
+	{"Temporal", "set temporal.mutual_tls: true in the configuration", checkTemporalAccess},
 	{"catalog", "correct the file that images.catalog names", checkCatalog},
-	{"notify", "correct notify in the configuration; then: ingot notify test", checkNotify},
+	{"notify", "correct notify in the configuration, then run ingot notify test", checkNotify},
 	{"clock", "apt install chrony", checkClock},
 	{"ports", "correct the configuration", checkPorts},
-	{"netboot", "ingot init, or netboot.interfaces in the configuration", checkNetboot},
+	{"netboot", "run ingot init, or set netboot.interfaces in the configuration", checkNetboot},
 }
 
 // networkChecks run only if the configuration has netboot on.
 var networkChecks = []check{
-	{"interface", "ip address shows those that exist; correct netboot.address", checkAddress},
+	{"interface", "correct netboot.address; ip address shows this host's addresses", checkAddress},
 	{"capabilities", "run as root", checkCapabilities},
-	{"interface", "ip link shows those that exist; correct netboot.interfaces", checkInterfaces},
+	{"interface", "correct netboot.interfaces; ip link shows this host's interfaces", checkInterfaces},
 	{"discovery", "correct netboot.discovery.ranges", checkDiscoveryRanges},
 	{"foreign DHCP", "run this as root", checkForeignDHCP},
-	{"relay", "correct netboot.address; in a container with published ports: netboot.listen: 0.0.0.0", checkRelayAddress},
-	{"relay", "ip route add NETWORK/BITS via ROUTER, or a default route", checkRelayRoutes},
-	{"boot files", "netboot.loaders and netboot.agent_os in the configuration", checkBootFiles},
-	{"loaders", "newer packages of the loaders", checkLoaders},
-	{"reachability", "a firewall on this host? nft list ruleset; the log of ingot serve", checkReachability},
+	{"relay", "correct netboot.address; in a container with published ports, set netboot.listen: 0.0.0.0", checkRelayAddress},
+	{"relay", "add a route: ip route add NETWORK/BITS via ROUTER", checkRelayRoutes},
+	{"boot files", "set netboot.loaders and netboot.agent_os in the configuration", checkBootFiles},
+	{"loaders", "install newer packages of the loaders", checkLoaders},
+	{"reachability", "check this host's firewall (nft list ruleset) and the log of ingot serve", checkReachability},
 }
 
 // connectionChecks read the status of the running server.
 var connectionChecks = []check{
-	{"server", "systemctl start ingot, or ingot serve; then run this again: Temporal, secrets, images and BMCs were not checked", checkServer},
+	{
+		"server",
+		"start it (systemctl start ingot) and run ingot doctor again: Temporal, secrets, images and BMCs are unchecked", checkServer,
+	},
 }
 
 var serverChecks = []check{
-	{"clock", "apt install chrony, on both", checkServerClock},
+	{"clock", "install chrony on both hosts: apt install chrony", checkServerClock},
 	{
 		"Temporal",
-		"the log of ingot serve; an occupied port: temporal.port in the configuration; a cluster: ingot temporal setup --check",
+		"see the log of ingot serve; if a port is in use, change temporal.port; for a cluster, run ingot temporal setup --check",
 		checkTemporal,
 	},
-	{"notices", "ingot notify test; the receiver, and notify in the configuration", checkNotices},
-	{"secrets", "the log of ingot serve", checkSecrets},
-	{"images", "the log of ingot serve", checkImages},
-	{"machines", "the log of ingot serve", checkMachines},
+	{"notices", "check the receiver, and notify in the configuration; then run ingot notify test", checkNotices},
+	{"secrets", "see the log of ingot serve", checkSecrets},
+	{"images", "see the log of ingot serve", checkImages},
+	{"machines", "see the log of ingot serve", checkMachines},
 	{"reservation", "correct the addresses or netboot.interfaces, or add the relay to netboot.relays", checkReservations},
-	{"foreign DHCP", "exclude the addresses of machines there", checkOffers},
-	{"BMC", "ingot bmc check NAME", checkBMCs},
+	{"foreign DHCP", "exclude the machines' addresses from the other server's range", checkOffers},
+	{"BMC", "run ingot bmc check NAME", checkBMCs},
 }
 
 // Run runs all checks that apply to this host and to the server that l finds, and returns their findings. If
@@ -99,7 +102,7 @@ func Run(ctx context.Context, l client.Lookup, named bool) []Finding {
 
 func checkConfigFile(_ context.Context, d *host) []Finding {
 	if _, err := os.Stat(d.lookup.ConfigFile); err != nil {
-		return []Finding{warn("%s does not exist: the defaults hold, DHCP is off", d.lookup.ConfigFile)}
+		return []Finding{warn("%s does not exist: the defaults apply, and DHCP is off", d.lookup.ConfigFile)}
 	}
 	return []Finding{ok("%s is valid", d.lookup.ConfigFile)}
 }
@@ -136,11 +139,11 @@ func checkSite(_ context.Context, d *host) []Finding {
 	switch {
 	case errors.Is(err, errSiteFile):
 		return []Finding{fail("%v", err).remedy(
-			"put the file back, or move it away if you are sure that no other server is this site")}
+			"restore the file from a copy, or move it away if you are sure that no other server runs this site")}
 	case err != nil:
 		return []Finding{fail("%v", err)}
 	case role != siterole.Active:
-		return []Finding{warn("this server is %s: it answers no machine", role).remedy("ingot handover status")}
+		return []Finding{warn("this server is %s, so it answers no machine", role).remedy("ingot handover status")}
 	}
 
 	return nil

@@ -91,7 +91,7 @@ func TestDoctorLooksAtPowerCommands(t *testing.T) {
 	found := runChecks(t, d, "power command")
 	require.Len(t, found, 3)
 	require.Equal(t, StateFail, found[0].State)
-	require.Contains(t, found[0].Text, "cannot be run")
+	require.Contains(t, found[0].Text, "is not executable")
 	require.Equal(t, StateFail, found[1].State)
 	require.Equal(t, Finding{State: StateOK, What: "power command", Text: "c can be run"}, found[2])
 }
@@ -142,7 +142,7 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 	f := found("", "", nil)
 	require.Len(t, f, 1)
 	require.Equal(t, StateWarn, f[0].State)
-	require.Contains(t, f[0].Text, "no notices are sent")
+	require.Contains(t, f[0].Text, "no notice is sent")
 
 	const url = "https://example.com/TOKEN"
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -156,7 +156,7 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 	} {
 		f = found(url, secret, n)
 		require.Len(t, f, 2)
-		require.Equal(t, Finding{State: StateOK, What: "notify", Text: "https://example.com is notified when an operator is needed"}, f[0])
+		require.Equal(t, Finding{State: StateOK, What: "notify", Text: "https://example.com is notified when a run needs an operator"}, f[0])
 		require.Equal(t, want, f[1].State, f[1].Text)
 	}
 	require.Contains(
@@ -164,7 +164,7 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 		found(url, secret, &apitypes.NotifyStatus{Waiting: 3, Oldest: time.Now(), Error: "503"})[1].Text,
 		"3 notices not accepted",
 	)
-	require.Contains(t, found(url, secret, &apitypes.NotifyStatus{})[1].Text, "no run has needed one yet")
+	require.Contains(t, found(url, secret, &apitypes.NotifyStatus{})[1].Text, "no run has needed a notice yet")
 	require.Equal(t, StateWarn, found(url, secret, nil)[1].State, "the server does not know of it")
 }
 
@@ -220,7 +220,7 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 	found := checkSecureBoot(n)
 	require.Len(t, found, 1)
 	require.Equal(t, StateFail, found[0].State)
-	require.Contains(t, found[0].Text, "has no grubx64.efi next to it")
+	require.Contains(t, found[0].Text, "needs its second stage, grubx64.efi")
 	require.Contains(t, found[0].Remedy, "grub-efi-amd64-signed")
 	n.Loader = inventory.LoaderShim
 	found = checkSecureBoot(n)
@@ -234,7 +234,7 @@ func TestShimNeedsItsSecondStage(t *testing.T) {
 	}
 	put("grubx64.efi")
 	n.Loader = ""
-	require.Contains(t, checkSecureBoot(n)[0].Text, "has its grubx64.efi next to it")
+	require.Contains(t, checkSecureBoot(n)[0].Text, "its second stage, grubx64.efi, are in the same directory")
 }
 
 // TestMissingBootFiles: the Debian package has all of them, so its users are not told to build anything.
@@ -250,9 +250,11 @@ func TestMissingBootFiles(t *testing.T) {
 		}
 	}
 	found = check(config.Netboot{AgentOS: t.TempDir()})
-	require.Equal(t, "netboot.loaders: /usr/share/ingot/ipxe with the package ingot; without it: apt install ipxe, and /usr/lib/ipxe",
+	require.Equal(t,
+		"set netboot.loaders: /usr/share/ingot/ipxe with the package ingot; without the package: apt install ipxe, then /usr/lib/ipxe",
 		found[0].Remedy)
-	require.Equal(t, "netboot.agent_os: /usr/share/ingot with the package ingot; without it: make build, and the directory bin/agentos",
+	require.Equal(t,
+		"set netboot.agent_os: /usr/share/ingot with the package ingot; without the package: make build, then the directory bin/agentos",
 		found[2].Remedy)
 }
 
@@ -262,7 +264,7 @@ func TestLoaderOfTheSiteIsThere(t *testing.T) {
 	d := &host{cfg: config.Config{Netboot: config.Netboot{Loaders: dir, Loader: inventory.LoaderIPXEShim}}}
 	missing := func() (files []string) {
 		for _, f := range checkBootFiles(t.Context(), d) {
-			if file, ok := strings.CutPrefix(f.Text, "netboot.loader is ipxe-shim, and netboot.loaders has no "); ok {
+			if file, ok := strings.CutPrefix(f.Text, "netboot.loader is ipxe-shim, but the directory netboot.loaders has no "); ok {
 				require.Equal(t, StateFail, f.State)
 				if file != "shimx64.efi" {
 					require.Contains(t, f.Remedy, "x86_64-sb/"+file)
@@ -294,8 +296,9 @@ func TestLoadersOfTheSiteAreSigned(t *testing.T) {
 	require.Equal(t, StateOK, look(inventory.LoaderShim)[0].State)
 	found := look(inventory.LoaderIPXEShim)[0]
 	require.Equal(t, StateFail, found.State)
-	require.Contains(t, found.Text, "snponly.efi: ipxe 1 (1.2-3), not signed: Secure Boot refuses it, and netboot.loader is ipxe-shim")
-	require.Contains(t, found.Remedy, "x86_64-sb/snponly.efi of the iPXE project's newest ipxeboot.tar.gz")
+	require.Contains(t, found.Text,
+		"snponly.efi: ipxe 1 (1.2-3), not signed: Secure Boot refuses the file, which netboot.loader ipxe-shim needs")
+	require.Contains(t, found.Remedy, "x86_64-sb/snponly.efi from the iPXE project's newest ipxeboot.tar.gz")
 	put("snponly.efi", true)
 	require.Equal(t, StateOK, look(inventory.LoaderIPXEShim)[0].State)
 }
@@ -329,16 +332,16 @@ func TestS36DoctorShowsLoaders(t *testing.T) {
 	require.Len(t, found, 4)
 	require.Equal(t, StateOK, found[0].State, found[0].Text)
 	require.Equal(t, StateFail, found[1].State)
-	require.Contains(t, found[1].Text, "shim 4 is below the minimum 5 (netboot.minimum_sbat): it is not served")
+	require.Contains(t, found[1].Text, "shim 4 is below the minimum 5 (netboot.minimum_sbat): the file is not served")
 	require.Contains(t, found[1].Remedy, "shim-signed")
 	require.Equal(t, StateWarn, found[3].State)
-	require.Contains(t, found[3].Text, "names sihm, which no loader")
+	require.Contains(t, found[3].Text, "names the component sihm, which no loader")
 
 	put("shimx64.efi", fakeloader.Line("shim,4"), false)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "grubx64.efi"), append([]byte("MZ"), make([]byte, 100)...), 0o600))
 	found = look(nil)
 	require.Equal(t, []string{StateWarn, StateWarn, StateOK}, []string{found[0].State, found[1].State, found[2].State})
 	require.Contains(t, found[0].Text, "grubx64.efi: reading the headers of a UEFI program")
-	require.Contains(t, found[1].Text, "not signed: Secure Boot refuses it")
+	require.Contains(t, found[1].Text, "not signed: Secure Boot refuses the file")
 	require.Equal(t, StateFail, look(sbat.Minimum{"shim": 4})[0].State, "a malformed loader is not served")
 }

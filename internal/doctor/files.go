@@ -29,12 +29,12 @@ func checkKey(_ context.Context, d *host) []Finding {
 	_, noData := os.Stat(server.InventoryFile(d.cfg))
 	switch {
 	case err == nil:
-		return []Finding{ok("%s is readable by its owner only", d.cfg.KeyFile)}
+		return []Finding{ok("only the owner of %s can read it", d.cfg.KeyFile)}
 	case errors.Is(err, fs.ErrNotExist) && noData != nil:
 		return []Finding{warn("%s does not exist yet", d.cfg.KeyFile).remedy("ingot init")}
 	case errors.Is(err, fs.ErrNotExist):
-		return []Finding{fail("%s is missing, and there are secrets that need it", d.cfg.KeyFile).remedy(
-			"put it back from its copy; if it is lost: ingot secret reset")}
+		return []Finding{fail("%s is missing, and stored secrets cannot be read without it", d.cfg.KeyFile).remedy(
+			"restore it from a copy; if it is lost, run ingot secret reset")}
 	}
 
 	return []Finding{fail("%v", err)}
@@ -50,7 +50,7 @@ func checkToken(_ context.Context, d *host) []Finding {
 		return []Finding{fail("%s: %v", d.cfg.TokenFile, err)}
 	case len(strings.TrimSpace(string(b))) < 32:
 		return []Finding{fail("the token in %s is shorter than 32 characters", d.cfg.TokenFile).remedy(
-			"remove the file, then: ingot init")}
+			"remove the file, then run ingot init")}
 	}
 
 	return []Finding{ok("%s exists", d.cfg.TokenFile)}
@@ -68,7 +68,7 @@ func checkInventory(ctx context.Context, d *host) []Finding {
 		return []Finding{warn("%v", err).remedy("ingot backup")}
 	case errors.Is(err, server.ErrDamaged):
 		return []Finding{fail("%v", err).remedy(
-			"stop ingot serve, move " + d.cfg.DataDir + " away, then: ingot restore FILE")}
+			"stop ingot serve, move " + d.cfg.DataDir + " away, then run ingot restore FILE")}
 	default:
 		return []Finding{warn("%v", err)}
 	}
@@ -103,19 +103,19 @@ func checkDirectory(cfg config.Config, dir, what string) (out []Finding) {
 	free, least := int64(st.Bavail)*st.Bsize, cfg.MinFree<<20
 	switch text := human.Size(free) + " free for " + what + " in " + dir; {
 	case free < least:
-		out = append(out, fail("%s; %s must stay free", text, human.Size(least)))
+		out = append(out, fail("%s; at least %s must be free", text, human.Size(least)))
 	case free < 5*least:
-		out = append(out, warn("%s; below %s new runs are refused", text, human.Size(least)))
+		out = append(out, warn("%s; new runs are refused below %s", text, human.Size(least)))
 	default:
 		out = append(out, ok("%s", text))
 	}
 	if slices.Contains([]int64{unix.NFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC}, int64(st.Type)) {
-		out = append(out, fail("%s is a network file system, on which databases break", dir).remedy(
+		out = append(out, fail("%s is on a network file system, which can damage databases", dir).remedy(
 			"put data_dir on a local disk"))
 	}
 	if err := unix.Access(at, unix.W_OK); err != nil {
-		out = append(out, fail("%s cannot be written: %v", at, err).remedy(
-			"chown it to the user of ingot serve, or run this as that user"))
+		out = append(out, fail("%s is not writable: %v", at, err).remedy(
+			"chown it to the user of ingot serve, or run ingot doctor as that user"))
 	}
 
 	return out
@@ -124,19 +124,19 @@ func checkDirectory(cfg config.Config, dir, what string) (out []Finding) {
 // checkReserve checks that the reserve exists: disk space that lets open runs go on when the disk is full.
 func checkReserve(_ context.Context, d *host) []Finding {
 	if d.cfg.Reserve == 0 {
-		return []Finding{warn("no space is reserved for open runs when the disk is full")}
+		return []Finding{warn("no disk space is reserved with which open runs could end on a full disk")}
 	}
 
 	r := diskreserve.Look(d.cfg.DataDir, d.cfg.Reserve<<20)
 	size := human.Size(r.Size)
 	switch {
 	case r.Held:
-		return []Finding{ok("%s are reserved for open runs", size)}
+		return []Finding{ok("%s are reserved, so that open runs can end on a full disk", size)}
 	case existingParent(r.Path) != r.Path:
-		return []Finding{ok("the first ingot serve reserves %s", size)}
+		return []Finding{ok("ingot serve reserves %s when it first starts", size)}
 	}
 
-	return []Finding{fail("the reserve of %s is in use: the disk was full, and new runs are refused", size).remedy(
+	return []Finding{fail("the reserve of %s was released because the disk was full: new runs are refused", size).remedy(
 		diskreserve.Remedy)}
 }
 
@@ -152,10 +152,10 @@ func checkPowerCommand(name string, c config.PowerCommand) Finding {
 	for _, argv := range [][]string{c.On, c.Off, c.Status} {
 		st, err := os.Stat(argv[0])
 		if err != nil {
-			return fail("%s: %v", name, err).remedy("the configuration, power.commands." + name)
+			return fail("%s: %v", name, err).remedy("correct power.commands." + name)
 		}
 		if st.IsDir() || st.Mode()&0o111 == 0 {
-			return fail("%s: %s cannot be run", name, argv[0]).remedy("chmod +x " + argv[0])
+			return fail("%s: %s is not executable", name, argv[0]).remedy("chmod +x " + argv[0])
 		}
 	}
 
@@ -170,10 +170,10 @@ func checkTemporalAccess(_ context.Context, d *host) []Finding {
 	switch {
 	case t.Address != "":
 	case t.MutualTLS:
-		return []Finding{ok("requires the certificate %s; its UI is off", d.cfg.TemporalIdentity())}
+		return []Finding{ok("clients need the certificate %s; Temporal's UI is off", d.cfg.TemporalIdentity())}
 	case shared:
 		at := config.Join("127.0.0.1", t.Port)
-		return []Finding{warn("every program of this host can start and end workflows at %s", at)}
+		return []Finding{warn("every program on this host can start and end workflows at %s", at)}
 	}
 
 	return nil
@@ -195,8 +195,8 @@ func checkCatalog(_ context.Context, d *host) []Finding {
 func checkNotify(_ context.Context, d *host) []Finding {
 	n := d.cfg.Notify
 	if n.URL == "" {
-		return []Finding{warn("no notices are sent when an operator is needed: only ingot status shows who waits").remedy(
-			"notify.url and notify.secret_file in the configuration; then: ingot notify test")}
+		return []Finding{warn("no notice is sent when a run needs an operator: only ingot status shows it").remedy(
+			"set notify.url and notify.secret_file in the configuration, then run ingot notify test")}
 	}
 
 	s, err := notify.New(notify.Config{URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA})
@@ -207,7 +207,7 @@ func checkNotify(_ context.Context, d *host) []Finding {
 		return []Finding{fail("%v", err)}
 	}
 
-	return []Finding{ok("%s is notified when an operator is needed", s.Receiver())}
+	return []Finding{ok("%s is notified when a run needs an operator", s.Receiver())}
 }
 
 // checkClock checks that the kernel's clock is synchronized.
@@ -216,10 +216,10 @@ func checkClock(context.Context, *host) []Finding {
 	now := time.Now().UTC().Format(time.RFC3339)
 	switch {
 	case err != nil:
-		return []Finding{warn("asking the kernel: %v", err).remedy("timedatectl status")}
+		return []Finding{warn("asking the kernel for the state of the clock: %v", err).remedy("timedatectl status")}
 	case !synchronized:
-		return []Finding{warn("not synchronised; it is %s now", now)}
+		return []Finding{warn("not synchronised; it shows %s", now)}
 	}
 
-	return []Finding{ok("synchronised, %s", now)}
+	return []Finding{ok("synchronised; it shows %s", now)}
 }

@@ -27,7 +27,7 @@ import (
 // provisioning network, for which there are separate checks. If the server runs, it tries none.
 func checkPorts(_ context.Context, d *host) (out []Finding) {
 	if d.running {
-		return []Finding{ok("a server answers at %s", d.cfg.Listen)}
+		return []Finding{ok("not checked, because a server answers at %s", d.cfg.Listen)}
 	}
 
 	sockets, _ := hostnet.Sockets(d.cfg)
@@ -37,9 +37,9 @@ func checkPorts(_ context.Context, d *host) (out []Finding) {
 		case err == nil:
 		case errors.Is(err, syscall.EADDRINUSE):
 			out = append(out, fail("%s is in use by another program", name).remedy(
-				"ss -l"+s.Network[:1]+"np shows the program; stop it or change "+s.Key))
+				"ss -l"+s.Network[:1]+"np shows the program; stop it, or change "+s.Key))
 		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-			out = append(out, fail("%s needs a capability", name).remedy(setcap(d.cfg.Netboot)))
+			out = append(out, fail("%s cannot be opened without a capability", name).remedy(setcap(d.cfg.Netboot)))
 		default:
 			out = append(out, fail("%s: %v", name, err).remedy("correct "+s.Key+" in the configuration"))
 		}
@@ -123,10 +123,10 @@ func checkCapabilities(_ context.Context, d *host) []Finding {
 		return []Finding{fail("missing: %s", strings.Join(missing, ", ")).remedy(setcap(d.cfg.Netboot) + ", or run as root")}
 	}
 	if d.cfg.Netboot.RelayOnly {
-		return []Finding{ok("low ports may be opened; relays need no more")}
+		return []Finding{ok("ports below 1024 can be opened; relay_only needs nothing else")}
 	}
 
-	return []Finding{ok("raw sockets and low ports may be opened")}
+	return []Finding{ok("raw sockets and ports below 1024 can be opened")}
 }
 
 func checkInterfaces(_ context.Context, d *host) (out []Finding) {
@@ -161,12 +161,12 @@ func rangeFindings(ranges map[string]inventory.Range, all []hostnet.Interface, g
 			p, err := netip.ParsePrefix(a)
 			return err == nil && p.Contains(r.From) && p.Contains(r.To)
 		}) {
-			out = append(out, fail("%s is not in the subnet of %s (%s): unknown machines get no address outside it",
+			out = append(out, fail("range %s is not in a subnet of %s (%s): unknown machines would get no address",
 				r, name, strings.Join(all[i].Addresses, ", ")))
 		}
 		for _, g := range gateways {
 			if r.Contains(g) {
-				out = append(out, fail("%s of %s contains %s, which is this server's gateway: an unknown machine may get its address",
+				out = append(out, fail("range %s of %s contains %s: an unknown machine could get this address of the server's gateway",
 					r, name, g))
 			}
 		}
@@ -204,10 +204,10 @@ func checkServers(name string, n config.Netboot, found []neighbours.ForeignServe
 	if mode != inventory.DHCPProxy && mode != inventory.DHCPOff {
 		for _, f := range found {
 			out = append(out, warn("%s", ForeignDHCPText(name, f)).remedy(
-				"exclude Ingot's machines on "+f.Server.String()+", or turn it off"))
+				"exclude Ingot's machines on "+f.Server.String()+", or turn off DHCP there"))
 		}
 		if len(found) == 0 {
-			out = append(out, ok("no other server answers on %s", name))
+			out = append(out, ok("no other DHCP server answers on %s", name))
 		}
 		return out
 	}
@@ -223,15 +223,16 @@ func checkServers(name string, n config.Netboot, found []neighbours.ForeignServe
 		case mode == inventory.DHCPOff:
 			out = append(out, checkSnippet(name, n, f))
 		case f.BootFile != "":
-			out = append(out, warn("%s gives addresses on %s, but also names the boot file %q: machines may follow it instead of Ingot",
-				f.Server, name, f.BootFile).remedy("remove the boot file there, or write dhcp: {"+name+": off} and see: ingot dhcp snippet"))
+			out = append(out, warn("%s assigns addresses on %s, but also sends the boot file %q: machines may boot that file instead of Ingot's",
+				f.Server, name, f.BootFile).remedy(
+				"remove the boot file from that server; or set dhcp: {"+name+": off} and configure that server as ingot dhcp snippet shows"))
 		default:
-			out = append(out, ok("%s gives addresses on %s", f.Server, name))
+			out = append(out, ok("%s assigns addresses on %s", f.Server, name))
 		}
 	}
 	if addresses == 0 {
-		out = append(out, fail("no DHCP server gives addresses on %s, and Ingot does not in mode %s", name, mode).remedy(
-			"start that server, or write dhcp: {"+name+": reservation}; a server that knows its clients does not answer this check"))
+		out = append(out, fail("no DHCP server assigns addresses on %s, and Ingot assigns none in mode %s", name, mode).remedy(
+			"start a DHCP server, or set dhcp: {"+name+": reservation}; this check does not find a server that answers only clients it knows"))
 	}
 	return out
 }
@@ -250,13 +251,14 @@ func checkSnippet(name string, n config.Netboot, f neighbours.ForeignServer) Fin
 	}
 	switch wrong, uefi := f.SnippetDifferences(address, n.HTTP, files); {
 	case uefi:
-		return fail("%s gives addresses on %s, but does not send machines to Ingot: %s", f.Server, name, strings.Join(wrong, "; ")).remedy(
-			"ingot dhcp snippet shows what to configure there")
+		return fail("%s assigns addresses on %s, but does not send machines to Ingot: %s", f.Server, name, strings.Join(wrong, "; ")).remedy(
+			"configure that server as ingot dhcp snippet shows")
 	case len(wrong) > 0:
-		return warn("%s gives addresses on %s, and sends only some machines to Ingot: %s", f.Server, name, strings.Join(wrong, "; ")).remedy(
-			"if you have such machines: ingot dhcp snippet shows what to configure there")
+		return warn("%s assigns addresses on %s, but sends only some kinds of machines to Ingot: %s", f.Server, name, strings.Join(wrong,
+			"; ")).remedy(
+			"if you have machines of the other kinds, configure that server as ingot dhcp snippet shows")
 	}
-	return ok("%s gives addresses on %s and sends machines to Ingot", f.Server, name)
+	return ok("%s assigns addresses on %s, and sends machines to Ingot", f.Server, name)
 }
 
 // checkOffers warns of each address that another DHCP server offered although it is reserved for a machine.
@@ -272,7 +274,7 @@ func offerFindings(offers []foreignOffer, machines []apitypes.MachineView) (out 
 		for _, m := range machines {
 			for _, i := range m.Interfaces {
 				if o.Offered.IsValid() && i.Address == o.Offered {
-					out = append(out, warn("%s on %s offered %s to an unknown client, and that address is reserved for %s (%s)",
+					out = append(out, warn("%s on %s offered %s to an unknown client, but that address is reserved for %s (%s)",
 						o.Server, o.iface, o.Offered, m.Name, i.MAC).remedy("exclude "+o.Offered.String()+
 						" from the range of "+o.Server.String()))
 				}
@@ -285,7 +287,7 @@ func offerFindings(offers []foreignOffer, machines []apitypes.MachineView) (out 
 // ForeignDHCPText describes another DHCP server on an interface, and the consequence for machines.
 func ForeignDHCPText(name string, f neighbours.ForeignServer) string {
 	if f.Proxy {
-		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may follow it instead of Ingot",
+		return fmt.Sprintf("%s answers PXE on %s with boot file %q: machines may boot that file instead of Ingot's",
 			f.Server, name, f.BootFile)
 	}
 
@@ -294,7 +296,7 @@ func ForeignDHCPText(name string, f neighbours.ForeignServer) string {
 		text += fmt.Sprintf(" with boot file %q", f.BootFile)
 	}
 
-	return text + ": exclude Ingot's machines there, or two servers answer them"
+	return text + ": exclude Ingot's machines on that server, or two servers answer them"
 }
 
 // checkRelayAddress checks that this host has netboot.address, if the server answers only relays.
@@ -309,7 +311,7 @@ func checkRelayAddress(_ context.Context, d *host) []Finding {
 	case err == nil && slices.Contains(hostnet.Addresses(), a):
 		return []Finding{ok("this host has %s, which relays and machines reach", n.Address)}
 	case n.Listen != "":
-		return []Finding{ok("%s belongs to another host, which has to forward its ports: netboot.listen is %s",
+		return []Finding{ok("%s belongs to another host, which must forward the ports to this one: netboot.listen is %s",
 			n.Address, n.Listen)}
 	}
 
@@ -339,11 +341,12 @@ func checkRelayRoute(ctx context.Context, d *host, relay netip.Addr) Finding {
 	route, known := hostnet.RouteTo(d.routes, relay)
 	switch {
 	case known && route.To.Bits() == 0 && d.cfg.Netboot.Listen != "":
-		return ok("replies to relay %s leave this container; its host needs a route to that network", relay)
+		return ok("replies to relay %s leave this container by its default route; the container's host needs a route to the relay's network",
+			relay)
 	case known && route.To.Bits() == 0:
-		return warn("only the default route leads to relay %s, by %s: does that router know the machines' network?",
+		return warn("only the default route leads to relay %s: the router %s needs a route to the machines' network",
 			relay, route).remedy("ip route add NETWORK/BITS via ROUTER " +
-			"(DSM: Control Panel → Network → Static Route), unless that gateway has this route")
+			"(DSM: Control Panel → Network → Static Route), unless the default router has this route")
 	}
 
 	return ok("replies to relay %s have a route", relay)
@@ -365,7 +368,7 @@ func checkReachability(ctx context.Context, d *host) (out []Finding) {
 
 	for _, u := range urls {
 		if _, err := headURL(ctx, u, true); err != nil {
-			out = append(out, fail("%s, which machines use: %v", u, err))
+			out = append(out, fail("%s, which machines use, does not answer: %v", u, err))
 		} else {
 			out = append(out, ok("%s answers", u))
 		}

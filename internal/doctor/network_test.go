@@ -27,7 +27,7 @@ func TestDoctorLooksAtDiscoveryRanges(t *testing.T) {
 	f := find("eth1", "10.0.1.250", "10.0.2.20")
 	require.Len(t, f, 1)
 	require.Equal(t, StateFail, f[0].State)
-	require.Contains(t, f[0].Text, "10.0.1.250-10.0.2.20 is not in the subnet of eth1 (10.0.1.2/24, 10.0.2.2/24)")
+	require.Contains(t, f[0].Text, "10.0.1.250-10.0.2.20 is not in a subnet of eth1 (10.0.1.2/24, 10.0.2.2/24)")
 	f = find("eth1", "10.0.1.1", "10.0.1.9")
 	require.Len(t, f, 1)
 	require.Contains(t, f[0].Text, "10.0.1.1-10.0.1.9 of eth1 contains 10.0.1.1")
@@ -62,7 +62,7 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 		return found[0]
 	}
 	for _, loader := range []string{"snponly.efi", "shimx64.efi"} {
-		require.Equal(t, ok("10.0.0.3 gives addresses on eth1 and sends machines to Ingot"), check("eth1", asSnippet(loader)))
+		require.Equal(t, ok("10.0.0.3 assigns addresses on eth1, and sends machines to Ingot"), check("eth1", asSnippet(loader)))
 	}
 
 	for client, c := range map[string]struct {
@@ -83,7 +83,7 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 		"UEFI HTTP": {
 			neighbours.BootOffer{BootFile: "http://10.0.0.2/ipxe/binary/snponly.efi"},
 			StateWarn,
-			`UEFI HTTP gets "http://10.0.0.2/ipxe/binary/snponly.efi" without option 60, HTTPClient, not "http`,
+			`UEFI HTTP gets "http://10.0.0.2/ipxe/binary/snponly.efi" without option 60 (HTTPClient), not "http`,
 		},
 		"iPXE": {
 			neighbours.BootOffer{BootFile: "http://10.0.0.2:81/autoexec.ipxe"},
@@ -120,16 +120,16 @@ func TestDoctorChecksTheServerOfModeOff(t *testing.T) {
 	n.Loader = ""
 
 	require.Equal(t, StateWarn, check("eth0", asSnippet("snponly.efi")).State, "a second server")
-	require.Contains(t, check("eth2", asSnippet("snponly.efi")).Text, "also names the boot file")
+	require.Contains(t, check("eth2", asSnippet("snponly.efi")).Text, "also sends the boot file")
 	require.Equal(
 		t,
-		ok("10.0.0.3 gives addresses on eth2"),
+		ok("10.0.0.3 assigns addresses on eth2"),
 		check("eth2", neighbours.ForeignServer{Server: addr("10.0.0.3"), Offered: addr("10.0.0.150")}),
 	)
 	none := checkServers("eth1", n, []neighbours.ForeignServer{{Server: addr("10.0.0.3"), Proxy: true}})
 	require.Len(t, none, 2)
 	require.Contains(t, none[0].Remedy, "turn off PXE on 10.0.0.3")
-	require.Contains(t, none[1].Text, "no DHCP server gives addresses on eth1")
+	require.Contains(t, none[1].Text, "no DHCP server assigns addresses on eth1")
 }
 
 func TestDoctorFindsOffersThatAreReservations(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 func checkServer(ctx context.Context, d *host) []Finding {
 	var err error
 	if d.remote, err = d.lookup.FindServer(); err != nil {
-		return []Finding{warn("cannot be asked: %v", err).remedy("ingot serve")}
+		return []Finding{warn("cannot be contacted: %v", err).remedy("ingot serve")}
 	}
 
 	st, err := client.Get[apitypes.Status](ctx, d.remote, client.Path("status"))
@@ -38,14 +38,14 @@ func checkServer(ctx context.Context, d *host) []Finding {
 
 func checkServerClock(_ context.Context, d *host) []Finding {
 	if apart := time.Since(d.status.Time).Abs(); apart > 5*time.Second {
-		return []Finding{warn("the server's clock and this host's are %s apart", human.Span(apart))}
+		return []Finding{warn("the clocks of the server and of this host differ by %s", human.Span(apart))}
 	}
 	return nil
 }
 
 func checkTemporal(_ context.Context, d *host) []Finding {
 	if t := d.status.Temporal; !t.Ready {
-		return []Finding{fail("not ready: %s", cmp.Or(t.Error, "it starts"))}
+		return []Finding{fail("not ready: %s", cmp.Or(t.Error, "it is starting"))}
 	}
 	return []Finding{ok("ready at %s", d.status.Temporal.Address)}
 }
@@ -57,13 +57,13 @@ func checkNotices(_ context.Context, d *host) []Finding {
 		if d.cfg.Notify.URL == "" {
 			return nil
 		}
-		return []Finding{warn("the server that runs sends no notices: it was started with another configuration").remedy(
+		return []Finding{warn("the running server sends no notices: it was started with another configuration").remedy(
 			"restart ingot serve")}
 	}
 
-	last := "no run has needed one yet (ingot notify test tries it)"
+	last := "no run has needed a notice yet (ingot notify test sends one)"
 	if !n.Sent.IsZero() {
-		last = "the last one was accepted " + human.Ago(n.Sent)
+		last = "the last notice was accepted " + human.Ago(n.Sent)
 	}
 
 	switch {
@@ -71,13 +71,13 @@ func checkNotices(_ context.Context, d *host) []Finding {
 		return []Finding{fail("%s not accepted, the oldest since %s: %s; %s",
 			human.Count(n.Waiting, "notice"), human.Time(n.Oldest), n.Error, last)}
 	case n.Dropped > 0:
-		return []Finding{warn("%s given up; %s", human.Count(n.Dropped, "notice"), last).remedy(
+		return []Finding{warn("%s dropped; %s", human.Count(n.Dropped, "notice"), last).remedy(
 			"ingot status shows what waits for an operator")}
 	case n.Waiting > 0:
-		return []Finding{ok("%s on the way; %s", human.Count(n.Waiting, "notice"), last)}
+		return []Finding{ok("%s being sent; %s", human.Count(n.Waiting, "notice"), last)}
 	}
 
-	return []Finding{ok("none waiting; %s", last)}
+	return []Finding{ok("no notice is waiting; %s", last)}
 }
 
 func checkSecrets(ctx context.Context, d *host) []Finding {
@@ -88,7 +88,7 @@ func checkSecrets(ctx context.Context, d *host) []Finding {
 	case a.Value.State != "ok":
 		lost := human.Count(len(a.Value.Unreadable), "secret")
 		return []Finding{fail("the key is %s: %s cannot be read", a.Value.State, lost).remedy(
-			"put the right key file back; if it is lost: ingot secret reset")}
+			"restore the correct key file; if it is lost, run ingot secret reset")}
 	}
 
 	return []Finding{ok("can be read")}
@@ -100,7 +100,7 @@ func checkImages(ctx context.Context, d *host) (out []Finding) {
 		return []Finding{fail("%v", err)}
 	}
 	if len(a.Value.Items) == 0 {
-		return []Finding{warn("there are none").remedy("ingot image add NAME FILE")}
+		return []Finding{warn("the inventory has no images").remedy("ingot image add NAME FILE")}
 	}
 
 	for _, i := range a.Value.Items {
@@ -117,7 +117,7 @@ func checkImages(ctx context.Context, d *host) (out []Finding) {
 func checkImageURL(ctx context.Context, i inventory.Image) Finding {
 	status, err := headURL(ctx, i.URL, false)
 	if err == nil && status >= http.StatusBadRequest {
-		err = fmt.Errorf("the answer is %d %s", status, http.StatusText(status))
+		err = fmt.Errorf("the server answered %d %s", status, http.StatusText(status))
 	}
 	if err != nil {
 		return fail("%s at %s: %v", i.Name, i.URL, err).remedy("correct its URL: ingot image add " + i.Name + " URL")
@@ -132,19 +132,19 @@ func (d *host) checkImageFile(i inventory.Image) Finding {
 	again := "ingot image add " + i.Name + " FILE"
 	file := filepath.Join(d.cfg.ImageDir(), i.File)
 	if i.InPlace != nil {
-		file, again = i.InPlace.Path, "mount its share, put that file back, or: ingot image add "+i.Name+" "+i.InPlace.Path+" --in-place"
+		file, again = i.InPlace.Path, "mount the share, restore the file, or run ingot image add "+i.Name+" "+i.InPlace.Path+" --in-place"
 	}
 	st, err := os.Stat(file)
 	switch {
 	case err != nil && !d.asksThisHost():
 		return ok("%s, %s", i.Name, human.Size(i.Size))
 	case err != nil:
-		return fail("%s: its file is gone: %v", i.Name, errors.Unwrap(err)).remedy(again)
+		return fail("%s: the file is missing: %v", i.Name, errors.Unwrap(err)).remedy(again)
 	case st.Size() != i.Size:
-		return fail("%s: its file has %d bytes and had %d", i.Name, st.Size(), i.Size).remedy(again)
+		return fail("%s: the file has %d bytes instead of %d", i.Name, st.Size(), i.Size).remedy(again)
 	}
 
-	return ok("%s, %s (ingot image verify %s reads it all)", i.Name, human.Size(i.Size), i.Name)
+	return ok("%s, %s (ingot image verify %s checks the content)", i.Name, human.Size(i.Size), i.Name)
 }
 
 func checkMachines(ctx context.Context, d *host) []Finding {
@@ -171,7 +171,7 @@ func reservationFindings(n inventory.Network, views []apitypes.MachineView) (out
 		for _, i := range m.Interfaces {
 			if whose := n.Taken(i.Address); whose != "" {
 				out = append(out, warn("%s: %s is %s", m.Name, i.Address, whose).remedy(
-					"unless this server runs on that machine: ingot machine push --replace, with another address"))
+					"give the machine another address with ingot machine push --replace, unless this server runs on it"))
 			}
 		}
 	}

@@ -282,7 +282,7 @@ func (g *Agents) flushSeen(ctx context.Context, seen []inventory.AgentSeen) erro
 	for _, a := range seen {
 		g.find(a.Machine, func(r *agentReport) { r.dirty = true })
 	}
-	return fmt.Errorf("writing signs of life: %w", err)
+	return fmt.Errorf("writing when the agents were last in contact: %w", err)
 }
 
 func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
@@ -295,7 +295,7 @@ func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
 			if err == nil || errors.Is(err, inventory.ErrFenced) || errors.Is(err, inventory.ErrNotFound) {
 				continue
 			}
-			errs = append(errs, fmt.Errorf("writing the log of %q: %w", u.report.owner.Machine, err))
+			errs = append(errs, fmt.Errorf("writing the agent's log of machine %q: %w", u.report.owner.Machine, err))
 			kept = append(kept, p)
 		}
 

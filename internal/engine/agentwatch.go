@@ -93,11 +93,11 @@ func (x *agentWatch) check(ctx context.Context) error {
 func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent, error) {
 	a, err := x.stores.Agents.Agent(ctx, o)
 	if err != nil {
-		return watchedAgent{}, fmt.Errorf("reading the agent of %q: %w", o.Machine, err)
+		return watchedAgent{}, fmt.Errorf("reading the agent of machine %q: %w", o.Machine, err)
 	}
 	work, err := x.stores.Assignments.NextAssignment(ctx, o)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) && !errors.Is(err, inventory.ErrFenced) {
-		return watchedAgent{}, fmt.Errorf("reading the assignment of %q: %w", o.Machine, err)
+		return watchedAgent{}, fmt.Errorf("reading the assignment of machine %q: %w", o.Machine, err)
 	}
 
 	a.Owner = o
@@ -186,7 +186,7 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 	i.sent++
 	err = x.send(ctx, a, inventory.Event{
 		Kind: inventory.EventAgentIdle, Key: strconv.FormatInt(s.idleSince.Unix(), 10) + "." + strconv.Itoa(i.sent),
-		Message: "the agent asks for work and there is none",
+		Message: "the agent asks for work, but none is assigned",
 	})
 	if err == nil {
 		x.repairs.count(func(c *apitypes.Repairs) { c.AgentsIdle++ })
@@ -204,7 +204,7 @@ func (x *agentWatch) send(ctx context.Context, a watchedAgent, e inventory.Event
 	e.Machine, e.Run, e.Epoch, e.Boot = a.Machine, a.Run, a.Epoch, a.Boot
 	e.At, e.Count, e.Detail = x.now(), 1, detail
 	if err := x.stores.Events.AppendEvents(ctx, []inventory.Event{e}); err != nil {
-		return fmt.Errorf("appending %s of %q: %w", e.Kind, a.Machine, err)
+		return fmt.Errorf("appending event %s of machine %q: %w", e.Kind, a.Machine, err)
 	}
 
 	return nil

@@ -54,7 +54,7 @@ func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 				if err == nil {
 					break
 				}
-				l.Log.Info("looking for attempts that were lost", "error", err)
+				l.Log.Info("looking for lost activity attempts; trying again", "error", err)
 				if clock.Sleep(ctx, time.Second) != nil {
 					return
 				}
@@ -125,12 +125,12 @@ func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attem
 		if err != nil {
 			return later, fmt.Errorf("ending attempt %d of %s of run %q: %w", a.Number, a.Type, run, err)
 		}
-		l.Log.Info("an attempt was lost, the activity starts again",
+		l.Log.Info("an activity attempt was lost; Temporal starts the activity again",
 			"workflow", id, "run", run, "activity", a.Type, "attempt", a.Number, "worker", p.GetLastWorkerIdentity())
 	}
 	return later, nil
 }
 
 // errLost is the error with which a lost attempt ends. Temporal then retries the activity after 100 ms.
-var errLost = temporal.NewApplicationErrorWithOptions("the server that carried this attempt out is gone", "AttemptLost",
+var errLost = temporal.NewApplicationErrorWithOptions("the server that was given this attempt no longer runs it", "AttemptLost",
 	temporal.ApplicationErrorOptions{NextRetryDelay: 100 * time.Millisecond})

@@ -32,9 +32,9 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 
 	if now.Owner == g.Owner {
 		if err := r.stores.Grants.EndGrant(ctx, g.Owner); err != nil {
-			return fmt.Errorf("ending the grant of %q: %w", g.Machine, err)
+			return fmt.Errorf("ending the grant of machine %q: %w", g.Machine, err)
 		}
-		r.log.With(g.LogKeys(g.Boot)...).Warn("ended the grant of a run that has ended", "as", e.String())
+		r.log.With(g.LogKeys(g.Boot)...).Warn("ended the grant of a run that had already ended", "as", e.String())
 		r.repairs.count(func(c *apitypes.Repairs) { c.GrantsEnded++ })
 	}
 
@@ -67,9 +67,9 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	defer cancel()
 	lost := workflows.Event{Kind: r.lostGrantKind(w.Run), Epoch: w.Epoch}
 	if err := tc.SignalWorkflow(ctx, w.ID, w.Run, workflows.SignalEvent, lost); err != nil {
-		return fmt.Errorf("signalling run %q that it has lost its machine: %w", w.Run, err)
+		return fmt.Errorf("signalling to run %q that it has lost its machine: %w", w.Run, err)
 	}
-	r.log.With(w.LogKeys()...).Warn("signalled a run that it has lost its machine", "because", lost.Kind)
+	r.log.With(w.LogKeys()...).Warn("signalled to a run that it has lost its machine", "because", lost.Kind)
 	r.repairs.count(func(c *apitypes.Repairs) { c.RunsFenced++ })
 
 	return nil
@@ -108,10 +108,10 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 		}
 		if e.known && !r.hasEnded(h.Run, e) {
 			if err := cancel(ctx, tc, h.Workflow, h.Run); err != nil {
-				return fmt.Errorf("cancelling run %q of %q: %w", h.Run, h.Workflow, err)
+				return fmt.Errorf("cancelling run %q of workflow %q: %w", h.Run, h.Workflow, err)
 			}
 			r.log.With(inventory.Owner{Machine: h.Machine, Run: h.Run}.LogKeys(0)...).Warn(
-				"cancelled a held run that the inventory does not know as open", "workflow", h.Workflow)
+				"cancelled a held run that is open in Temporal but not in the inventory", "workflow", h.Workflow)
 			continue
 		}
 		if r.settled == nil {
@@ -195,7 +195,7 @@ func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e
 	if err := r.stores.Workflows.PutWorkflow(ctx, w); err != nil {
 		return fmt.Errorf("repairing the record of run %q: %w", w.Run, err)
 	}
-	r.log.With(w.LogKeys()...).Warn("repaired the record of a run that has ended", "as", e.String())
+	r.log.With(w.LogKeys()...).Warn("repaired the record of a run that had already ended", "as", e.String())
 	r.repairs.count(func(c *apitypes.Repairs) { c.RecordsRepaired++ })
 
 	return nil
@@ -206,17 +206,17 @@ func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e exec
 	w.State, w.Phase, w.Message = inventory.StateFailed, inventory.PhaseFailed, "terminated from outside"
 	switch {
 	case !e.known:
-		w.Message = "Temporal does not know this run any more"
+		w.Message = "this run no longer exists in Temporal"
 	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CANCELED:
 		w.State, w.Phase, w.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
 	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_TIMED_OUT:
-		w.State, w.Message = inventory.StateTimeout, "the run was given a time-out from outside, and it passed"
+		w.State, w.Message = inventory.StateTimeout, "the run exceeded a time-out that was set from outside"
 	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_FAILED:
-		w.Message = "the run failed and recorded no reason"
+		w.Message = "the run failed without recording a reason"
 	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW:
-		w.Message = "the run goes on under another run id"
+		w.Message = "the run continues under another run id"
 	case e.status == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED:
-		w.Message = "the run ended and recorded no state"
+		w.Message = "the run ended without recording its state"
 		ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 		defer cancel()
 		var out workflows.Outcome

@@ -97,14 +97,15 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 		return "", nil
 	case last == "":
 		return "", inventory.Hint{
-			Err: fmt.Errorf("this request has no final answer, and Temporal no longer knows a run of %s: look whether the request "+
-				"was carried out before you send it with another key: %w", k.Workflow, inventory.ErrConflict),
+			Err: fmt.Errorf("this request got no final answer before, and Temporal no longer has a run of %s: check whether the request "+
+				"was carried out before you send it with another Idempotency-Key: %w", k.Workflow, inventory.ErrConflict),
 			Next: "ingot workflow list",
 		}
 	}
 	return "", inventory.Hint{
-		Err: fmt.Errorf("this request has no final answer (it was lost, or 5xx), and run %s of %s was started since: "+
-			"look whether the request was carried out before you send it with another key: %w", last, k.Workflow, inventory.ErrConflict),
+		Err: fmt.Errorf("this request got no final answer before (only 5xx, or none), and run %s of %s was started since: "+
+			"check whether the request was carried out before you send it with another Idempotency-Key: %w", last, k.Workflow,
+			inventory.ErrConflict),
 		Next: "ingot workflow list",
 	}
 }
@@ -127,7 +128,7 @@ func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	defer cancel()
 	d, err := tc.DescribeWorkflowExecution(ctx, id, run)
 	if err != nil {
-		return fmt.Errorf("asking for run %q: %w", run, err)
+		return fmt.Errorf("asking Temporal for run %q: %w", run, err)
 	}
 
 	info := d.GetWorkflowExecutionInfo()

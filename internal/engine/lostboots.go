@@ -81,11 +81,11 @@ func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Tim
 	e := inventory.Event{
 		Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot, Kind: inventory.EventBootLost, At: b.now(), Count: 1,
 		Key: "restart", // the same key each time: one event per boot
-		Message: fmt.Sprintf("this boot was lost: the machine's last request (%s) was at %s, before this server was started, "+
-			"and it has not asked again", last.Kind, last.At.UTC().Format(time.RFC3339)),
+		Message: fmt.Sprintf("this boot was lost: the machine sent its last request (%s) at %s, before this server was started, "+
+			"and has sent none since", last.Kind, last.At.UTC().Format(time.RFC3339)),
 	}
 	if err := b.stores.Events.AppendEvents(ctx, []inventory.Event{e}); err != nil {
-		return fmt.Errorf("appending %s of %q: %w", e.Kind, g.Machine, err)
+		return fmt.Errorf("appending event %s of machine %q: %w", e.Kind, g.Machine, err)
 	}
 
 	return nil

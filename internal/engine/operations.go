@@ -39,9 +39,9 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 	}
 	o.Question, o.Next, o.Ended, o.Updated = nil, "", now, now
 	if err := r.stores.Operations.PutOperation(ctx, o); err != nil {
-		return fmt.Errorf("repairing the record of %q: %w", o.ID, err)
+		return fmt.Errorf("repairing the record of operation %q: %w", o.ID, err)
 	}
-	r.log.Warn("repaired the record of an operation that has ended", "operation", o.ID, "run", o.Run, "as", e.String())
+	r.log.Warn("repaired the record of an operation that had already ended", "operation", o.ID, "run", o.Run, "as", e.String())
 	r.repairs.count(func(c *apitypes.Repairs) { c.RecordsRepaired++ })
 
 	return nil
@@ -62,9 +62,9 @@ func (r *Reconciler) reopenIntake(ctx context.Context) error {
 	}
 
 	if err := r.stores.Intake.OpenIntake(ctx); err != nil {
-		return fmt.Errorf("taking new runs again: %w", err)
+		return fmt.Errorf("accepting new runs again: %w", err)
 	}
-	r.log.Warn("new runs are taken again: no migration is open", "reason", why)
+	r.log.Warn("new runs are accepted again, because no migration is open", "reason", why)
 	r.repairs.count(func(c *apitypes.Repairs) { c.RecordsRepaired++ })
 
 	return nil

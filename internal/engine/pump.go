@@ -91,9 +91,9 @@ func (p *Pump) Run(ctx context.Context) error {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil && !down:
-				p.log.Warn("signalling events, which wait in the store", "error", err)
+				p.log.Warn("cannot signal events to their runs; the events wait in the store", "error", err)
 			case err == nil && down:
-				p.log.Info("signalling events again")
+				p.log.Info("events are signalled to their runs again")
 			}
 			// Writes to the store wake Run only while Temporal is available and a slot is free.
 			if down = err != nil; !down {
@@ -302,7 +302,7 @@ func (p *Pump) takeProblem() error {
 func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 	g, err := p.stores.Grants.Grant(ctx, b.left[0].Machine)
 	if err != nil {
-		return fmt.Errorf("asking who owns %q: %w", b.left[0].Machine, err)
+		return fmt.Errorf("reading the grant of machine %q: %w", b.left[0].Machine, err)
 	}
 	if g.Run != b.run {
 		b.sent, b.left = b.left, nil // the run has ended
@@ -324,12 +324,12 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 			return err
 		case !errors.As(err, &never) && p.triesOf(b.run) < maxTries:
 			// Only this run waits: the error may not affect other runs.
-			p.log.With(e.LogKeys()...).Warn("signalling an event, which waits in the store", "kind", e.Kind, "error", err)
+			p.log.With(e.LogKeys()...).Warn("cannot signal an event to its run; the event waits in the store", "kind", e.Kind, "error", err)
 			p.delay(b.run, 1)
 			return nil
 		default:
 			// Give up: Temporal would refuse the event each time, and later events of the run would wait for it.
-			p.log.With(e.LogKeys()...).Error("an event cannot be signalled", "seq", e.Seq, "kind", e.Kind, "error", err)
+			p.log.With(e.LogKeys()...).Error("dropped an event that cannot be signalled to its run", "seq", e.Seq, "kind", e.Kind, "error", err)
 			p.refused.Add(1)
 		}
 		b.sent, b.left = append(b.sent, e), b.left[1:]

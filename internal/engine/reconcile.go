@@ -164,7 +164,7 @@ func (r *Reconciler) listJudgements(
 	if len(grants)+len(records)+len(operations) > judgeEach {
 		listed, err := OpenRuns(ctx, tc)
 		if err != nil {
-			r.log.Warn("asking Temporal for each run, because it does not list them", "error", err)
+			r.log.Warn("asking Temporal for each run, because Temporal cannot list the open runs", "error", err)
 			listed = nil
 		}
 		for _, e := range listed {
@@ -209,10 +209,10 @@ func (r *Reconciler) expireOperatorWindows(ctx context.Context, grants []invento
 			continue
 		}
 		if err := r.stores.Grants.EndGrant(ctx, g.Owner); err != nil {
-			errs = append(errs, fmt.Errorf("ending the grant of %q: %w", g.Machine, err))
+			errs = append(errs, fmt.Errorf("ending the grant of machine %q: %w", g.Machine, err))
 			continue
 		}
-		r.log.With(g.LogKeys(g.Boot)...).Info("closed a netboot window that expired")
+		r.log.With(g.LogKeys(g.Boot)...).Info("closed an expired netboot window")
 		r.repairs.count(func(c *apitypes.Repairs) { c.OperatorWindowsExpired++ })
 	}
 
@@ -263,7 +263,7 @@ func (r *Reconciler) callAll(ctx context.Context, all []func(context.Context) er
 	wg.Wait()
 
 	if silent >= hungAfter {
-		errs = append(errs, fmt.Errorf("%w: %d of %d runs were looked at", errHangs, looked, len(all)))
+		errs = append(errs, fmt.Errorf("%w: only %d of %d runs were checked", errHangs, looked, len(all)))
 	}
 	return errors.Join(errs...)
 }
@@ -287,7 +287,7 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 	}
 
 	if n.GetCount() > 0 && n.GetCount() != r.Counts().Stuck {
-		r.log.Error("the code of workflows fails again and again", "runs", n.GetCount())
+		r.log.Error("workflow code fails repeatedly, so runs are stuck", "runs", n.GetCount())
 	}
 	r.repairs.count(func(c *apitypes.Repairs) { c.Stuck = n.GetCount() })
 
@@ -301,14 +301,14 @@ func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
 	r.repairs.count(func(c *apitypes.Repairs) { c.ClockSteps++ })
 	n, err := r.stores.Grants.ShiftWindows(ctx, from, to)
 	if err != nil {
-		r.log.Error("the clock was set, and windows could not be moved with it", "by", to.Sub(from), "error", err)
+		r.log.Error("the clock was set, but netboot and secrets windows could not be shifted with it", "by", to.Sub(from), "error", err)
 		return
 	}
-	r.log.Warn("the clock was set; deadlines and windows use the elapsed time",
+	r.log.Warn("the clock was set; windows were shifted with it, and deadlines use the elapsed time",
 		"by", to.Sub(from), "windows", n)
 	if to.Before(from) {
 		// Temporal's clock does not go back: its timers stop until the wall clock reaches the latest time that Temporal
 		// has read.
-		r.log.Error("the clock was set back: Temporal's timers stop until it shows that time again", "until", from)
+		r.log.Error("the clock was set back: Temporal's timers stop until the clock shows the former time again", "until", from)
 	}
 }

@@ -55,13 +55,15 @@ type Start struct {
 
 // ErrUncertain means that Temporal did not answer a request to start a workflow. The workflow may or may not have
 // started.
-var ErrUncertain = errors.New("Temporal did not answer, and the run may have begun: look before you order it again")
+var ErrUncertain = errors.New("Temporal did not answer, and the run may have started: check before you start it again")
 
 // A BusyError means that a workflow was not started, because a run of its workflow id is open or, with Start.Once,
 // exists.
 type BusyError struct{ ID, Run string }
 
-func (b *BusyError) Error() string { return fmt.Sprintf("%s exists as run %s", b.ID, b.Run) }
+func (b *BusyError) Error() string {
+	return fmt.Sprintf("workflow %s already exists as run %s", b.ID, b.Run)
+}
 
 // Is reports whether target is inventory.ErrConflict.
 func (b *BusyError) Is(target error) bool { return target == inventory.ErrConflict }
@@ -73,7 +75,7 @@ func (r *Runs) Client() (client.Client, error) {
 	}
 	return nil, inventory.Hint{
 		Err: fmt.Errorf("workflows cannot be started or changed until Temporal is back; "+
-			"inventory, DHCP and metadata work without: %w", inventory.ErrUnavailable),
+			"inventory, DHCP and metadata work without Temporal: %w", inventory.ErrUnavailable),
 		Next: "ingot status",
 	}
 }
@@ -335,7 +337,7 @@ func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error
 func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error {
 	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
 		if err := r.signalPoweredOn(ctx, tc, w); err != nil {
-			return fmt.Errorf("signalling run %q that the power is on: %w", w.Run, err)
+			return fmt.Errorf("signalling to run %q that the power is on: %w", w.Run, err)
 		}
 		return nil
 	})
@@ -368,11 +370,11 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d contract.Decision, 
 	case errors.As(err, &refused):
 		return inventory.Hint{Err: inventory.Invalid("", "", "%s", refused.Message()), Next: show}
 	case ctx.Err() != nil || errors.As(err, &late):
-		return inventory.Hint{Err: fmt.Errorf("no worker took the decision within %s; "+
-			"look whether it was taken before you decide again: %w", TemporalTimeout, inventory.ErrUnavailable), Next: show}
+		return inventory.Hint{Err: fmt.Errorf("no worker processed the decision within %s; "+
+			"check whether the decision was accepted before you send it again: %w", TemporalTimeout, inventory.ErrUnavailable), Next: show}
 	}
 
-	return fmt.Errorf("deciding %q of run %q: %w", d.Question, run, err)
+	return fmt.Errorf("deciding question %q of run %q: %w", d.Question, run, err)
 }
 
 // DecideOperation is Decide for the current execution of an operation.

@@ -90,7 +90,7 @@ func describe(ctx context.Context, tc client.Client, id, run string) (execution,
 		return execution{}, nil
 	}
 	if err != nil {
-		return execution{}, fmt.Errorf("asking Temporal for run %q of %q: %w", run, id, err)
+		return execution{}, fmt.Errorf("asking Temporal for run %q of workflow %q: %w", run, id, err)
 	}
 
 	status := d.GetWorkflowExecutionInfo().GetStatus()
@@ -107,7 +107,7 @@ func newest(ctx context.Context, tc client.Client, id string) (*workflowpb.Workf
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("asking for the newest run of %q: %w", id, err)
+		return nil, fmt.Errorf("asking Temporal for the newest run of workflow %q: %w", id, err)
 	}
 	return d.GetWorkflowExecutionInfo(), nil
 }

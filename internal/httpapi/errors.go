@@ -113,7 +113,7 @@ func BodyOf(err error) (int, any) {
 	b := ErrorBody{Error: inventory.TextOf(err), Code: code}
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		b.Error = fmt.Sprintf("the body is larger than %s, which this route takes at most", limitText(tooLarge.Limit))
+		b.Error = fmt.Sprintf("the body is larger than %s, the limit of this route", limitText(tooLarge.Limit))
 	}
 	var problems inventory.Problems
 	if errors.As(err, &problems) {

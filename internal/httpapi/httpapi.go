@@ -32,7 +32,7 @@ func NewRouter(log *slog.Logger, g *guard.Guard) *gin.Engine {
 	}
 	r.HandleMethodNotAllowed = true
 	r.NoMethod(func(c *gin.Context) {
-		Fail(c, Refuse(http.StatusMethodNotAllowed, CodeInvalid, "this route has no method "+c.Request.Method, ""))
+		Fail(c, Refuse(http.StatusMethodNotAllowed, CodeInvalid, "this route does not support the method "+c.Request.Method, ""))
 	})
 	r.NoRoute(func(c *gin.Context) { Fail(c, NotFound()) })
 	r.Use(answer(log, g))

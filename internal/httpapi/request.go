@@ -183,7 +183,7 @@ func ReadJSON(r io.Reader, body Body, v any) error {
 		return nil
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return inventory.Invalid("", "send one JSON value", "text follows the body's JSON")
+		return inventory.Invalid("", "send one JSON value", "unexpected text after the JSON value")
 	}
 
 	return nil
@@ -211,9 +211,9 @@ func describeJSONError(field string, err error) error {
 	switch {
 	case errors.As(err, &wrong):
 		at := strings.Trim(field+"."+wrong.Field, ".")
-		return inventory.Invalid(at, remedy, "a JSON %s is invalid here", wrong.Value)
+		return inventory.Invalid(at, remedy, "unexpected value of the JSON type %s", wrong.Value)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return inventory.Invalid(field, remedy, "the JSON ends too early")
+		return inventory.Invalid(field, remedy, "the JSON is incomplete")
 	}
 	return inventory.Invalid(field, remedy, "%s", strings.TrimPrefix(err.Error(), "json: "))
 }

@@ -86,8 +86,8 @@ func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 	own := t.workerPrefix()
 	others := func(worker string) bool { return !strings.HasPrefix(worker, own) }
 	if p := latest(all, others); p != nil {
-		err := fmt.Errorf("waiting until it is certain that another server of this namespace has ended: %s", p.GetIdentity())
-		t.log.Info("runs are not worked on yet", "reason", err)
+		err := fmt.Errorf("waiting until another server in this namespace has certainly ended: %s", p.GetIdentity())
+		t.log.Info("this server does not work on runs yet", "reason", err)
 		t.set(nil, err)
 	}
 	// endInterval gives the operator time to stop the other server.
@@ -119,7 +119,7 @@ func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(wo
 		case err != nil && (last == nil || time.Since(answered) > lease):
 			return err
 		case err != nil:
-			t.log.Info("looking for another server", "error", err)
+			t.log.Info("cannot look for another server; trying again", "error", err)
 		case last == nil && now == nil:
 			return nil
 		case now.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime()):
@@ -162,9 +162,9 @@ func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity str
 		case errors.As(err, &other) && (t.earlier[other.worker] || startedLater(identity, other.worker)):
 			return err
 		case other != nil:
-			t.log.Warn("another server works in the namespace, and is expected to end", "worker", other.worker)
+			t.log.Warn("another server still works in the namespace; it is expected to end", "worker", other.worker)
 		case err != nil:
-			t.log.Info("looking for another server", "error", err)
+			t.log.Info("cannot look for another server; trying again", "error", err)
 		}
 		if clock.Sleep(ctx, checkInterval) != nil {
 			return nil
@@ -176,8 +176,8 @@ func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity str
 type secondServer struct{ worker, namespace, address string }
 
 func (e *secondServer) Error() string {
-	return fmt.Sprintf("another server works for the site in namespace %q of Temporal at %s: %s. Stop it, or give this one a namespace "+
-		"of its own (temporal.namespace)", e.namespace, e.address, e.worker)
+	return fmt.Sprintf("another server works for the site in namespace %q of Temporal at %s: %s; stop that server, or give this "+
+		"server its own temporal.namespace", e.namespace, e.address, e.worker)
 }
 
 func (*secondServer) Unwrap() []error {

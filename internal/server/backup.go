@@ -126,7 +126,7 @@ func (b *backups) addInventory(ctx context.Context, d *backup.Draft, dir string)
 
 func (b *backups) addKeys(ctx context.Context, d *backup.Draft, passphrase inventory.Secret, to string) error {
 	incomplete := func(err error) error {
-		return fmt.Errorf("reading the keys, which would be missing from the backup: %w", err)
+		return fmt.Errorf("reading the keys for the backup: %w", err)
 	}
 
 	err := d.Authenticate(b.cfg.KeyFile)
@@ -169,7 +169,7 @@ func (b *backups) addConfig(d *backup.Draft, to string) error {
 
 	text, ok := withoutCredentials(string(raw), b.cfg)
 	if !ok {
-		b.log.Warn("the configuration is not in the backup: notify.url or tracing.endpoint is not found in it, and may hold a credential",
+		b.log.Warn("left the configuration out of the backup: cannot remove notify.url or tracing.endpoint, which may contain a credential",
 			"file", b.configFile)
 		return nil
 	}

@@ -92,8 +92,8 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 		case config.Loopback(c.Address):
 			return nil, nil
 		case c.APIKeyFile == "":
-			return nil, fmt.Errorf("temporal.address %q is beyond loopback: "+
-				"set temporal.tls_ca, and tls_cert and tls_key or api_key_file if it asks for them: %w", c.Address, inventory.ErrInvalid)
+			return nil, fmt.Errorf("temporal.address %q is not a loopback address: "+
+				"set temporal.tls_ca; and tls_cert and tls_key, or api_key_file, if the cluster requires them: %w", c.Address, inventory.ErrInvalid)
 		}
 	}
 
@@ -155,7 +155,7 @@ type SetupStep struct {
 // is set, it changes nothing at all. A missing item is a step with SetupMissing, not an error.
 func SetUpCluster(ctx context.Context, c config.Temporal, check bool) ([]SetupStep, error) {
 	if c.Address == "" {
-		return nil, fmt.Errorf("temporal.address is not set: the embedded server sets itself up: %w", inventory.ErrInvalid)
+		return nil, fmt.Errorf("temporal.address is not set, and the embedded server needs no setup: %w", inventory.ErrInvalid)
 	}
 	opts, err := ClusterOptions(c)
 	if err != nil {
@@ -212,7 +212,7 @@ func (s setup) namespace(ctx context.Context) (SetupStep, error) {
 	case err == nil:
 		return step, nil
 	case refused(err):
-		return missing(step, "this client may not see it", remedy), nil
+		return missing(step, "this client is not allowed to see it", remedy), nil
 	case !errors.As(err, &gone):
 		return step, fmt.Errorf("looking for namespace %q: %w", name, err)
 	case s.check:
@@ -223,7 +223,7 @@ func (s setup) namespace(ctx context.Context) (SetupStep, error) {
 		Namespace: name, Description: "Ingot", WorkflowExecutionRetentionPeriod: durationpb.New(s.config.Retention),
 	})
 	if refused(err) {
-		return missing(step, "this client may not create it", remedy), nil
+		return missing(step, "this client is not allowed to create it", remedy), nil
 	}
 	if err != nil {
 		return step, fmt.Errorf("creating namespace %q: %w", name, err)
@@ -256,7 +256,7 @@ func (s setup) retention(ctx context.Context) (SetupStep, error) {
 	update.WorkflowExecutionRetentionTtl = durationpb.New(want)
 	_, err = s.WorkflowService().UpdateNamespace(ctx, &workflowservice.UpdateNamespaceRequest{Namespace: name, Config: update})
 	if refused(err) {
-		return missing(step, "it is "+retentionText(have)+", and this client may not change it", remedy), nil
+		return missing(step, "it is "+retentionText(have)+", and this client is not allowed to change it", remedy), nil
 	}
 	if err != nil {
 		return step, fmt.Errorf("setting the retention of namespace %q: %w", name, err)
@@ -292,7 +292,7 @@ func (s setup) attributes(ctx context.Context) ([]SetupStep, error) {
 		step, remedy := s.attribute(a)
 		switch t, ok := have[a]; {
 		case hidden:
-			step = missing(step, "this client may not list search attributes; it may be there already", remedy)
+			step = missing(step, "this client is not allowed to list search attributes, so this one may already exist", remedy)
 			step.hidden = true
 		case ok && t != enumspb.INDEXED_VALUE_TYPE_KEYWORD:
 			step = missing(step, "it has the type "+t.String(),
@@ -316,7 +316,7 @@ func (s setup) makeAttribute(ctx context.Context, step SetupStep, name, remedy s
 		Namespace: s.config.Namespace, SearchAttributes: map[string]enumspb.IndexedValueType{name: enumspb.INDEXED_VALUE_TYPE_KEYWORD},
 	})
 	if refused(err) {
-		return missing(step, "this client may not create it", remedy), nil
+		return missing(step, "this client is not allowed to create it", remedy), nil
 	}
 	if err != nil {
 		return step, fmt.Errorf("adding search attribute %q: %w", name, err)

@@ -30,13 +30,13 @@ func TestClusterOptions(t *testing.T) {
 		server string // the name that TLS expects; "": without TLS
 	}{
 		"loopback":               {config: config.Temporal{Address: "127.0.0.1:7233"}},
-		"beyond loopback":        {config: config.Temporal{Address: "192.0.2.1:7233"}, fails: "is beyond loopback"},
+		"beyond loopback":        {config: config.Temporal{Address: "192.0.2.1:7233"}, fails: "is not a loopback address"},
 		"with an API key":        {config: config.Temporal{Address: "192.0.2.1:7233", APIKeyFile: key}, server: "192.0.2.1"},
 		"API key on loopback":    {config: config.Temporal{Address: "127.0.0.1:7233", APIKeyFile: key}},
 		"another name":           {config: config.Temporal{Address: "192.0.2.1:7233", TLSServerName: "t.example"}, server: "t.example"},
 		"no such key":            {config: config.Temporal{Address: "127.0.0.1:7233", APIKeyFile: key + "x"}, fails: "temporal.api_key_file"},
 		"no such certificate":    {config: config.Temporal{Address: "192.0.2.1:7233", TLSCert: key, TLSKey: key}, fails: "temporal.tls_cert"},
-		"an authority of no use": {config: config.Temporal{Address: "192.0.2.1:7233", TLSCA: key}, fails: "holds no certificate"},
+		"an authority of no use": {config: config.Temporal{Address: "192.0.2.1:7233", TLSCA: key}, fails: "contains no PEM certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := ClusterOptions(c.config)
@@ -76,7 +76,7 @@ func TestRetentionText(t *testing.T) {
 
 func TestSetupOfTheEmbeddedServerIsRefused(t *testing.T) {
 	_, err := SetUpCluster(t.Context(), config.Temporal{}, false)
-	require.ErrorContains(t, err, "the embedded server sets itself up")
+	require.ErrorContains(t, err, "the embedded server needs no setup")
 }
 
 // TestCertificateIsReadAgain: the certificate for the cluster can be replaced while the server runs.

@@ -51,7 +51,7 @@ func (n newcomers) acceptByRule(ctx context.Context, mac string, facts action.Fa
 		log := n.log.With("mac", mac, "rule", i+1)
 		name, err := n.applyRule(ctx, r, mac, facts)
 		if err != nil {
-			log.Warn("a rule cannot accept a discovered machine: accept it with ingot machine accept", "error", err)
+			log.Warn("a rule could not accept a discovered machine: accept the machine with ingot machine accept", "error", err)
 			return ""
 		}
 		log.Info("a discovered machine was accepted by a rule", "machine", name)

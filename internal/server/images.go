@@ -30,7 +30,7 @@ func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeek
 		return nil, img, err
 	}
 	if img.File == "" {
-		return nil, img, fmt.Errorf("image %q: this server has no copy: %w", name, inventory.ErrNotFound)
+		return nil, img, fmt.Errorf("image %q: this server has no copy of the file: %w", name, inventory.ErrNotFound)
 	}
 
 	f, err := i.files.Open(img)

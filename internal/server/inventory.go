@@ -28,7 +28,7 @@ func InventoryFile(cfg config.Config) string { return backup.InventoryFile(cfg) 
 
 // adviseRestore adds to err the advice to restore a backup.
 func adviseRestore(cfg config.Config, err error) error {
-	return human.Advise(err, "move "+cfg.DataDir+" away, then: ingot restore FILE (images may stay; docs/backup.md)")
+	return human.Advise(err, "move "+cfg.DataDir+" away, then run ingot restore FILE (images may stay; see docs/backup.md)")
 }
 
 // inventoryCheck is the result of the last check of the whole inventory.
@@ -60,7 +60,7 @@ func (c *inventoryCheck) status() apitypes.InventoryStatus {
 const checkLimit = 5 * time.Minute
 
 // ErrUnchecked is the error of a check that has exceeded its time limit.
-var ErrUnchecked = errors.New("the inventory was not checked to its end; a backup checks a copy of it: ingot backup")
+var ErrUnchecked = errors.New("the check did not finish; run ingot backup, which checks a copy")
 
 // checkWithin runs sqlite.Check, and returns ErrUnchecked if the check exceeds limit.
 func checkWithin(ctx context.Context, limit time.Duration, file string) error {
@@ -111,9 +111,9 @@ func (r *records) checkLarge(ctx context.Context) error {
 	r.checked.set(err)
 	switch {
 	case errors.Is(err, ErrUnchecked):
-		r.log.Warn("the inventory was not checked to its end", "error", err)
+		r.log.Warn("the check of the inventory did not finish", "error", err)
 	case err != nil:
-		r.log.Error("the inventory cannot be trusted", "error", err)
+		r.log.Error("the check of the inventory failed", "error", err)
 	}
 
 	return nil
@@ -133,7 +133,7 @@ func (r *records) refuseLost(ctx context.Context) error {
 		return err
 	}
 
-	return fmt.Errorf("the inventory %s is empty, and Temporal in %s has %s of this site "+
-		"(to begin a new site, move that directory away, too): %w",
+	return fmt.Errorf("the inventory %s is empty, but Temporal's database in %s has %s of this site "+
+		"(to begin a new site, move Temporal's directory away, too): %w",
 		InventoryFile(r.cfg), filepath.Dir(file), human.Count(n, "run"), inventory.ErrConflict)
 }

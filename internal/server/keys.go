@@ -88,8 +88,8 @@ func (s *secrets) resumeRotation(ctx context.Context, sealed sqlite.Keys, log *s
 	}
 	n, err := s.finishRotation(ctx, sealed)
 	if err != nil {
-		log.Error("an interrupted replacement of keys cannot be finished: run ingot secret rotate", "error", err)
+		log.Error("cannot finish an interrupted rotation of keys: run ingot secret rotate", "error", err)
 		return
 	}
-	log.Info("an interrupted replacement of keys is finished", "secrets", n)
+	log.Info("finished an interrupted rotation of keys", "secrets", n)
 }

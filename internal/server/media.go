@@ -115,12 +115,12 @@ func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
 		next = ejectAttempt{}
 	case errors.Is(err, inventory.ErrRefused):
 		next = ejectAttempt{next: e.now().Add(ejectRefused), refused: used}
-		e.log.Warn("ejecting virtual media; will be tried again when the BMC or its password was changed", "machine", m.Machine,
+		e.log.Warn("cannot eject virtual media; trying again when the BMC or its password has changed", "machine", m.Machine,
 			"in", ejectRefused, "error", err)
-		e.recordEvent(ctx, m, "eject-refused", fmt.Sprintf("virtual media %s cannot be ejected: %v; it is tried again when the BMC or its "+
-			"password was changed, and every hour", m.URL, err))
+		e.recordEvent(ctx, m, "eject-refused", fmt.Sprintf("virtual media %s cannot be ejected: %v; Ingot tries again every hour, and when the "+
+			"BMC or its password has changed", m.URL, err))
 	default:
-		e.log.Warn("ejecting virtual media; will be tried again", "machine", m.Machine, "in", ejectPause, "error", err)
+		e.log.Warn("cannot eject virtual media; trying again", "machine", m.Machine, "in", ejectPause, "error", err)
 	}
 }
 
@@ -196,12 +196,12 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 		return err
 	}
 	if !machine.BMC.Capabilities().Media || m.BMC != "" && m.BMC != machine.BMC.KeyAddress() {
-		e.log.Warn("virtual media is left in a BMC that the machine no longer has", "machine", m.Machine, "bmc", m.BMC, "url", m.URL)
+		e.log.Warn("virtual media is still inserted in a BMC that the machine no longer has", "machine", m.Machine, "bmc", m.BMC, "url", m.URL)
 		e.recordEvent(
 			ctx,
 			m,
 			"eject-left",
-			fmt.Sprintf("virtual media %s was left in the BMC %s, which the machine no longer has: eject it there",
+			fmt.Sprintf("virtual media %s is still inserted in the BMC %s, which the machine no longer has: eject it in that BMC",
 				m.URL, m.BMC),
 		)
 		return e.store.Media.DeleteMedia(ctx, m)

@@ -146,7 +146,7 @@ func (n netboot) metadataURL() string {
 func (n netboot) bootable() error {
 	for _, name := range []string{"vmlinuz", "initramfs"} {
 		if _, err := os.Stat(agentFile(n.cfg.AgentOS, name)); err != nil {
-			return fmt.Errorf("no machine can boot the agent, because there is no %s (ingot doctor says where it belongs): %w",
+			return fmt.Errorf("no machine can boot the agent, because the agent's %s is missing (ingot doctor shows where to put it): %w",
 				name, inventory.ErrInvalid)
 		}
 	}

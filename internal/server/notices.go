@@ -46,12 +46,12 @@ func (n notices) dropUnsent(ctx context.Context) {
 		return
 	}
 
-	dropped, err := n.store.CloseNotices(ctx, "notify.url is not set here")
+	dropped, err := n.store.CloseNotices(ctx, "notify.url is not set on this server")
 	switch {
 	case err != nil:
 		n.log.Warn("closing notices without a receiver", "error", err)
 	case dropped > 0:
-		n.log.Warn("waiting notices were dropped: notify.url is not set here", "notices", dropped)
+		n.log.Warn("dropped the waiting notices: notify.url is not set on this server", "notices", dropped)
 	}
 }
 

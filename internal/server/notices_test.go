@@ -110,7 +110,7 @@ func TestNoticesWithoutATargetAreClosed(t *testing.T) {
 			require.NoError(t, err)
 			for _, e := range events {
 				if e.Kind == inventory.EventOperator {
-					require.Contains(t, e.Message, "no notice of waiting-for-operator was sent (notify.url is not set here): "+text)
+					require.Contains(t, e.Message, "no notice of waiting-for-operator was sent (notify.url is not set on this server): "+text)
 					told++
 				}
 			}

@@ -52,7 +52,7 @@ func (r *records) finish(ctx context.Context, secrets *secrets) (err error) {
 		return err
 	}
 	if err := r.store.Keys.KeyCheck(ctx); err != nil {
-		r.log.Error("secrets cannot be opened: DHCP goes on, arming is refused; ingot secret status shows more",
+		r.log.Error("secrets cannot be opened: DHCP continues, but no machine can be armed; ingot secret status shows more",
 			"key_file", r.cfg.KeyFile, "error", err)
 	} else {
 		secrets.resumeRotation(ctx, r.store.Keys, r.log)
@@ -70,9 +70,9 @@ func (r *records) newReserve() *diskreserve.Reserve {
 
 // reportReserve records an event for operators. On a full disk, the event uses the released space.
 func (r *records) reportReserve(ctx context.Context, held bool) {
-	text := " has room again: the reserve is held, new runs and uploads are taken"
+	text := " has free space again: the reserve is restored, and new runs and uploads are accepted"
 	if !held {
-		text = " is full: the reserve is in use, new runs and uploads are refused; " + diskreserve.Remedy
+		text = " is full: the reserve is in use, and new runs and uploads are refused; " + diskreserve.Remedy
 	}
 
 	err := r.store.Events.AppendEvents(ctx, []inventory.Event{{
@@ -128,7 +128,7 @@ func (r *records) deleteOld(ctx context.Context, removeImages func(context.Conte
 	removeImages(ctx)
 	r.inSteps(ctx, "returning unused space", 1, func() (int, error) { return r.store.Shrink(ctx, shrinkPages) })
 	if runs+events > 0 {
-		r.log.Info("old records are deleted", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))
+		r.log.Info("deleted old records", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))
 	}
 }
 
@@ -138,7 +138,7 @@ func (r *records) inSteps(ctx context.Context, what string, full int, step func(
 		n, err := step()
 		if err != nil {
 			if ctx.Err() == nil {
-				r.log.Warn("keeping the inventory small", "what", what, "error", err)
+				r.log.Warn("cleaning up the inventory", "what", what, "error", err)
 			}
 			return sum
 		}

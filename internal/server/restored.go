@@ -54,7 +54,7 @@ func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
 	list := func() ([]inventory.HeldRun, error) {
 		open, err := engine.OpenRuns(ctx, c)
 		if err != nil {
-			return nil, fmt.Errorf("holding the runs of the earlier server: %w", err)
+			return nil, fmt.Errorf("listing the runs to hold after the restore: %w", err)
 		}
 		return toHold(last, open), nil
 	}
@@ -76,7 +76,7 @@ func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
 		return err
 	}
 	r.now.Store(&now)
-	r.log.Warn("runs of the earlier server are held", "open", len(there), "held", len(now.Held), "backup", now.Taken)
+	r.log.Warn("runs from before the restore are held", "open", len(there), "held", len(now.Held), "backup", now.Taken)
 	return nil
 }
 

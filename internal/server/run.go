@@ -172,7 +172,7 @@ func (s *server) greet() {
 // describeNetboot returns a description of the network on which machines are answered.
 func describeNetboot(n config.Netboot, address netip.Addr) string {
 	if n.RelayOnly {
-		return fmt.Sprintf("through the relays %s alone, as %s", strings.Join(n.Relays, ", "), address)
+		return fmt.Sprintf("only through the relays %s, as %s", strings.Join(n.Relays, ", "), address)
 	}
 	return fmt.Sprintf("on %s as %s", strings.Join(n.Interfaces, ", "), address)
 }

@@ -98,8 +98,8 @@ func (t *temporal) newChild() (err error) {
 			return err
 		}
 		c.Ports.UI = 0
-		t.log.Info("Temporal requires the site's certificate, and its UI is off; "+
-			"ingot temporal env prints what the temporal command needs", "certificate", c.Identity)
+		t.log.Info("Temporal requires the site's certificate, and Temporal's UI is off; "+
+			"ingot temporal env prints the settings for the temporal command", "certificate", c.Identity)
 	}
 	t.child, err = temporalchild.New(c, temporalchild.Options{Logger: t.log.With("part", "temporal")})
 	return err
@@ -192,7 +192,7 @@ func (t *temporal) keepWorking(ctx context.Context, do *activities.Activities, o
 		if errors.Is(err, inventory.ErrSecondServer) {
 			return err
 		}
-		t.log.Warn("runs cannot be worked on: trying again", "address", opts.HostPort, "error", err)
+		t.log.Warn("cannot work on runs; trying again", "address", opts.HostPort, "error", err)
 		if clock.Sleep(ctx, 5*time.Second) != nil {
 			return nil
 		}
@@ -252,7 +252,7 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 			t.set(c, err)
 		}
 		if time.Since(answered) > lease {
-			return fmt.Errorf("for %s Temporal has not worked for this server: %w", human.Span(lease), err)
+			return fmt.Errorf("for %s, Temporal has answered no request of this server: %w", human.Span(lease), err)
 		}
 	}
 }
@@ -288,8 +288,8 @@ var errOtherCluster = errors.New("another Temporal")
 // requireOwn returns nil if id is the stored id kept, and otherwise errOtherCluster.
 func requireOwn(kept, id string) error {
 	if kept != id {
-		return human.WithKind(fmt.Errorf("this site's runs live in the Temporal with the id %s, and %s answers here: "+
-			"set temporal.address, or put the database back that belongs to this inventory", kept, id), errOtherCluster)
+		return human.WithKind(fmt.Errorf("this site's runs are in the Temporal cluster %s, but this is the Temporal cluster %s: "+
+			"correct temporal.address, or restore the Temporal database that belongs to this inventory", kept, id), errOtherCluster)
 	}
 	return nil
 }
@@ -320,8 +320,8 @@ func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
 		return fmt.Errorf("counting the site's runs: %w", err)
 	}
 	if n := runs.GetCount(); n > 0 {
-		return fmt.Errorf("the inventory is empty, and namespace %q here has %s of a site: "+
-			"bring the inventory back with ingot restore, or set temporal.namespace to begin a new site: %w",
+		return fmt.Errorf("the inventory is empty, but namespace %q has %s of an earlier site: "+
+			"restore the inventory with ingot restore, or set another temporal.namespace to begin a new site: %w",
 			t.cfg.Temporal.Namespace, human.Count(int(n), "run"), inventory.ErrConflict)
 	}
 

@@ -24,12 +24,13 @@ func TemporalEnv(cfg config.Config, certificate string) (map[string]string, erro
 	identity := cfg.TemporalIdentity()
 	switch {
 	case identity == "" && certificate != "":
-		return nil, fmt.Errorf("--certificate belongs to temporal.mutual_tls, which is off: %w", inventory.ErrInvalid)
+		return nil, fmt.Errorf("--certificate has no use while temporal.mutual_tls is off: %w", inventory.ErrInvalid)
 	case identity != "":
 		if certificate == "" {
 			certificate = identity
 			if _, err := os.Stat(identity); err != nil {
-				return nil, human.Advise(fmt.Errorf("looking for the certificate of Temporal: %w", err), "ingot serve makes it at its first start")
+				return nil, human.Advise(fmt.Errorf("looking for the certificate of Temporal: %w", err),
+					"ingot serve creates the certificate at its first start")
 			}
 		}
 		cert, key, ca = certificate, certificate, certificate

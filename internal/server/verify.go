@@ -19,7 +19,7 @@ const (
 // verifySite checks a site on its new host: machines must get DHCP answers, from this server only, and BMCs should answer. It
 // returns its findings and the BMCs that fail. It returns an error if machines do not get correct answers.
 func (s *server) verifySite(ctx context.Context) ([]string, error) {
-	seen := []string{"no interface is configured here: no machine is answered"}
+	seen := []string{"no interface is configured on this server: it answers no machine"}
 	if s.netboot.on() {
 		var err error
 		if seen, err = checkAsClient(ctx, s.netboot.boot.CheckClient); err != nil {

@@ -14,11 +14,11 @@ import (
 // whyOff explains that no machine is answered while DHCP is off, and adds how the machine would be answered with DHCP on.
 func whyOff(ctx context.Context, store byMAC, mac string) (inventory.Explanation, error) {
 	e := inventory.Explanation{MAC: mac, Verdict: string(bootsvc.Unknown), Reasons: []string{
-		"DHCP is off: neither an interface nor relay_only is configured; no machine is answered (ingot init)",
+		"DHCP is off, because neither an interface nor relay_only is configured: no machine is answered (run ingot init)",
 	}}
 	m, g, err := store.MachineByMAC(ctx, mac)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
-		return e, fmt.Errorf("looking up %q: %w", mac, err)
+		return e, fmt.Errorf("looking up the machine with MAC address %q: %w", mac, err)
 	}
 
 	d := bootsvc.Decide(m, g, bootsvc.Request{MAC: mac, Arch: wire.ArchUnknown}, time.Now())

@@ -57,7 +57,7 @@ type refusal struct {
 const codeInternal = "ingot_internal"
 
 // ErrStranger means that the peer does not accept this server's token or key.
-var ErrStranger = errors.New("the peer does not know this server")
+var ErrStranger = errors.New("the peer does not accept this server's token or key")
 
 // refusals are the errors that have a code of their own, and their HTTP statuses.
 var refusals = []struct {
@@ -120,7 +120,7 @@ func parseURL(p inventory.Peer) (*url.URL, error) {
 // pinnedTransport returns a transport that authenticates by cert and accepts only the key of p.
 func pinnedTransport(p inventory.Peer, cert tls.Certificate) *http.Transport {
 	conf := keypin.ClientTLS(p.Fingerprint, func(other string) error {
-		return fmt.Errorf("the peer's key is not the one that was pinned, its fingerprint is %s", other)
+		return fmt.Errorf("the peer's key is not the pinned key; its fingerprint is %s", other)
 	})
 	conf.MinVersion, conf.Certificates = tls.VersionTLS13, []tls.Certificate{cert}
 	return httpclient.NewTransport(conf, 5*time.Second)

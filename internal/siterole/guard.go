@@ -33,7 +33,7 @@ func (s *Source) Guard(ctx context.Context) error {
 			})
 			return err
 		case d.decision == inventory.GiveUp:
-			return s.retire(unknownHandOver, d.peer, "given up by an operator, who said that "+d.peer.Name+" is the site")
+			return s.retire(unknownHandOver, d.peer, "given up by an operator, who said that "+d.peer.Name+" runs the site")
 		}
 	}
 }
@@ -55,17 +55,17 @@ func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err 
 		case ctx.Err() != nil:
 			return doubt{}, false, ctx.Err()
 		case err != nil:
-			reasons = append(reasons, fmt.Sprintf("peer %s may be the site by now, and does not answer: %v", p.Name, err))
+			reasons = append(reasons, fmt.Sprintf("peer %s may run the site by now, but does not answer: %v", p.Name, err))
 			silent.about = append(silent.about, p)
 		case st.Role == Standby && st.Prepared == "":
 		case st.Role == Standby:
-			prepared = doubt{fmt.Sprintf("hand-over %s to %s is under way, and this server has no record of it: "+
-				"is this a copy of the site?", st.Prepared, p.Name), []inventory.Peer{p}}
+			prepared = doubt{fmt.Sprintf("hand-over %s to %s is in progress, but this server has no record of that hand-over: "+
+				"is this server a copy of the site?", st.Prepared, p.Name), []inventory.Peer{p}}
 		case st.Role == Retired && st.Successor != nil:
-			why := fmt.Sprintf("%s was the site and has moved to %s", p.Name, st.Successor.Name)
+			why := fmt.Sprintf("%s ran the site, which has moved to %s", p.Name, st.Successor.Name)
 			return doubt{}, true, s.retire(st.Activated, *st.Successor, why)
 		default:
-			why := fmt.Sprintf("%s is the site, in site epoch %d", p.Name, st.Epoch)
+			why := fmt.Sprintf("%s runs the site, in site epoch %d", p.Name, st.Epoch)
 			return doubt{}, true, s.retire(st.Activated, p, why)
 		}
 	}

@@ -143,14 +143,14 @@ func (h *Host) Run(ctx context.Context) error {
 func (h *Host) serveRole(ctx context.Context, s Site) error {
 	switch {
 	case s.Role == Standby:
-		return h.serveQuietly(ctx, "a standby: the site comes here when it is migrated", h.untilNot(s.Role))
+		return h.serveQuietly(ctx, "a standby runs no site until a site is migrated to it", h.untilNot(s.Role))
 	case s.Role == Retired:
 		if err := h.source.EnsureRetired(); err != nil {
 			return err
 		}
 		return h.serveRetired(ctx, s)
 	case s.Role == HandingOver:
-		return h.serveOperators(ctx, "a hand-over was interrupted; asking its target how it ended", h.source.Resume)
+		return h.serveOperators(ctx, "a hand-over was interrupted; asking the target how it ended", h.source.Resume)
 	case s.Prepared != nil:
 		return h.installPrepared(ctx, *s.Prepared)
 	}
@@ -316,12 +316,12 @@ func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
 
 	n, err := s.RotateKeys(ctx)
 	if err != nil {
-		h.log.Error("the keys that came with the site are not replaced yet: run ingot secret rotate", "error", err)
+		h.log.Error("cannot replace the keys that came with the site: run ingot secret rotate", "error", err)
 		return nil
 	}
 	_, err = h.file.Change(func(x *Site) error { x.ReKey = false; return nil })
 	if err == nil {
-		h.log.Info("the keys that came with the site are replaced", "secrets", n)
+		h.log.Info("replaced the keys that came with the site", "secrets", n)
 	}
 
 	return err

@@ -65,7 +65,7 @@ func TestStrangersAtThePeerAPI(t *testing.T) {
 		peers.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/site/v1/state", nil))
 		require.Equal(t, http.StatusUnauthorized, rec.Code)
 	}
-	require.Contains(t, out.String(), "a peer's request is refused")
+	require.Contains(t, out.String(), "refused a peer's request")
 	require.Less(t, strings.Count(out.String(), "\n"), 300)
 }
 
@@ -204,7 +204,7 @@ func TestImageThatHasChanged(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(from, "debian.zst"), []byte(short), 0o600))
 	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, fmt.Sprintf("%d bytes, but %d in the inventory", len(short), len(long)))
+	require.ErrorContains(t, err, fmt.Sprintf("%d bytes, but the inventory lists %d", len(short), len(long)))
 	img.Size = int64(len(short))
 	_, err = imageSender{r, from, func(string) {}}.send(ctx, img)
 	require.ErrorIs(t, err, inventory.ErrConflict, "another digest")
@@ -268,10 +268,10 @@ func TestInstallContinues(t *testing.T) {
 		// Another file is in the place of a part.
 		require.NoError(t, os.MkdirAll(filepath.Dir(gone.to), 0o750))
 		require.NoError(t, os.WriteFile(gone.to, []byte("of another site"), 0o600))
-		refused(inventory.ErrConflict, "has the digest")
+		refused(inventory.ErrConflict, "has changed since it was verified")
 		require.NoError(t, os.Remove(gone.to))
 		require.NoError(t, os.WriteFile(gone.from, []byte("spoilt"), 0o600))
-		refused(inventory.ErrConflict, "has the digest")
+		refused(inventory.ErrConflict, "has changed since it was verified")
 		require.NoError(t, os.WriteFile(gone.from, []byte("proven "+gone.name), 0o600))
 		require.NoError(t, h.received.install(ctx, p))
 	}
@@ -347,14 +347,17 @@ func pairedHosts(t *testing.T) (here, there *Host, peer inventory.Peer, token in
 // never be sent, and operators would not get the next question.
 func TestMigrationKeepsNotices(t *testing.T) {
 	here, there, _, _ := pairedHosts(t)
-	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {true, false, true}} {
+	for _, c := range []struct{ here, there, refused bool }{{false, false, false}, {false, true, false}, {true, true, false}, {
+		true, false,
+		true,
+	}} {
 		here.Mover.cfg.Notify.URL, there.target.Notify = "", c.there
 		if c.here {
 			here.Mover.cfg.Notify.URL = "https://example.com/x"
 		}
 		err := here.Mover.CheckTarget(t.Context(), "um760") // ports of this host may be another problem
 		text := fmt.Sprint(err)
-		require.Equal(t, c.refused, strings.Contains(text, "it has no notify.url"), "%+v: %s", c, text)
+		require.Equal(t, c.refused, strings.Contains(text, "the target has no notify.url"), "%+v: %s", c, text)
 		require.NotContains(t, text, "example.com")
 	}
 }
@@ -365,13 +368,16 @@ func TestTargetsThatAreRefused(t *testing.T) {
 		name, says string
 		change     func(here, there *Host)
 	}{
-		{"another version", "it is version other, and this is test", func(_, there *Host) { there.target.Program = "other" }},
-		{"runs elsewhere", "its runs would live in 192.0.2.1:7233", func(_, there *Host) { there.target.Temporal = "192.0.2.1:7233" }},
-		{"too little room", "are free there, and 1.0 PiB are needed", func(here, _ *Host) { here.Mover.cfg.MinFree = 1 << 30 }},
+		{
+			"another version",
+			"the target has version other, but this server has version test", func(_, there *Host) { there.target.Program = "other" },
+		},
+		{"runs elsewhere", "the target keeps runs in 192.0.2.1:7233", func(_, there *Host) { there.target.Temporal = "192.0.2.1:7233" }},
+		{"too little room", "of free space, but needs 1.0 PiB", func(here, _ *Host) { here.Mover.cfg.MinFree = 1 << 30 }},
 		{"keys of a site", "keys.json exists already", func(_, there *Host) {
 			require.NoError(t, os.WriteFile(there.cfg.KeyFile, []byte("{}"), 0o600))
 		}},
-		{"a site", "it is active and owns site epoch 3: only a standby takes over", func(_, there *Host) {
+		{"a site", "the target is active in site epoch 3, but only a standby can take over", func(_, there *Host) {
 			_, err := there.file.Change(func(s *Site) error { s.Role, s.Epoch = Active, 3; return nil })
 			require.NoError(t, err)
 		}},
@@ -398,7 +404,7 @@ func TestOnlyAStandbyIsAPeer(t *testing.T) {
 	peer.Name = "another"
 	_, err = here.Peers.AddPeer(t.Context(), peer, token)
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	require.ErrorContains(t, err, "another is active and owns site epoch 3: only a standby can be a peer")
+	require.ErrorContains(t, err, "another is active in site epoch 3, but only a standby can be added as a peer")
 	require.Len(t, here.file.Site().Peers, 1)
 }
 

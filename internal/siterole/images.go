@@ -56,7 +56,8 @@ func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error
 		return false, err
 	}
 	if img.InPlace != nil {
-		return false, fmt.Errorf("it is served in place, and the target has another file at %s: %w", img.InPlace.Path, inventory.ErrConflict)
+		return false, fmt.Errorf("the image is served in place, but the target has another file at %s: %w", img.InPlace.Path,
+			inventory.ErrConflict)
 	}
 
 	from := st.Size
@@ -85,7 +86,7 @@ func (s imageSender) sendFrom(ctx context.Context, img inventory.Image, from int
 		return err
 	}
 	if here.Size() != img.Size {
-		return fmt.Errorf("its file has %d bytes, but %d in the inventory (ingot image verify %s): %w",
+		return fmt.Errorf("the file has %d bytes, but the inventory lists %d (check it with ingot image verify %s): %w",
 			here.Size(), img.Size, img.Name, inventory.ErrInvalid)
 	}
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
@@ -97,7 +98,7 @@ func (s imageSender) sendFrom(ctx context.Context, img inventory.Image, from int
 	}}
 	st, err := s.peer.SendImage(ctx, img, from, r)
 	if err == nil && !st.Done {
-		err = fmt.Errorf("the peer has %d of %d bytes: %w", st.Size, img.Size, inventory.ErrUnreachable)
+		err = fmt.Errorf("the peer received only %d of %d bytes: %w", st.Size, img.Size, inventory.ErrUnreachable)
 	}
 
 	return err
@@ -204,7 +205,7 @@ func (r receiver) Image(ctx context.Context, img inventory.Image) (st ImageState
 func (r receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
 	f, err := imagefile.New("", r.cfg.Images.Shares).OpenShared(img.InPlace.Path)
 	if err != nil {
-		return st, fmt.Errorf("an image is served in place, and its file cannot be opened here: mount the share at the same path, "+
+		return st, fmt.Errorf("the file of an image that is served in place cannot be opened here: mount the share at the same path, "+
 			"and list it in images.shares of this host: %w: %w", err, inventory.ErrConflict)
 	}
 	defer f.Close()
@@ -225,7 +226,7 @@ func (r receiver) SendImage(ctx context.Context, img inventory.Image, offset int
 		return ImageState{}, err
 	}
 	if need := img.Size - offset + r.cfg.MinFree<<20; free < need {
-		return ImageState{}, fmt.Errorf("image file %q needs %s and %s are free: %w",
+		return ImageState{}, fmt.Errorf("image file %q needs %s of free space, but only %s are free: %w",
 			img.File, human.Size(need), human.Size(free), inventory.ErrConflict)
 	}
 
@@ -244,7 +245,7 @@ func (r receiver) SendImage(ctx context.Context, img inventory.Image, offset int
 		return ImageState{}, err
 	}
 	if sum != img.SHA256 {
-		err := fmt.Errorf("image file %q has the digest %.12s and not %.12s: %w", img.File, sum, img.SHA256, inventory.ErrConflict)
+		err := fmt.Errorf("image file %q has the SHA-256 %.12s instead of %.12s: %w", img.File, sum, img.SHA256, inventory.ErrConflict)
 		return ImageState{}, errors.Join(err, os.Remove(partial))
 	}
 	err = errors.Join(os.Chmod(partial, 0o644), os.Rename(partial, filepath.Join(dir, img.File)), durablefile.SyncDir(dir))
@@ -274,7 +275,7 @@ func appendImage(path string, img inventory.Image, offset int64, r io.Reader) (n
 		return 0, err
 	}
 	if st.Size() != offset {
-		return 0, fmt.Errorf("image file %q has %d bytes here, but the request's offset is %d: %w",
+		return 0, fmt.Errorf("image file %q has %d bytes on this server, but the request's offset is %d: %w",
 			img.File, st.Size(), offset, inventory.ErrConflict)
 	}
 	if _, err := out.Seek(offset, io.SeekStart); err != nil {

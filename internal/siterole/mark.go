@@ -30,7 +30,7 @@ func ReadMark(keyFile string) (Mark, bool, error) {
 		return Mark{}, false, nil
 	}
 	if err != nil {
-		return Mark{}, false, fmt.Errorf("looking for a marker in the place of the keys: %w", err)
+		return Mark{}, false, fmt.Errorf("looking for the marker of a retired site at the path of the keys: %w", err)
 	}
 	var m Mark
 	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To.Name == "" {

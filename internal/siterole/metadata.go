@@ -49,7 +49,7 @@ func Forward(p inventory.Peer, cert tls.Certificate, token string, log *slog.Log
 		return nil, err
 	}
 	if p.Fingerprint == "" {
-		return nil, fmt.Errorf("peer %q: its key is unknown: %w", p.Name, inventory.ErrInvalid)
+		return nil, fmt.Errorf("the key of peer %q is unknown: %w", p.Name, inventory.ErrInvalid)
 	}
 
 	transport := pinnedTransport(p, cert)
@@ -133,7 +133,7 @@ func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
 			serve = t.Metadata()
 		}
 		if serve == nil {
-			return nil, fmt.Errorf("this server has no machines: %w", errBusy)
+			return nil, fmt.Errorf("this server does not serve metadata now: %w", errBusy)
 		}
 		return nil, nil
 	})(r)

@@ -133,7 +133,7 @@ func TestForward(t *testing.T) {
 	require.NotEmpty(t, r.Header().Get("Retry-After"))
 
 	_, err = Forward(inventory.Peer{Name: "dst", URL: w.peer.URL}, w.cert, token, slog.New(slog.DiscardHandler))
-	require.ErrorContains(t, err, "its key is unknown")
+	require.ErrorContains(t, err, "the key of peer")
 }
 
 // TestForwardHandshakes: many requests share few TLS connections to the target, because

@@ -65,15 +65,15 @@ func (m *Mover) CheckTarget(ctx context.Context, target string) error {
 func (m *Mover) problemsOf(r Report) (problems []string, err error) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if r.Program != m.version {
-		add("it is version %s, and this is %s: both must be the same", r.Program, m.version)
+		add("the target has version %s, but this server has version %s", r.Program, m.version)
 	}
 	if here := m.cfg.Temporal.Address; r.Temporal != here {
-		add("its runs would live in %s, and those of this site live in %s (temporal.address)",
+		add("the target keeps runs in %s, but this site keeps them in %s (temporal.address)",
 			cmp.Or(r.Temporal, "an embedded Temporal"), cmp.Or(here, "an embedded one"))
 	}
 	if m.cfg.Notify.URL != "" && !r.Notify {
-		add("it has no notify.url, and this server has one: operators would get no more notices, " +
-			"and waiting notices would never be sent (configure it there, or remove it here)")
+		add("the target has no notify.url, but this server has one: operators would get no more notices, " +
+			"and waiting notices would never be sent (set notify.url on the target, or remove it from this server)")
 	}
 
 	size, err := backup.DatabaseSize(m.cfg)
@@ -83,7 +83,7 @@ func (m *Mover) problemsOf(r Report) (problems []string, err error) {
 
 	// The target needs room to unpack and verify the databases.
 	if need := 2*size + m.cfg.MinFree<<20; r.Role == Standby && r.Free < need {
-		add("%s are free there, and %s are needed", human.Size(r.Free), human.Size(need))
+		add("the target has %s of free space, but needs %s", human.Size(r.Free), human.Size(need))
 	}
 
 	return append(problems, r.Problems...), nil
@@ -190,7 +190,7 @@ func (m *Mover) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func(
 		}
 		if err != nil {
 			if ctx.Err() == nil {
-				m.log.Warn("looking for a hand-over", "error", err)
+				m.log.Warn("looking for a requested hand-over", "error", err)
 			}
 			continue
 		}
@@ -205,7 +205,7 @@ func (m *Mover) AwaitHandOver(ctx context.Context, s Instance, stopWorkers func(
 			stopWorkers()
 			return &HandOverRequest{row}
 		default:
-			m.log.Error("the site is not handed over", "handover", row.ID, "error", err)
+			m.log.Error("the site was not handed over", "handover", row.ID, "error", err)
 			if err := m.failHandOver(row, err); err != nil {
 				return err
 			}
@@ -232,7 +232,7 @@ func (m *Mover) checkHandOver(ctx context.Context, s Instance, row inventory.Han
 	if state, _, err := m.HandOverState(ctx, row.ID); err != nil || state != inventory.HandOverPending {
 		return fmt.Errorf("hand-over %s was withdrawn: %w", row.ID, errors.Join(err, inventory.ErrConflict))
 	}
-	if err := s.Store().CloseIntake(ctx, "this site moves to "+row.Target); err != nil {
+	if err := s.Store().CloseIntake(ctx, "this site is moving to "+row.Target); err != nil {
 		return err
 	}
 

@@ -50,7 +50,7 @@ func (h *Host) Decide(ctx context.Context, decision, peer string) error {
 	case h.file.Site().Role != Standby:
 		return h.source.Decide(ctx, decision, peer)
 	case decision == inventory.GiveUp:
-		return fmt.Errorf("a standby has nothing to give up: %w", inventory.ErrConflict)
+		return fmt.Errorf("a standby has no site to give up: %w", inventory.ErrConflict)
 	}
 
 	return h.target.TakeOver("an operator")

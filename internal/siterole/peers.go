@@ -56,7 +56,7 @@ func (p *Peers) AddPeer(ctx context.Context, peer inventory.Peer, token inventor
 
 	peer.URL, peer.Since = strings.TrimSuffix(peer.URL, "/"), time.Now().UTC().Truncate(time.Second)
 	if old, err := x.Peer(peer.Name); err == nil && (old.URL != peer.URL || old.Fingerprint != peer.Fingerprint) {
-		return peer, fmt.Errorf("there is another peer %q at %s: remove it first (ingot peer remove): %w",
+		return peer, fmt.Errorf("another peer has the name %q, at %s: remove that peer first (ingot peer remove): %w",
 			peer.Name, old.URL, inventory.ErrConflict)
 	}
 	if err := p.pair(ctx, peer, token.Reveal()); err != nil {
@@ -95,7 +95,7 @@ func (p *Peers) pair(ctx context.Context, peer inventory.Peer, token string) err
 		return explainStranger(err)
 	}
 	if r.Role != Standby {
-		return fmt.Errorf("%s is %s and owns site epoch %d: only a standby can be a peer: %w",
+		return fmt.Errorf("%s is %s in site epoch %d, but only a standby can be added as a peer: %w",
 			peer.Name, r.Role, r.Epoch, inventory.ErrConflict)
 	}
 

@@ -56,7 +56,7 @@ func (q *question) close() {
 func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (decided, error) {
 	answer, isNew := s.question.open(why, s.Now(), about)
 	if isNew {
-		s.Log.Error("this server answers no machine until its peer answers, or an operator decides: ingot handover status",
+		s.Log.Error("this server answers no machine until its peer answers or an operator decides; see ingot handover status",
 			"why", why)
 		if s.Asked != nil {
 			if err := s.Asked(); err != nil {
@@ -107,7 +107,7 @@ func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	case answer <- decided{decision, about}:
 		return nil
 	case <-closed:
-		return fmt.Errorf("the question was answered while this answer was on its way: %w", inventory.ErrConflict)
+		return fmt.Errorf("the question was answered before this answer arrived: %w", inventory.ErrConflict)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -128,7 +128,7 @@ func findPeer(peers []inventory.Peer, name string) (inventory.Peer, error) {
 
 	all := strings.Join(names, ", ")
 	if name == "" {
-		return inventory.Peer{}, fmt.Errorf("name the peer that is the site, with --peer: one of %s: %w", all, inventory.ErrInvalid)
+		return inventory.Peer{}, fmt.Errorf("give --peer with the peer that runs the site; must be one of %s: %w", all, inventory.ErrInvalid)
 	}
 
 	return inventory.Peer{}, fmt.Errorf("the question is not about peer %q; must be one of %s: %w", name, all, inventory.ErrInvalid)

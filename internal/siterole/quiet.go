@@ -124,7 +124,7 @@ func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listen
 	for _, x := range sockets {
 		l, err := h.bind(ctx, x)
 		if err != nil {
-			h.log.Warn("a port of this retired server cannot be bound", "error", err)
+			h.log.Warn("cannot bind a port of this retired server", "error", err)
 			continue
 		}
 		out = append(out, l)
@@ -135,7 +135,7 @@ func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listen
 // forwardToSuccessor returns the handler that forwards metadata requests to the new host, and stores it in h.forward.
 func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
 	if s.Successor == nil {
-		return nil, fmt.Errorf("the new host of the site is not known: %w", inventory.ErrNotFound)
+		return nil, fmt.Errorf("the new host of the site is unknown: %w", inventory.ErrNotFound)
 	}
 	if err := h.Peers.loadCertificate(); err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ func (r receiver) Check(context.Context) (free int64, problems []string) {
 		case err != nil:
 			problems = append(problems, err.Error())
 		case there:
-			problems = append(problems, file+" exists already, where the site's file belongs")
+			problems = append(problems, file+" exists already: move it away, so that the site's file can be put there")
 		}
 	}
 
@@ -145,13 +145,13 @@ func (r receiver) unpack(ctx context.Context, id string, epoch int64, archive io
 func (r receiver) checkManifest(m backup.Manifest, id string) error {
 	switch {
 	case m.ID != id:
-		return fmt.Errorf("the archive is of hand-over %q: %w", m.ID, inventory.ErrInvalid)
+		return fmt.Errorf("the archive belongs to hand-over %q: %w", m.ID, inventory.ErrInvalid)
 	case m.Version != r.version:
-		return fmt.Errorf("the archive is from version %s, and this is %s: %w", m.Version, r.version, inventory.ErrConflict)
+		return fmt.Errorf("the archive is from version %s, but this server has version %s: %w", m.Version, r.version, inventory.ErrConflict)
 	case m.Key == nil:
 		return fmt.Errorf("the archive does not contain the keys: %w", inventory.ErrInvalid)
 	case m.External != r.cfg.Temporal.Address:
-		return fmt.Errorf("the runs of the site are in %s, and the configuration of this host differs (temporal.address): %w",
+		return fmt.Errorf("the runs of the site are in %s, but this host's temporal.address differs: %w",
 			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrConflict)
 	}
 
@@ -229,7 +229,7 @@ func (r receiver) install(ctx context.Context, p Prepared) error {
 			return err
 		}
 		if err := os.Rename(x.from, x.to); err != nil {
-			return fmt.Errorf("putting the site in its place: %w", err)
+			return fmt.Errorf("moving a received file of the site to its path: %w", err)
 		}
 		if err := durablefile.SyncDir(filepath.Dir(x.to)); err != nil {
 			return err
@@ -241,7 +241,7 @@ func (r receiver) install(ctx context.Context, p Prepared) error {
 
 	_, err := r.file.Change(func(s *Site) error { s.Prepared = nil; return nil })
 	if err == nil {
-		r.log.Info("the site is in its place", "handover", p.ID, "epoch", p.Epoch)
+		r.log.Info("the received site is installed", "handover", p.ID, "epoch", p.Epoch)
 		err = os.RemoveAll(stagingDirOf(r.cfg))
 	}
 
@@ -264,7 +264,8 @@ func inPlace(ctx context.Context, x part, want string) (bool, error) {
 			return false, err
 		}
 		if sum != want {
-			return false, fmt.Errorf("%s has the digest %.12s; the verified file had %.12s: %w", at, sum, want, inventory.ErrConflict)
+			return false, fmt.Errorf("%s has changed since it was verified (SHA-256 %.12s instead of %.12s): %w", at, sum, want,
+				inventory.ErrConflict)
 		}
 		return at == x.to, nil
 	}

@@ -133,7 +133,7 @@ func Open(dataDir string) (*File, error) {
 		f.site, err = parse(b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading this server's role, %q: %w", f.path, err)
+		return nil, fmt.Errorf("reading this server's role from %q: %w", f.path, err)
 	}
 
 	return f, nil
@@ -145,7 +145,7 @@ func parse(b []byte) (s Site, err error) {
 		return s, err
 	}
 	if v.Format != format {
-		return s, fmt.Errorf("its format is %d and this program knows %d: %w", v.Format, format, inventory.ErrInvalid)
+		return s, fmt.Errorf("the file has format %d, but this program reads only format %d: %w", v.Format, format, inventory.ErrInvalid)
 	}
 	if err := json.Unmarshal(b, &s); err != nil {
 		return s, err

@@ -693,7 +693,7 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	w := newWorld(t)
 	with(w, w.peer, gone("other"))
 	x := w.begin("")
-	require.Contains(t, w.asks(x), "peer other may be the site")
+	require.Contains(t, w.asks(x), "peer other may run the site")
 	require.ErrorContains(t, w.source.Decide(t.Context(), inventory.GiveUp, "dst"), "is not about peer")
 	require.NoError(t, w.source.Decide(t.Context(), inventory.GiveUp, ""))
 	require.NoError(t, <-x.done)
@@ -729,8 +729,8 @@ func TestGiveUpNamesThePeer(t *testing.T) {
 	with(w, gone("first"), w.peer)
 	x = w.begin("")
 	why = w.asks(x)
-	require.Contains(t, why, "hand-over h1 to dst is under way")
-	require.Contains(t, why, "peer first may be the site", "taking over says that it is off, too")
+	require.Contains(t, why, "hand-over h1 to dst is in progress")
+	require.Contains(t, why, "peer first may run the site", "taking over says that it is off, too")
 	require.NoError(t, w.source.Decide(t.Context(), inventory.GiveUp, ""))
 	require.NoError(t, <-x.done)
 	retired(w, "dst")
@@ -801,7 +801,7 @@ func TestStaleCopy(t *testing.T) {
 		if when == "prepared" {
 			require.ErrorIs(t, err, errKilled)
 			x := w.begin("")
-			require.Contains(t, w.asks(x), "is under way, and this server has no record of it")
+			require.Contains(t, w.asks(x), "is in progress, but this server has no record of that hand-over")
 			require.Empty(t, w.speaking.now())
 			x.cancel()
 			require.ErrorIs(t, <-x.done, context.Canceled)
@@ -812,7 +812,7 @@ func TestStaleCopy(t *testing.T) {
 		w.cut = true
 		w.mu.Unlock()
 		x := w.begin("")
-		require.Contains(t, w.asks(x), "may be the site by now, and does not answer")
+		require.Contains(t, w.asks(x), "may run the site by now, but does not answer")
 		require.Equal(t, []string{"target"}, w.speaking.now())
 		w.mu.Lock()
 		w.cut = false
@@ -863,7 +863,7 @@ func TestStrangers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.State(t.Context(), "")
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
-	require.ErrorContains(t, err, "not the one that was pinned")
+	require.ErrorContains(t, err, "is not the pinned key")
 }
 
 func TestUnreadableFileIsAnError(t *testing.T) {

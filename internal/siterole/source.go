@@ -92,7 +92,7 @@ func (s *Source) HandOver(ctx context.Context, id string, peer inventory.Peer, e
 		return err
 	}
 
-	s.Log.Info("handing over: this server stops answering", "handover", id, "peer", peer.Name)
+	s.Log.Info("handing the site over: this server stops answering machines", "handover", id, "peer", peer.Name)
 	if err := s.reached(StepSilent); err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (s *Source) takeBack(ctx context.Context, id string, peer inventory.Peer, w
 	if ctx.Err() != nil {
 		return ctx.Err() // this process ends; Resume continues at the next start
 	}
-	s.Log.Error("the hand-over failed and is taken back", "handover", id, "error", why)
+	s.Log.Error("the hand-over failed; taking the site back", "handover", id, "error", why)
 	return s.resolve(ctx, id, peer, why)
 }
 
@@ -252,14 +252,14 @@ func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, wh
 		}
 
 		d, err := s.ask(ctx, fmt.Sprintf(
-			"hand-over %s to %s: only %s knows whether it happened, and does not answer: %v", id, peer.Name, peer.Name, err), peer)
+			"hand-over %s to %s: only %s knows whether it was completed, but does not answer: %v", id, peer.Name, peer.Name, err), peer)
 		switch {
 		case err != nil:
 			return err
 		case d.decision == inventory.TakeOver:
 			return s.goOn(id, "taken back by an operator, who said that "+peer.Name+" is off", &peer)
 		case d.decision == inventory.GiveUp:
-			return s.retire(id, peer, "given up by an operator, who said that "+peer.Name+" is the site")
+			return s.retire(id, peer, "given up by an operator, who said that "+peer.Name+" runs the site")
 		}
 	}
 }
@@ -282,7 +282,7 @@ func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (ov
 
 	if st, err = api.Refuse(ctx, id); err == nil {
 		if !st.Refused {
-			return false, errors.New("the peer neither refused nor activated it")
+			return false, errors.New("the peer neither refused nor activated the hand-over")
 		}
 		return false, nil
 	}
@@ -310,7 +310,7 @@ func (s *Source) goOn(id, why string, forget *inventory.Peer) error {
 		return nil
 	})
 	if err == nil {
-		s.Log.Warn("this server goes on as the site", "handover", id, "epoch", x.Epoch, "why", why)
+		s.Log.Warn("this server continues to run the site", "handover", id, "epoch", x.Epoch, "why", why)
 	}
 
 	return err

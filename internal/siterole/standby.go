@@ -74,7 +74,7 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 
 	// A running server holds the role file in memory, and would overwrite this change.
 	if hostnet.ServerAnswers(ctx, cfg) {
-		return StandbyResult{}, fmt.Errorf("%s holds another token, and a server answers at %s: stop ingot serve first: %w",
+		return StandbyResult{}, fmt.Errorf("%s contains another token, and a server is running at %s: stop ingot serve first: %w",
 			tokenFile(cfg), cfg.Listen, inventory.ErrConflict)
 	}
 	if s, err = awaitSource(f, token); err != nil {
@@ -91,8 +91,8 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 		if there, err := durablefile.Exists(file); err != nil {
 			return Site{}, err
 		} else if there {
-			return Site{}, fmt.Errorf("%s exists: this host is a site, or was one; "+
-				"move it away, or name another data_dir and key_file: %w", file, inventory.ErrConflict)
+			return Site{}, fmt.Errorf("%s exists, so this host runs or ran a site; "+
+				"move the file away, or configure another data_dir and key_file: %w", file, inventory.ErrConflict)
 		}
 	}
 
@@ -115,7 +115,7 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 		s.Name = name
 		s.Name = ServerName(cfg, *s)
 		s.Role, s.Source = Standby, &Giver{TokenSHA256: identity.Digest(token)}
-		s.Why = "made a standby on " + time.Now().UTC().Format(time.RFC3339)
+		s.Why = "became a standby on " + time.Now().UTC().Format(time.RFC3339)
 		return nil
 	})
 }
@@ -138,8 +138,8 @@ func newSourceToken(cfg config.Config, s Site) (string, error) {
 func awaitSource(f *File, token string) (Site, error) {
 	return f.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared != nil {
-			return fmt.Errorf("the token file holds another token, and this standby holds the prepared site of %q: "+
-				"put the token back, or let that hand-over end: %w", s.Source.Name, inventory.ErrConflict)
+			return fmt.Errorf("the token file contains another token, but this standby has already received the site of %q: "+
+				"put the earlier token back, or wait until that hand-over has ended: %w", s.Source.Name, inventory.ErrConflict)
 		}
 		s.Source = &Giver{TokenSHA256: identity.Digest(token)}
 		return nil

@@ -82,7 +82,7 @@ func answer(t *Target, f route) http.HandlerFunc {
 		v, err := f(r)
 		status := http.StatusOK
 		if err != nil {
-			t.Log.Warn("a peer's request is refused", "route", r.Pattern, "remote", r.RemoteAddr, "error", err)
+			t.Log.Warn("refused a peer's request", "route", r.Pattern, "remote", r.RemoteAddr, "error", err)
 			v, status = refuse(err)
 		}
 		text, err := json.Marshal(v)
@@ -162,7 +162,8 @@ func (t *Target) stateOf(id string) State {
 func (t *Target) check(r *http.Request) (any, error) {
 	out := Report{State: t.stateOf(""), Temporal: t.Temporal, Notify: t.Notify, Problems: []string{}}
 	if out.Role != Standby {
-		out.Problems = append(out.Problems, fmt.Sprintf("it is %s and owns site epoch %d: only a standby takes over", out.Role, out.Epoch))
+		out.Problems = append(out.Problems, fmt.Sprintf("the target is %s in site epoch %d, but only a standby can take over", out.Role,
+			out.Epoch))
 		return out, nil
 	}
 
@@ -209,7 +210,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 		return nil, fmt.Errorf("receiving hand-over %q: %w", id, err)
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != digest {
-		return nil, fmt.Errorf("receiving hand-over %q: the received bytes have the digest %.12s and not %.12s: %w", id, got, digest, errBusy)
+		return nil, fmt.Errorf("receiving hand-over %q: the received bytes have the SHA-256 %.12s instead of %.12s: %w", id, got, digest, errBusy)
 	}
 
 	_, err = t.File.Change(func(s *Site) error {
@@ -242,7 +243,7 @@ func (t *Target) activate(r *http.Request) (any, error) {
 		case s.Role != Standby:
 			return s.require(Standby)
 		case s.Prepared == nil || s.Prepared.ID != id:
-			return fmt.Errorf("hand-over %q is not prepared here: %w", id, inventory.ErrConflict)
+			return fmt.Errorf("hand-over %q is not prepared on this server: %w", id, inventory.ErrConflict)
 		}
 		becomeActive(s, "handed over by "+s.Source.Name)
 		return nil
@@ -251,7 +252,7 @@ func (t *Target) activate(r *http.Request) (any, error) {
 		return nil, err
 	}
 
-	t.Log.Info("this server is the site now", "handover", id, "epoch", now.Epoch)
+	t.Log.Info("this server now runs the site", "handover", id, "epoch", now.Epoch)
 	t.Activated()
 	return t.stateOf(id), nil
 }
@@ -283,10 +284,10 @@ func (t *Target) refuse(r *http.Request) (any, error) {
 		return nil, err
 	}
 
-	t.Log.Warn("a hand-over is refused permanently: its source goes on", "handover", id)
+	t.Log.Warn("refused a hand-over permanently: the source continues to run the site", "handover", id)
 	if s.Prepared == nil && s.Role == Standby {
 		if err := t.Steps.Discard(id); err != nil {
-			t.Log.Warn("removing what was received", "handover", id, "error", err)
+			t.Log.Warn("removing the received files", "handover", id, "error", err)
 		}
 	}
 
@@ -298,7 +299,7 @@ func (t *Target) refuse(r *http.Request) (any, error) {
 func (t *Target) TakeOver(by string) error {
 	_, err := t.File.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared == nil {
-			return fmt.Errorf("no site is prepared here; ingot restore makes one of a backup: %w", inventory.ErrConflict)
+			return fmt.Errorf("no site is prepared on this server; to restore a backup, run ingot restore: %w", inventory.ErrConflict)
 		}
 		becomeActive(s, "taken over by "+by+", who said that the source is off")
 		return nil

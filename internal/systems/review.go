@@ -33,7 +33,7 @@ func Review(kind, file string, contents []byte) (problems, warnings inventory.Pr
 	system, kinds := Of(kind), inventory.DocumentKinds()
 	switch {
 	case len(contents) > maxDocument:
-		problems.Add("", "let it fetch large parts", "%d bytes are more than %d", len(contents), maxDocument)
+		problems.Add("", "let the document fetch its large parts", "has %d bytes; must have at most %d", len(contents), maxDocument)
 	case !utf8.Valid(contents) || bytes.ContainsRune(contents, 0):
 		problems.Add("", "save it as UTF-8", "is not text")
 	case len(bytes.TrimSpace(contents)) == 0:

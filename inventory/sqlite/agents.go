@@ -48,7 +48,8 @@ func (s Agents) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 		return inventory.Agent{}, fmt.Errorf("%s: %w", what, err)
 	}
 	if r.Hello.Nonce == "" || len(r.Hello.Nonce) > 256 || len(facts) > maxDetail {
-		return inventory.Agent{}, fmt.Errorf("%s: nonce or facts are missing or too long: %w", what, inventory.ErrInvalid)
+		return inventory.Agent{}, fmt.Errorf("%s: the nonce is missing or too long, or the facts are too large: %w", what,
+			inventory.ErrInvalid)
 	}
 
 	var agent inventory.Agent
@@ -69,14 +70,14 @@ func (s Agents) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 			return err
 		case err == nil && have.Nonce == r.Hello.Nonce:
 			if have.Used || have.Revoked {
-				return fmt.Errorf("it was redeemed and its token used or revoked: %w", inventory.ErrConflict)
+				return fmt.Errorf("the claim was redeemed, and its token was used or revoked: %w", inventory.ErrConflict)
 			}
 			agent = have
 			return nil
 		case err == nil && !g.ByOperator():
-			refused = fmt.Errorf("%s: another agent has redeemed it: %w", what, inventory.ErrConflict)
+			refused = fmt.Errorf("%s: another agent has redeemed the claim: %w", what, inventory.ErrConflict)
 			return s.conflict(ctx, tx, r.Event(r.Boot, inventory.EventClaimConflict, "",
-				"a second agent, with MAC "+r.Hello.MAC+", came with the claim of this boot"))
+				"a second agent, with MAC "+r.Hello.MAC+", sent the claim of this boot"))
 		}
 
 		agent, err = s.newAgent(ctx, tx, r, facts, !g.ByOperator())
@@ -177,7 +178,7 @@ func (s Agents) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 	if err == nil {
 		switch of := fmt.Sprintf("of boot %d of machine %q", r.Boot, r.Machine); {
 		case r.Latest < r.Epoch:
-			err = fmt.Errorf("%s, whose grant is unknown here: %w", of, inventory.ErrNotFound)
+			err = fmt.Errorf("%s, whose grant is not stored: %w", of, inventory.ErrNotFound)
 		case r.Latest > r.Epoch || r.Holder != r.Run:
 			err = fmt.Errorf("%s: %w", of, inventory.ErrFenced)
 		case r.Revoked:
@@ -226,7 +227,7 @@ func (s Agents) agentBy(ctx context.Context, machine, where string, args ...any)
 // TouchAgents stores the times at which agents were last seen, in one transaction. Unknown agents
 // are ignored.
 func (s Agents) TouchAgents(ctx context.Context, seen []inventory.AgentSeen) error {
-	return writeEach(ctx, s.db, "storing signs of life", seen, func(tx *transaction, a inventory.AgentSeen) error {
+	return writeEach(ctx, s.db, "storing when agents were last seen", seen, func(tx *transaction, a inventory.AgentSeen) error {
 		return do(ctx, tx, "UPDATE agent SET last_seen = max(last_seen, ?5), wrote = wrote OR ?6 WHERE "+agentOf,
 			a.Machine, a.Run, a.Epoch, a.Boot, nanos(a.LastSeen), a.Wrote)
 	})

@@ -115,11 +115,11 @@ func assignedBefore(ctx context.Context, tx *transaction, a inventory.Assignment
 	case errors.Is(err, inventory.ErrNotFound) && (g.Boot == 0 || g.Boot == want && !g.Spent):
 		return fmt.Errorf("no agent has claimed boot %d: %w", g.Boot, inventory.ErrConflict)
 	case errors.Is(err, inventory.ErrNotFound):
-		return fmt.Errorf("boot %d is the present one, not %d: %w", g.Boot, want, inventory.ErrConflict)
+		return fmt.Errorf("the current boot is %d, not %d: %w", g.Boot, want, inventory.ErrConflict)
 	case err != nil:
 		return err
 	case !have.Done && have.Boot != want:
-		return fmt.Errorf("it was assigned to boot %d already: %w", have.Boot, inventory.ErrConflict)
+		return fmt.Errorf("the attempt was assigned to boot %d already: %w", have.Boot, inventory.ErrConflict)
 	}
 
 	return nil
@@ -231,7 +231,7 @@ func (s Assignments) Report(ctx context.Context, o inventory.Owner, boot int, r 
 		return false, fmt.Errorf("%s: %w", what, err)
 	}
 	if len(doc) > maxDetail {
-		return false, fmt.Errorf("%s: the result has %d bytes: %w", what, len(doc), inventory.ErrInvalid)
+		return false, fmt.Errorf("%s: the result is too large, %d bytes: %w", what, len(doc), inventory.ErrInvalid)
 	}
 
 	err = s.write(ctx, what, func(tx *transaction) error {

@@ -127,7 +127,7 @@ func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.
 // HoldRuns also holds the runs in there: those that are open in the Temporal cluster, which Restored does not read. It stores and
 // returns the changed record of the restore.
 func (s Restores) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r inventory.Restore, err error) {
-	err = s.write(ctx, "holding the runs of the Temporal cluster", func(tx *transaction) error {
+	err = s.write(ctx, "marking the runs of the Temporal cluster as held", func(tx *transaction) error {
 		if r, err = readDoc[inventory.Restore](ctx, tx, lastRestore); err != nil {
 			return err
 		}
@@ -192,5 +192,5 @@ const lastRestore = "SELECT value AS doc FROM meta WHERE name = 'restore'"
 // restored.
 func (s Restores) LastRestore(ctx context.Context) (inventory.Restore, error) {
 	r, err := optional(readDoc[inventory.Restore](ctx, s.ro, lastRestore))
-	return r, wrap(err, "reading what was restored")
+	return r, wrap(err, "reading the record of the last restore")
 }

@@ -11,7 +11,7 @@ type BMCKeys struct{ *db }
 // KnownBMCKey returns the fingerprint of the key that is stored for the BMC at address (see inventory.BMC.KeyAddress). If none is
 // stored, it stores and returns the given fingerprint.
 func (s BMCKeys) KnownBMCKey(ctx context.Context, address, fingerprint string) (known string, err error) {
-	err = s.write(ctx, "remembering the key of a BMC", func(tx *transaction) error {
+	err = s.write(ctx, "storing the key of a BMC", func(tx *transaction) error {
 		if err := do(ctx, tx, "INSERT INTO bmc_key (address, key, first) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
 			address, fingerprint, nanos(time.Now())); err != nil {
 			return err
@@ -24,10 +24,10 @@ func (s BMCKeys) KnownBMCKey(ctx context.Context, address, fingerprint string) (
 // HasBMCKey reports whether a key is stored for the BMC at address.
 func (s BMCKeys) HasBMCKey(ctx context.Context, address string) (bool, error) {
 	known, err := scalar[bool](ctx, s.ro, "SELECT count(*) > 0 FROM bmc_key WHERE address = ?", address)
-	return known, wrap(err, "reading whether the key of a BMC is known")
+	return known, wrap(err, "checking whether the key of a BMC is stored")
 }
 
 // ForgetBMCKey deletes the stored key of the BMC at address, so that the next key is accepted. It is not an error if none is stored.
 func (s BMCKeys) ForgetBMCKey(ctx context.Context, address string) error {
-	return s.writeOne(ctx, "forgetting the key of a BMC", "DELETE FROM bmc_key WHERE address = ?", address)
+	return s.writeOne(ctx, "deleting the key of a BMC", "DELETE FROM bmc_key WHERE address = ?", address)
 }

@@ -14,7 +14,7 @@ type BMCPasswords struct{ *db }
 // inventory.ErrSealed.
 func (s BMCPasswords) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
 	out, err := s.reveal(ctx, name, "bmc.password")
-	return out[0], wrap(err, "reading BMC password of machine %q", name)
+	return out[0], wrap(err, "reading the BMC password of machine %q", name)
 }
 
 // candidateBinding is bmcBinding for the candidate.
@@ -78,11 +78,11 @@ func (s BMCPasswords) DropBMCCandidate(ctx context.Context, machine string, cand
 // isCandidate returns nil if candidate is the candidate stored in r, or inventory.ErrConflict if there is another one or none.
 func (s BMCPasswords) isCandidate(r secretRow, b *inventory.BMC, candidate inventory.Secret) error {
 	if len(r.BMCCandidate) == 0 {
-		return fmt.Errorf("there is no candidate any more: %w", inventory.ErrConflict)
+		return fmt.Errorf("the candidate is no longer stored: %w", inventory.ErrConflict)
 	}
 	plain, err := s.open(sealBMC, candidateBinding(r.Name, b), r.BMCCandidate)
 	if err == nil && string(plain) != candidate.Reveal() {
-		err = fmt.Errorf("there is another candidate: %w", inventory.ErrConflict)
+		err = fmt.Errorf("another candidate is stored: %w", inventory.ErrConflict)
 	}
 	return err
 }
@@ -102,7 +102,7 @@ func (s BMCPasswords) rotate(ctx context.Context, what, machine string,
 			return err
 		}
 		if m.BMC == nil {
-			return fmt.Errorf("it has no BMC: %w", inventory.ErrConflict)
+			return fmt.Errorf("the machine has no BMC: %w", inventory.ErrConflict)
 		}
 		return change(tx, r, m.BMC)
 	})

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrDamaged means that SQLite cannot read the content of the database file, which has to be replaced by a backup.
-var ErrDamaged = errors.New("the database is damaged, and ingot restore makes a server of a backup")
+var ErrDamaged = errors.New("the database is damaged: restore a backup with ingot restore")
 
 // Check reads the whole database at path, which other processes may have open, and checks its structure (PRAGMA quick_check). If the
 // database is damaged, the error is ErrDamaged; if the file is missing, it is fs.ErrNotExist.

@@ -25,7 +25,7 @@ func (s Disks) DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk
 
 	what := fmt.Sprintf("recording the written disk %q of machine %q", d.Path, o.Machine)
 	if len(ids) == 0 {
-		return fmt.Errorf("%s: it has neither serial nor WWN: %w", what, inventory.ErrInvalid)
+		return fmt.Errorf("%s: the disk has neither serial nor WWN: %w", what, inventory.ErrInvalid)
 	}
 	return s.write(ctx, what, func(tx *transaction) error {
 		for _, id := range ids {

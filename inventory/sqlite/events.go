@@ -79,7 +79,7 @@ func addEvent(ctx context.Context, tx *transaction, e inventory.Event) error {
 	var detail *string
 	if len(e.Detail) > 0 {
 		if len(e.Detail) > maxDetail {
-			return fmt.Errorf("appending event %q: its detail has %d bytes: %w", e.Kind, len(e.Detail), inventory.ErrInvalid)
+			return fmt.Errorf("appending event %q: its detail is too large, %d bytes: %w", e.Kind, len(e.Detail), inventory.ErrInvalid)
 		}
 		d := string(e.Detail)
 		detail = &d

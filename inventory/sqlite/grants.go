@@ -158,7 +158,7 @@ func notTaken(ctx context.Context, tx *transaction, g inventory.Grant, run strin
 	case g.Run == "":
 		return inventory.ErrNotFound
 	case mine.Earlier:
-		return fmt.Errorf("%s, and run %q began before it: %w", holder(g), run, inventory.ErrConflict)
+		return fmt.Errorf("%s, and run %q began earlier: %w", holder(g), run, inventory.ErrConflict)
 	}
 
 	return fmt.Errorf("%s: %w", holder(g), inventory.ErrConflict)
@@ -166,9 +166,9 @@ func notTaken(ctx context.Context, tx *transaction, g inventory.Grant, run strin
 
 func holder(g inventory.Grant) string {
 	if g.Workflow == "" {
-		return fmt.Sprintf("%q owns it", g.Run)
+		return fmt.Sprintf("%q owns the machine", g.Run)
 	}
-	return fmt.Sprintf("run %q of workflow %q owns it", g.Run, g.Workflow)
+	return fmt.Sprintf("run %q of workflow %q owns the machine", g.Run, g.Workflow)
 }
 
 // revokeEarlier revokes the agents of the machine that do not belong to o.

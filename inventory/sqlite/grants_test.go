@@ -148,7 +148,7 @@ func TestGrantIsRefusedToDeadRun(t *testing.T) {
 		// The end of the dead run is not recorded yet, but it began before the run that holds the
 		// grant.
 		require.ErrorIs(t, take(w, "dead", force), inventory.ErrConflict)
-		require.ErrorContains(t, take(w, "dead", force), "began before")
+		require.ErrorContains(t, take(w, "dead", force), "began earlier")
 		require.Equal(t, "live", owner(w))
 
 		record(w, "dead", inventory.StateFailed)
@@ -320,7 +320,7 @@ func TestAllowBoot(t *testing.T) {
 	require.Zero(t, g.BootsLeft)
 	_, err = w.Grants.AllowBoot(ctx, o, 4, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	require.ErrorContains(t, err, "boots used up")
+	require.ErrorContains(t, err, "all boots of the run are used")
 	_, err = w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 

@@ -51,7 +51,7 @@ func (s HandOvers) OpenIntake(ctx context.Context) error {
 // Intake returns the reason why new runs are refused, or "" if they are accepted.
 func (s HandOvers) Intake(ctx context.Context) (why string, err error) {
 	why, err = optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'intake_closed'"))
-	return why, wrap(err, "reading whether new runs are taken")
+	return why, wrap(err, "reading whether new runs are accepted")
 }
 
 // Owned raises the site epoch of the database to epoch and sets it in every grant, so that open runs continue. New runs are

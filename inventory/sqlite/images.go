@@ -66,7 +66,7 @@ func (s Images) DeleteImage(ctx context.Context, name, by string) error {
 // ExpectImageFile records the digest of a file that is about to be moved into the image directory for PutImage. If PutImage is never
 // called, UnusedImageFiles removes the file.
 func (s Images) ExpectImageFile(ctx context.Context, digest string) error {
-	return s.writeOne(ctx, "announcing an image file", "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
+	return s.writeOne(ctx, "recording the digest of a new image file", "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
 }
 
 // recordUnused records the stored digest of the image called name as unused, before the image is changed or deleted.
@@ -77,7 +77,7 @@ func recordUnused(ctx context.Context, tx *transaction, name string) error {
 
 // SetImageFile changes only the path of an image's file in the record.
 func (s Images) SetImageFile(ctx context.Context, name, file string) error {
-	return s.writeOne(ctx, fmt.Sprintf("moving the file of image %q", name),
+	return s.writeOne(ctx, fmt.Sprintf("storing the new file path of image %q", name),
 		"UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)
 }
 

@@ -12,7 +12,7 @@ import (
 // then on, PXE requests are answered with a boot from disk. A boot that is already spent is not an error. If boot is not the
 // current boot of o's grant, or not an installer's, the error is inventory.ErrFenced.
 func (s Plans) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error {
-	return s.write(ctx, fmt.Sprintf("spending boot %d of machine %q", boot, o.Machine), func(tx *transaction) error {
+	return s.write(ctx, fmt.Sprintf("marking boot %d of machine %q as used", boot, o.Machine), func(tx *transaction) error {
 		if _, err := spendInstallerBoot(ctx, tx, o, boot); err != nil {
 			return err
 		}
@@ -28,7 +28,7 @@ func (s Plans) SpendBoot(ctx context.Context, o inventory.Owner, boot int, paylo
 func (s Plans) InstallerReported(ctx context.Context, o inventory.Owner, failed bool, message string) (fresh bool,
 	err error,
 ) {
-	err = s.write(ctx, fmt.Sprintf("recording what the installer of machine %q says", o.Machine), func(tx *transaction) error {
+	err = s.write(ctx, fmt.Sprintf("recording the report of the installer of machine %q", o.Machine), func(tx *transaction) error {
 		boot, err := spendInstallerBoot(ctx, tx, o, presentBoot)
 		if err != nil {
 			return err

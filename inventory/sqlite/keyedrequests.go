@@ -54,7 +54,7 @@ func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedR
 			return err
 		}
 		if n >= maxKeyedRequests {
-			return fmt.Errorf("%d were used within %s: %w", n, keyedFor, inventory.ErrTooManyKeys)
+			return fmt.Errorf("%d keys were used within %s: %w", n, keyedFor, inventory.ErrTooManyKeys)
 		}
 		return do(ctx, tx, "INSERT INTO keyed_request (id, fingerprint, created) VALUES (?, ?, ?)", r.ID, r.Fingerprint, nanos(now))
 	})
@@ -65,8 +65,8 @@ func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedR
 // before the newest run of this workflow so far. If the record of the request has expired, the error is
 // inventory.ErrUnavailable.
 func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
-	return s.write(ctx, "storing what a keyed request starts", func(tx *transaction) error {
-		return doOne(ctx, tx, fmt.Errorf("its Idempotency-Key has expired: %w", inventory.ErrUnavailable),
+	return s.write(ctx, "storing the workflow of a request with an Idempotency-Key", func(tx *transaction) error {
+		return doOne(ctx, tx, fmt.Errorf("the key has expired: %w", inventory.ErrUnavailable),
 			"UPDATE keyed_request SET workflow = ?, before = ? WHERE id = ?", workflow, before, id)
 	})
 }
@@ -77,7 +77,7 @@ func (s KeyedRequests) AnswerKeyedRequest(ctx context.Context, r inventory.Keyed
 	if r.Answer != nil {
 		answer = string(r.Answer)
 	}
-	return s.writeOne(ctx, "storing the answer of a keyed request",
+	return s.writeOne(ctx, "storing the answer to a request with an Idempotency-Key",
 		"UPDATE keyed_request SET status = ?, answer = ? WHERE id = ?", r.Status, answer, r.ID)
 }
 
@@ -105,7 +105,7 @@ func (s *db) writeOnce(ctx context.Context, what string, change func(tx *transac
 		case applied == what:
 			return nil
 		case applied != "":
-			return fmt.Errorf("a keyed request makes a second change: %q", applied)
+			return fmt.Errorf("a request with an Idempotency-Key can make only one change, and has made: %q", applied)
 		}
 		if err := change(tx); err != nil {
 			return err

@@ -164,7 +164,7 @@ func (s Keys) resetSecrets(ctx context.Context, by string) (lost []string, err e
 		return nil, err
 	}
 
-	err = s.write(ctx, "forgetting what cannot be opened", func(tx *transaction) error {
+	err = s.write(ctx, "deleting secrets that cannot be decrypted", func(tx *transaction) error {
 		for _, r := range rows {
 			for _, f := range r.sealedFields() {
 				if _, err := s.open(f.purpose, f.binding, f.sealed); err == nil {
@@ -181,7 +181,7 @@ func (s Keys) resetSecrets(ctx context.Context, by string) (lost []string, err e
 					continue
 				}
 				lost = append(lost, r.Name+": "+f.name)
-				if err := addOperatorEvent(ctx, tx, r.Name, by, f.name+" forgotten: its key is lost"); err != nil {
+				if err := addOperatorEvent(ctx, tx, r.Name, by, f.name+" deleted: the key to decrypt it is lost"); err != nil {
 					return err
 				}
 			}

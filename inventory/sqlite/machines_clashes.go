@@ -50,7 +50,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 
 	for _, m := range ms {
 		if named[m.Name] {
-			ps.Add("name", "give each machine a name of its own", "machine %q is given twice", m.Name)
+			ps.Add("name", "give each machine a different name", "machine %q is given twice", m.Name)
 			continue
 		}
 		named[m.Name] = true
@@ -74,7 +74,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 			if other, ok := gateways[i.Address.String()]; ok && i.Address.IsValid() {
 				conflict = true
 				ps.Add(fmt.Sprintf("interfaces[%d].address", n),
-					"reserve another address; if this machine is that router, store it together with machine "+strconv.Quote(other),
+					"reserve another address; if this machine is the router, store it together with machine "+strconv.Quote(other),
 					"machine %q: address %s is the gateway of machine %q", m.Name, i.Address, other)
 			}
 		}

@@ -119,7 +119,7 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 			return err
 		}
 		if len(old.sealed.BMCPassword) > 0 && !same && m.BMC.Password.IsZero() {
-			what += "; BMC password cleared, because its BMC is reached differently"
+			what += "; BMC password deleted, because the settings for reaching the BMC changed"
 		}
 	}
 

@@ -35,8 +35,8 @@ func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 		}
 
 		if run != "" {
-			ps.Add(field, "wait for its end, or: ingot workflow cancel "+m.Name,
-				"machine %q: run %s is open; MACs, addresses and disks change only after it", m.Name, run)
+			ps.Add(field, "wait until the run has ended, or cancel it: ingot workflow cancel "+m.Name,
+				"machine %q: run %s is open; MACs, addresses and disks cannot change until the run ends", m.Name, run)
 			continue
 		}
 
@@ -51,7 +51,7 @@ func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 			return err
 		}
 		if err := addOperatorEvent(ctx, tx, m.Name, by,
-			"netboot closed: the machine gets other MACs, addresses or disks"); err != nil {
+			"netboot closed: MACs, addresses or disks of the machine were changed"); err != nil {
 			return err
 		}
 	}

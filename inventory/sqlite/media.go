@@ -30,7 +30,7 @@ func noMedia(ctx context.Context, tx *transaction, machine string) error {
 	if err := tx.SelectContext(ctx, &urls, "SELECT url FROM bmc_media WHERE machine = ?", machine); err != nil || len(urls) == 0 {
 		return err
 	}
-	return fmt.Errorf("%s is still in its virtual CD drive: wait until the server has ejected it; if the BMC is lost, "+
+	return fmt.Errorf("%s is still in the machine's virtual CD drive: wait until the server has ejected it; if the BMC no longer works, "+
 		"remove bmc from the machine first: %w", urls[0], inventory.ErrConflict)
 }
 

@@ -31,7 +31,7 @@ func (s Plans) PutPlan(ctx context.Context, p inventory.Plan) error {
 			return err
 		}
 		if stored != p.Digest {
-			return fmt.Errorf("its template, its image or its machine was changed while it was planned; start it again: %w",
+			return fmt.Errorf("the template, the image or the machine was changed during planning; start the run again: %w",
 				inventory.ErrConflict)
 		}
 		return nil

@@ -69,8 +69,8 @@ func (s Keys) reseal(ctx context.Context) (total int, err error) {
 	}
 
 	names := shut[:min(len(shut), maxNamed)]
-	return total, fmt.Errorf("%d secrets open with no key, so the earlier keys are kept (%s): "+
-		"enter them again, or let ingot secret reset forget them, and rotate again: %w",
+	return total, fmt.Errorf("%d secrets cannot be decrypted with any key, so the earlier keys are kept (%s): "+
+		"enter these secrets again, or delete them with ingot secret reset, and rotate again: %w",
 		len(shut), strings.Join(names, ", "), inventory.ErrSealed)
 }
 

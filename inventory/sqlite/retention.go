@@ -18,7 +18,7 @@ func (s *db) prune(ctx context.Context, p pruning, before time.Time, limit int) 
 	if err := s.ro.SelectContext(ctx, &rows, p.find, nanos(before), limit); err != nil {
 		return 0, fmt.Errorf("finding old %s: %w", p.what, err)
 	}
-	err := writeEach(ctx, s, "forgetting old "+p.what, rows, func(tx *transaction, row int64) error {
+	err := writeEach(ctx, s, "deleting old "+p.what, rows, func(tx *transaction, row int64) error {
 		return do(ctx, tx, p.remove, row, nanos(before))
 	})
 	if err != nil {
@@ -37,7 +37,7 @@ func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("returning unused pages: %w", s.noRoom(err))
+		return 0, fmt.Errorf("returning unused pages of the database to the file system: %w", s.noRoom(err))
 	}
 
 	if left >= before {

@@ -100,11 +100,11 @@ func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 	case tables > 0 && app != applicationID:
 		return errors.New("the file is the database of another program: name another path")
 	case have > s.version():
-		return fmt.Errorf("its schema is version %d and this program knows versions up to %d: "+
-			"start the newer ingot that wrote it, or restore the backup that it made next to the file before it migrated",
+		return fmt.Errorf("the database has schema version %d, and this program supports versions up to %d: "+
+			"start the newer ingot again, or restore the backup that the newer ingot made next to the file before it migrated",
 			have, s.version())
 	case have > 0 && have < s.baseline():
-		return fmt.Errorf("its schema is version %d, from before the first release, and this program migrates from version %d on: "+
+		return fmt.Errorf("the database has schema version %d, from before the first release, and this program supports versions from %d on: "+
 			"start with an empty data directory and add machines, templates and images again", have, s.baseline())
 	}
 

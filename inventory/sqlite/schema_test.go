@@ -56,9 +56,9 @@ func TestMigrationsAreNumberedWithoutGaps(t *testing.T) {
 
 func TestOpenRefusesOtherSchemas(t *testing.T) {
 	for version, want := range map[int][]string{
-		99: {fmt.Sprintf("schema is version 99 and this program knows versions up to %d", currentSchema(t).version()), "restore the backup"},
+		99: {fmt.Sprintf("schema version 99, and this program supports versions up to %d", currentSchema(t).version()), "restore the backup"},
 		currentSchema(t).baseline() - 1: {
-			fmt.Sprintf("from before the first release, and this program migrates from version %d on", currentSchema(t).baseline()),
+			fmt.Sprintf("from before the first release, and this program supports versions from %d on", currentSchema(t).baseline()),
 			"empty data directory",
 		},
 	} {
@@ -196,7 +196,7 @@ func TestMigrationBacksUpFirst(t *testing.T) {
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 	require.NoError(t, s.Close())
 	_, err = Open(t.Context(), w.path, w.keys)
-	require.ErrorContains(t, err, fmt.Sprintf("schema is version %d", next.version()))
+	require.ErrorContains(t, err, fmt.Sprintf("schema version %d", next.version()))
 
 	backups, err := filepath.Glob(fmt.Sprintf("%s.schema-%d.*.backup", w.path, currentSchema(t).version()))
 	require.NoError(t, err)

@@ -216,7 +216,7 @@ func (s *Store) backup(ctx context.Context, path string) error {
 // return the stored id. If the two differ, another cluster answers under the same address. It does not know the runs, so its
 // answers about them must not be used.
 func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, err error) {
-	err = s.write(ctx, "remembering the Temporal cluster", func(tx *transaction) error {
+	err = s.write(ctx, "storing the id of the Temporal cluster", func(tx *transaction) error {
 		err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id)
 		if err != nil {
 			return err

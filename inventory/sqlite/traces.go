@@ -76,7 +76,7 @@ func (s Traces) TracedEvents(ctx context.Context, after int64) ([]inventory.Trac
 // TracesSent returns the sequence number of the event up to which spans were sent to the collector. The first call stores and returns
 // the number of the newest event: events before it are not sent.
 func (s Traces) TracesSent(ctx context.Context) (int64, error) {
-	const what = "reading which traces were sent"
+	const what = "reading up to which event traces were sent"
 	seq, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'traces_sent'")
 	if !errors.Is(err, inventory.ErrNotFound) {
 		return seq, wrap(err, what)
@@ -89,6 +89,6 @@ func (s Traces) TracesSent(ctx context.Context) (int64, error) {
 
 // SetTracesSent stores the sequence number of the event up to which spans were sent.
 func (s Traces) SetTracesSent(ctx context.Context, seq int64) error {
-	return s.writeOne(ctx, "remembering which traces were sent",
+	return s.writeOne(ctx, "storing up to which event traces were sent",
 		"INSERT INTO meta (name, value) VALUES ('traces_sent', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", seq)
 }

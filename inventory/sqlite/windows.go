@@ -94,9 +94,9 @@ func explainRefusal(ctx context.Context, tx *transaction, w bootWindow) error {
 	case g.Boot == w.boot-1 && w.unclaimed && g.Spent:
 		return fencedOr(ctx, tx, w.Owner, inventory.ErrClaimed)
 	case g.Boot == w.boot-1:
-		return fencedOr(ctx, tx, w.Owner, fmt.Errorf("boots used up: %w", inventory.ErrConflict))
+		return fencedOr(ctx, tx, w.Owner, fmt.Errorf("all boots of the run are used: %w", inventory.ErrConflict))
 	}
-	return fencedOr(ctx, tx, w.Owner, fmt.Errorf("the present boot is %d: %w", g.Boot, inventory.ErrConflict))
+	return fencedOr(ctx, tx, w.Owner, fmt.Errorf("the current boot is %d: %w", g.Boot, inventory.ErrConflict))
 }
 
 // MoreBoots raises the remaining boots of o's run to n, unless more remain. It is called after a decision of an operator.
@@ -166,7 +166,7 @@ func (s Grants) own(ctx context.Context, c grantChange, o inventory.Owner) error
 // otherwise be open again.
 func (s Grants) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
 	var machines []string
-	err := s.write(ctx, "moving windows with the clock", func(tx *transaction) error {
+	err := s.write(ctx, "adjusting windows after a step of the clock", func(tx *transaction) error {
 		set := func(column string) string {
 			return fmt.Sprintf(`%[1]s = CASE WHEN %[1]s > ?1 AND (%[1]s <= ?2 OR ?2 < ?1) THEN %[1]s + ?2 - ?1
 				WHEN %[1]s > ?2 AND ?2 < ?1 THEN ?2 ELSE %[1]s END`, column)

@@ -123,7 +123,7 @@ func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 			if err != nil {
 				return err
 			}
-			return fmt.Errorf("it is %s and has not ended: cancel it first: %w", state, inventory.ErrConflict)
+			return fmt.Errorf("the run is %s and has not ended: cancel it first: %w", state, inventory.ErrConflict)
 		}
 		if err != nil {
 			return err
@@ -211,7 +211,7 @@ func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit 
 // Resumable returns nil if a new run may continue the plan of the given run ("retry --from failed-step"). It returns
 // inventory.ErrConflict if the plan is not stored, or if a later run has written to the machine.
 func (s Workflows) Resumable(ctx context.Context, run string) error {
-	const again = "it can only be retried from the start"
+	const again = "the run can only be retried from the start"
 	what := fmt.Sprintf("resuming run %q", run)
 	var found struct {
 		Machine, Writer string
@@ -231,7 +231,7 @@ func (s Workflows) Resumable(ctx context.Context, run string) error {
 		return fmt.Errorf("%s: run %q has written to machine %q since, so %s: %w", what, found.Writer, found.Machine, again,
 			inventory.ErrConflict)
 	case !found.Planned:
-		return fmt.Errorf("%s: its plan is not stored (it ended before it had one or was reset from outside, "+
+		return fmt.Errorf("%s: its plan is not stored (the run ended before it was planned, it was reset in Temporal, "+
 			"a later run has written to machine %q, or the server was restored from a backup), so %s: %w",
 			what, found.Machine, again, inventory.ErrConflict)
 	}

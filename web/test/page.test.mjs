@@ -174,7 +174,7 @@ test("a selector picks one disk alone, or there is none", () => {
 });
 
 const genesis = (steps, more = {}) => ({ run: "r", id: "genesis/home", type: "Genesis", name: "home", state: "RUNNING", step: "router", started: "2026-01-01T00:00:00Z", steps, ...more });
-const row = (name, state, more = {}) => ({ name, does: `does ${name}`, undo: "none: it only looks", state, budget: 60e9, ...more });
+const row = (name, state, more = {}) => ({ name, does: `does ${name}`, undo: "none: this step only checks", state, budget: 60e9, ...more });
 
 test("an operation waits when it asks, or when the machine of its step does", () => {
   const steps = [row("preflight", "done"), row("router", "running", { machine: "m", run: "r1", waits: "the router's report", since: "2026-01-01T00:00:10Z" }), row("relay", "pending")];

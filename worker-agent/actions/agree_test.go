@@ -133,8 +133,8 @@ func (c deviceCase) check(t *testing.T, native string, web *httptest.Server) {
 		require.Error(t, agent, "the plan says: %v", plan)
 	}
 	if plan != nil {
-		require.NotContains(t, plan.Error(), "storage says", "the machine has no storage")
-		require.NotContains(t, plan.Error(), "part of the machine's storage", "the machine has no storage")
+		require.NotContains(t, plan.Error(), "storage describes", "the machine has no storage")
+		require.NotContains(t, plan.Error(), "a volume of the machine's storage", "the machine has no storage")
 	}
 }
 
@@ -202,7 +202,7 @@ func refusal(err error) error {
 	if err == nil {
 		return nil
 	}
-	for _, lacks := range []string{"this agent cannot mount", "this agent cannot run", "getting the manifest", "cannot read the facts"} {
+	for _, lacks := range []string{"this agent cannot mount", "this agent cannot run", "getting the manifest", "cannot read the machine's facts"} {
 		if strings.Contains(err.Error(), lacks) {
 			return nil
 		}
@@ -225,35 +225,35 @@ func TestPlanRefusesValuesThatTheAgentRefuses(t *testing.T) {
 		env    map[string]string
 		says   string
 	}{
-		{action.Image2Disk, map[string]string{"IMG_URL": "ftp://h/x"}, "must be http:// or https://"},
+		{action.Image2Disk, map[string]string{"IMG_URL": "ftp://h/x"}, "must be an http:// or https:// URL"},
 		{action.Image2Disk, map[string]string{"DEST_DISK": "/dev/sda2"}, "image2disk takes a whole disk, not partition 2"},
-		{action.QemuImg2Disk, map[string]string{"IMG_URL": "h/x"}, "must be http:// or https://"},
+		{action.QemuImg2Disk, map[string]string{"IMG_URL": "h/x"}, "must be an http:// or https:// URL"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/a//b@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/a/@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/.a@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},
 		{action.Wipe, map[string]string{"DEST_DISK": "/dev/sda2"}, "wipe takes a whole disk, not partition 2"},
 		{action.WriteFile, map[string]string{"DEST_PATH": "/a\x00b"}, "zero byte"},
 		{action.WriteFile, map[string]string{"DEST_PATH": "/" + long}, "256 bytes"},
-		{action.WriteFile, map[string]string{"DEST_PATH": strings.Repeat("/n", 2100)}, "Linux takes up to 4095"},
+		{action.WriteFile, map[string]string{"DEST_PATH": strings.Repeat("/n", 2100)}, "Linux allows up to 4095"},
 		{action.WriteFile, map[string]string{"FS_TYPE": "vfat", "UID": "1000"}, "vfat has no owners"},
-		{action.WriteFile, map[string]string{"FS_TYPE": "vfat", "DEST_PATH": "/a:b"}, "vfat takes no name"},
+		{action.WriteFile, map[string]string{"FS_TYPE": "vfat", "DEST_PATH": "/a:b"}, "a name on vfat must not"},
 		{action.WriteFile, map[string]string{"DEST_DISK": "/dev/sda1", "PARTITION": "2"}, "names a partition already"},
-		{action.Inject, map[string]string{"FILES": `[{"path": "/a"}, {"path": "/a/b"}]`}, "needs a folder there"},
-		{action.Inject, map[string]string{"FILES": `[{"path": "/a", "owner": "99999999999"}]`}, "a number is at most"},
+		{action.Inject, map[string]string{"FILES": `[{"path": "/a"}, {"path": "/a/b"}]`}, "needs a folder at this path"},
+		{action.Inject, map[string]string{"FILES": `[{"path": "/a", "owner": "99999999999"}]`}, "or a number up to"},
 		{action.Inject, map[string]string{"FILES": `[{"path": "/a", "group": "adm"}]`, "FS_TYPE": "vfat"}, "vfat has no owners"},
 		{action.Inject, map[string]string{"FILES": `[{"path": "/` + long + `"}]`}, "256 bytes"},
-		{action.CExec, map[string]string{"CMD_LINE": ";"}, "it has no command"},
-		{action.CExec, map[string]string{"CMD_LINE": "'' x"}, "command 1 has no program"},
+		{action.CExec, map[string]string{"CMD_LINE": ";"}, "it contains no command"},
+		{action.CExec, map[string]string{"CMD_LINE": "'' x"}, "command 1 begins with an empty word"},
 		{action.CExec, map[string]string{"CMD_LINE": "echo 'a\x00'"}, "zero byte"},
 		{action.CExec, map[string]string{"CMD_LINE": "x", "DEFAULT_INTERPRETER": "''"}, "must be one program"},
-		{action.CExec, map[string]string{"TOKEN": "a\x00b"}, `reading "TOKEN": it has a zero byte`},
+		{action.CExec, map[string]string{"TOKEN": "a\x00b"}, `invalid variable "TOKEN"; must not contain a zero byte`},
 		{action.Grub2Disk, map[string]string{"GRUB_DISK": "/dev/sda1"}, `"/dev/sda1" is a partition: name its disk`},
-		{action.Grub2Disk, map[string]string{"TOKEN": "a\x00b"}, `reading "TOKEN": it has a zero byte`},
+		{action.Grub2Disk, map[string]string{"TOKEN": "a\x00b"}, `invalid variable "TOKEN"; must not contain a zero byte`},
 		{action.Kexec, map[string]string{"KERNEL_PATH": "/a\x00"}, "zero byte"},
 		{action.Syslinux, map[string]string{"DEST_PARTITION": "/dev/sda"}, "names no partition"},
-		{action.RootIO, storage("xfs", "-L abcdefghijklm"), "takes up to 12"},
-		{action.RootIO, storage("vfat", "-n ABCDEFGHIJKL"), "takes up to 11"},
-		{action.RootIO, storage("ext4", "-L abcdefghijklmnopq"), "takes up to 16"},
+		{action.RootIO, storage("xfs", "-L abcdefghijklm"), "allows up to 12"},
+		{action.RootIO, storage("vfat", "-n ABCDEFGHIJKL"), "allows up to 11"},
+		{action.RootIO, storage("ext4", "-L abcdefghijklmnopq"), "allows up to 16"},
 		{action.RootIO, map[string]string{"STORAGE": `{"disks": [{"device": "/dev/sda", "serial": "S"}, {"device": "/dev/sdb", "serial": "S"}]}`}, "the same disk"},
 	} {
 		t.Run(fmt.Sprint(i, " ", c.native), func(t *testing.T) {

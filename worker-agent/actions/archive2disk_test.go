@@ -68,10 +68,10 @@ func TestArchive2Disk(t *testing.T) {
 	}
 
 	for _, x := range []struct{ name, digest, want string }{
-		{"/gz", digest("/raw"), "its SHA-256 is"},
+		{"/gz", digest("/raw"), "SHA-256 is"},
 		{"/cut", digest("/cut"), "extracting"},
 		{"/none", digest("/raw"), "the server answers 404"},
-		{"/raw", "", "give its digest, TARFILE_CHECKSUM"},
+		{"/raw", "", "digest is missing; set TARFILE_CHECKSUM"},
 	} {
 		res := extract(x.name, x.digest)
 		require.Equal(t, action.Failed, res.State, x.name)

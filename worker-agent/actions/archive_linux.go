@@ -25,7 +25,7 @@ import (
 func archive2disk(ctx context.Context, t *Task) (err error) {
 	want, err := action.SHA256(t.env, action.ArchiveDigestVariable)
 	if err == nil && want == "" {
-		err = fmt.Errorf("extracting an archive: give its digest, %s", action.ArchiveDigestVariable)
+		err = fmt.Errorf("extracting an archive: the archive's digest is missing; set %s", action.ArchiveDigestVariable)
 	}
 	if err != nil {
 		return err

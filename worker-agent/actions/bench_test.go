@@ -117,7 +117,7 @@ func benchFiles(t *testing.T, dir string) {
 	require.NoError(t, errors.Join(err, w.Close(), out.Close(), in.Close()))
 }
 
-var writingSpeed = regexp.MustCompile(`bytes written in [0-9.]+ s \(([0-9.]+) MB/s\)`)
+var writingSpeed = regexp.MustCompile(`wrote [0-9]+ bytes in [0-9.]+ s \(([0-9.]+) MB/s\)`)
 
 // benchAction returns the speed of image2disk in MB/s: of writing, or with proof of the whole action.
 func benchAction(t *testing.T, dir, url string, rate float64, proof bool) float64 {

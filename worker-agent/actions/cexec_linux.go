@@ -38,7 +38,7 @@ func cexec(ctx context.Context, t *Task) (err error) {
 		}
 		for n, words := range commands {
 			if err := run(words...); err != nil {
-				return fmt.Errorf("command %d of %d, %w", n+1, len(commands), err)
+				return fmt.Errorf("command %d of %d: %w", n+1, len(commands), err)
 			}
 			t.output["commands"] = fmt.Sprint(n + 1)
 		}
@@ -58,7 +58,7 @@ func inSystem(ctx context.Context, t *Task, part place, do func(root filesys.Tre
 	return filesys.UseMounted(ctx, t.machine.Files, part.Partition, part.fstype, false, func(root filesys.Tree) (err error) {
 		dir, leave, err := filesys.Enter(root)
 		if err != nil {
-			return fmt.Errorf("preparing the system on %s: %w", part.Path, err)
+			return fmt.Errorf("entering the installed system on %s: %w", part.Path, err)
 		}
 		defer func() { err = errors.Join(err, leave()) }()
 
@@ -69,7 +69,7 @@ func inSystem(ctx context.Context, t *Task, part place, do func(root filesys.Tre
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
 			case exit != 0:
-				return &exitError{code: exit, text: fmt.Sprintf("%s: exit code %d: see the log", words[0], exit)}
+				return &exitError{code: exit, text: fmt.Sprintf("%s: exit code %d; see the log", words[0], exit)}
 			case err != nil:
 				return fmt.Errorf("%s: %w", words[0], err)
 			}

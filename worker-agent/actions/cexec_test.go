@@ -96,14 +96,14 @@ func TestCExec(t *testing.T) {
 	var exit *exitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 7, exit.code)
-	require.ErrorContains(t, err, "command 1 of 1, /usr/bin/sh: exit code 7: see the log")
+	require.ErrorContains(t, err, "command 1 of 1: /usr/bin/sh: exit code 7; see the log")
 	require.Contains(t, log, "\nit says deep blue .\n", "cexec's own variables are not the command's")
 	require.Empty(t, out["commands"])
 
 	for name, c := range map[string]struct{ command, says string }{
 		"no such program": {"frobnicate", `the installed system has no program "frobnicate"`},
 		"of this host":    {"/usr/bin/losetup", "the installed system has no program"},
-		"the second":      {"id; cat /nowhere; id", "command 2 of 3, cat: exit code 1"},
+		"the second":      {"id; cat /nowhere; id", "command 2 of 3: cat: exit code 1"},
 		"a long line":     {"sh -c 'i=0; while [ $i -lt 20000 ]; do printf 0123456789; i=$((i+1)); done; exit 3'", "exit code 3"},
 	} {
 		t.Run(name, func(t *testing.T) {

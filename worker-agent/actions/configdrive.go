@@ -35,7 +35,7 @@ func configDrive(ctx context.Context, t *Task) (err error) {
 
 	table, _, err := parttable.ReadAnyGPT(dev, dev.Size(), dev.SectorSize())
 	if errors.Is(err, parttable.ErrNoTable) {
-		return fmt.Errorf("reading %s: it has no GPT to add a partition to", disk.Path)
+		return fmt.Errorf("reading %s: the disk has no GPT, so no partition can be added", disk.Path)
 	}
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", disk.Path, err)
@@ -61,7 +61,7 @@ func configDrive(ctx context.Context, t *Task) (err error) {
 	t.reread(dev)
 
 	t.output["partition"], t.output["bytes"] = fmt.Sprint(number), fmt.Sprint(len(volume))
-	t.logf("partition %d of %s is the %s seed, %d files, read back", number, disk.Path, parttable.SeedLabel, len(files))
+	t.logf("partition %d of %s: wrote the %s seed with %d files, and read it back", number, disk.Path, parttable.SeedLabel, len(files))
 	return nil
 }
 

@@ -102,7 +102,7 @@ func fetchUserData(ctx context.Context, t *Task, address string) (_ string, err 
 
 	b, err := io.ReadAll(io.LimitReader(resp.Body, filesys.MaxText+1))
 	if err == nil && len(b) > filesys.MaxText {
-		err = fmt.Errorf("it is longer than %d bytes", filesys.MaxText)
+		err = fmt.Errorf("the answer is longer than %d bytes", filesys.MaxText)
 	}
 	if err != nil {
 		return "", fmt.Errorf("getting %s: %w", shown, err)

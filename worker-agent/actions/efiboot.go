@@ -42,7 +42,7 @@ func efiBoot(ctx context.Context, t *Task) error {
 		if required {
 			return errors.New("listing the boot entries: this machine was not booted by UEFI, and REQUIRED is set")
 		}
-		t.logf("this machine was not booted by UEFI: it has no boot entries, nothing is done")
+		t.logf("this machine was not booted by UEFI, so it has no boot entries: nothing to do")
 		return nil
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func efiBoot(ctx context.Context, t *Task) error {
 			}
 			there, err := partitionsOfAll(ctx, t)
 			if err != nil {
-				return fmt.Errorf("finding stale boot entries: %w: nothing was deleted", err)
+				return fmt.Errorf("finding stale boot entries (nothing was deleted): %w", err)
 			}
 			return b.DeleteStale(there)
 		},
@@ -119,7 +119,7 @@ func partitionsOfAll(ctx context.Context, t *Task) (map[string]bool, error) {
 			continue
 		}
 		if err != nil || table.Kind == "damaged gpt" {
-			return nil, errors.Join(fmt.Errorf("reading the partition table of %s: it is damaged", d.Path), err)
+			return nil, errors.Join(fmt.Errorf("reading the partition table of %s: the table is damaged", d.Path), err)
 		}
 
 		for _, p := range table.Parts {

@@ -66,7 +66,7 @@ func TestEFIBoot(t *testing.T) {
 			gone: []string{"Boot0001"}, order: "0002,000A,0000", next: "0000", deleted: "Boot0001",
 		},
 		"two of that name":  {env: map[string]string{"BOOT_NEXT": "VyOS"}, fail: "0001 and 0002 both"},
-		"none of that name": {env: map[string]string{"BOOT_ORDER": "0007"}, fail: `there is none; there are: 0000 "ubuntu"`},
+		"none of that name": {env: map[string]string{"BOOT_ORDER": "0007"}, fail: `not found among: 0000 "ubuntu"`},
 		"no truth":          {env: map[string]string{"DELETE_STALE": "perhaps"}, fail: "true or false"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestEFIBootWithoutUEFI(t *testing.T) {
 	t.Parallel()
 	for _, vars := range []efi.Variables{nil, efi.VarFS(filepath.Join(t.TempDir(), "none"))} {
 		out, log, err := try(t, Machine{EFI: vars}, action.EFIBoot, nil, map[string]string{"BOOT_NEXT": "x"})
-		if err != nil || out["firmware"] != "bios" || !strings.Contains(log, "nothing is done") {
+		if err != nil || out["firmware"] != "bios" || !strings.Contains(log, "nothing to do") {
 			t.Errorf("%v %v %s", out, err, log)
 		}
 		if _, _, err := try(t, Machine{EFI: vars}, action.EFIBoot, nil, map[string]string{"REQUIRED": "true"}); err == nil {

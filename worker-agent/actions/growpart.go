@@ -70,7 +70,7 @@ func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, 
 		changed = mbr != nil
 	case err == nil:
 		if torn {
-			t.logf("the partition table is incomplete: using its backup")
+			t.logf("the partition table is damaged: using the intact copy")
 		}
 		old, p, changed, err = g.GrowPartition(dev, want)
 		changed = changed || torn
@@ -95,7 +95,7 @@ func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, 
 	}
 	t.reread(dev)
 
-	t.logf("partition %d: %d bytes, before %d", p.Number, p.Size, old)
+	t.logf("partition %d has %d bytes now, and had %d before", p.Number, p.Size, old)
 	return old, p, nil
 }
 
@@ -103,13 +103,13 @@ func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, 
 func growFilesystem(ctx context.Context, t *Task, disk action.Disk, p parttable.Span) error {
 	left := func(format string, args ...any) error {
 		t.output["filesystem"] = "left"
-		t.logf("the installed system has to grow the file system (cloud-init's resizefs, systemd-growfs): %s",
+		t.logf("the file system was not grown, so the installed system must grow it (cloud-init's resizefs, systemd-growfs): %s",
 			fmt.Sprintf(format, args...))
 		return nil
 	}
 	grower, ok := t.machine.Files.(filesys.Grower)
 	if !ok {
-		return left("this agent grows none")
+		return left("this agent cannot grow file systems")
 	}
 
 	var part filesys.Partition
@@ -124,7 +124,7 @@ func growFilesystem(ctx context.Context, t *Task, disk action.Disk, p parttable.
 		return err
 	}
 	if !known {
-		return left("the kernel does not know of the partition's new size")
+		return left("the kernel still has the partition's old size")
 	}
 
 	kind := filesys.TypeOf(part)
@@ -142,6 +142,6 @@ func growFilesystem(ctx context.Context, t *Task, disk action.Disk, p parttable.
 	}
 
 	t.output["filesystem"] = "grown"
-	t.logf("the %s on %s is as large as its partition", kind, part.Path)
+	t.logf("the %s on %s fills its partition", kind, part.Path)
 	return nil
 }

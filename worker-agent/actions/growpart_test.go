@@ -89,11 +89,11 @@ func TestGrowPartRefuses(t *testing.T) {
 		text string
 	}{
 		"one behind it":       {env: map[string]string{"PARTITION": "1"}, text: `partition 2 "root" lies behind partition 1`},
-		"none of that number": {env: map[string]string{"PARTITION": "7"}, text: "there is none; there are: 1 ("},
-		"none of that name":   {env: map[string]string{"PARTITION": "PARTLABEL=x"}, text: "there is none"},
+		"none of that number": {env: map[string]string{"PARTITION": "7"}, text: "not found among: 1 ("},
+		"none of that name":   {env: map[string]string{"PARTITION": "PARTLABEL=x"}, text: "not found among"},
 		"two ways to say it":  {env: map[string]string{"PARTITION": "2", "DEST_DISK": "/dev/alias2"}, text: "names a partition already"},
 		"no selector":         {env: map[string]string{"PARTITION": "root"}, text: "must be a number"},
-		"no number":           {env: map[string]string{"RESERVE_MIB": "-1"}, text: "must be a number of MiB"},
+		"no number":           {env: map[string]string{"RESERVE_MIB": "-1"}, text: "must be a whole number of MiB"},
 		"no truth":            {env: map[string]string{"FILESYSTEM": "x"}, text: "must be true or false"},
 		"another disk":        {env: map[string]string{"DEST_DISK": "/dev/sdb"}, text: "not the disk bound"},
 		"no table":            {disk: func(t *testing.T, file string) { disktest.WriteAt(t, file, 0, make([]byte, blockdev.MiB)) }, text: "no partition table"},
@@ -198,7 +198,7 @@ func TestGrowPartGrowsTheFileSystem(t *testing.T) {
 			for range 2 {
 				out, log, err := try(t, Machine{Disks: files, Files: loops}, action.GrowPart, disk, map[string]string{"PARTITION": "LABEL=labroot"})
 				if fstype == "ext4" && !mayResize(t) {
-					if err != nil || out["filesystem"] != "left" || !strings.Contains(log, "the installed system has to grow") {
+					if err != nil || out["filesystem"] != "left" || !strings.Contains(log, "the installed system must grow") {
 						t.Errorf("%v %v\n%s", out, err, log)
 					}
 					t.Skip("growing an ext4 needs CAP_SYS_RESOURCE")

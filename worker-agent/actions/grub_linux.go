@@ -106,5 +106,5 @@ func (p place) diskOf(device string) (action.Disk, error) {
 			}
 		}
 	}
-	return action.Disk{}, fmt.Errorf("it is neither the disk bound to this run nor one of the storage of %s", p.Path)
+	return action.Disk{}, fmt.Errorf("must be the disk bound to this run or a disk of the storage of %s", p.Path)
 }

@@ -18,7 +18,7 @@ import (
 // deadline ends a test that hangs.
 const testDeadline = 60 * time.Second
 
-var errOrdered = errors.New("stopped on the server's order")
+var errOrdered = errors.New("stopped by an order of the server")
 
 // try carries out one action. It returns the action's output and log.
 func try(t *testing.T, m Machine, native string, disk *action.Disk, env map[string]string) (map[string]string, string, error) {

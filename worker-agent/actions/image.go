@@ -36,8 +36,8 @@ func image2disk(ctx context.Context, t *Task) error {
 		return err
 	}
 	if want == "" {
-		t.logf("warning: no IMG_SHA256 is given: any image that the server sends is written, " +
-			"and its digest is recorded as first seen")
+		t.logf("warning: IMG_SHA256 is not set: the agent writes any image that the server sends, " +
+			"and records the image's digest as first seen")
 	}
 
 	return writeFrom(ctx, t, want, func(ctx context.Context) (*fetch.Source, error) {
@@ -116,7 +116,7 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 	}
 
 	took := time.Since(began).Seconds()
-	t.logf("%d bytes written in %.1f s (%.1f MB/s), reading them back", w.off, took, float64(w.off)/1e6/took)
+	t.logf("wrote %d bytes in %.1f s (%.1f MB/s); reading them back", w.off, took, float64(w.off)/1e6/took)
 
 	written := served
 	if w.sum != nil {
@@ -135,10 +135,10 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 func (i *imageStream) fits(path string, dev blockdev.Device) error {
 	size := dev.Size()
 	if size < 4*held {
-		return fmt.Errorf("writing %s: a disk of %d bytes is too small", path, size)
+		return fmt.Errorf("writing %s: the disk has only %d bytes, which is too small for any image", path, size)
 	}
 	if i.content.Format == diskimage.Raw && i.src.Total > size {
-		return fmt.Errorf("writing image %s to %s: the image has %d bytes, the disk %d: use a smaller image or a larger disk",
+		return fmt.Errorf("writing image %s to %s: the image has %d bytes, but the disk has only %d: use a smaller image or a larger disk",
 			i.src.Shown, path, i.src.Total, size)
 	}
 	disk := action.Disk{Size: size, SectorSize: dev.SectorSize()}
@@ -156,9 +156,9 @@ func (i *imageStream) checkServed(want string) (string, error) {
 	case src.Total >= 0 && src.Received.Load() != src.Total:
 		return "", fmt.Errorf("reading %s: received %d bytes of %d", src.Shown, src.Received.Load(), src.Total)
 	case want != "" && served != want:
-		return "", fmt.Errorf("verifying %s: its SHA-256 is %s, not %s as planned: "+
-			"if it is on the Ingot server, compare it there (ingot image verify); "+
-			"otherwise the file was replaced, or the declared digest is wrong", src.Shown, served, want)
+		return "", fmt.Errorf("verifying %s: the image's SHA-256 is %s, but the plan has %s: "+
+			"if the image is on the Ingot server, verify it there (ingot image verify); "+
+			"otherwise the file was replaced, or IMG_SHA256 is wrong", src.Shown, served, want)
 	}
 	return served, nil
 }
@@ -170,7 +170,7 @@ func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written stri
 		return fmt.Errorf("reading %s back: %w", path, err)
 	}
 	if back != written {
-		return fmt.Errorf("reading %s back: its SHA-256 is %s, %s was written", path, back, written)
+		return fmt.Errorf("reading %s back: the SHA-256 of the data is %s, but %s was written", path, back, written)
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -192,7 +192,7 @@ func reportImage(t *Task, w *imageWriter, path, served, written string, first bo
 	t.output["disk"] = path
 	if first {
 		t.output["firstSeen"] = "true"
-		t.logf("warning: first seen: sha256 %s", served)
+		t.logf("warning: the image's digest was not given; first seen: sha256 %s", served)
 	}
 	t.progress(w.off, w.off, "written and read back")
 }

@@ -164,7 +164,7 @@ func TestQemuImg2Disk(t *testing.T) {
 	}
 	run(data, env()).mustHold(t, image)
 	run(image, env("IMG_SHA256", disktest.SHA256(image), "FORMAT", "")).mustHold(t, image)
-	run(image, env()).mustFail(t, "not "+disktest.SHA256(data)+" as planned")
+	run(image, env()).mustFail(t, "but the plan has "+disktest.SHA256(data))
 	run(data[:len(data)/2], env()).mustFail(t, "")
 
 	qcow2 := append([]byte("QFI\xfb\x00\x00\x00\x03"), image...)
@@ -212,7 +212,7 @@ func TestS18FaultyImagesAtTheDisk(t *testing.T) {
 			t.Run("first seen", func(t *testing.T) {
 				i := runInstall(t, &disktest.Mirror{Data: data}, disktest.ImageDiskSize, nil)
 				i.mustHold(t, image)
-				if i.res.Output["firstSeen"] != "true" || !strings.Contains(i.res.Log, "warning: first seen: sha256 "+disktest.SHA256(data)) {
+				if i.res.Output["firstSeen"] != "true" || !strings.Contains(i.res.Log, "first seen: sha256 "+disktest.SHA256(data)) {
 					t.Fatalf("no warning: %s", i.res.Log)
 				}
 			})
@@ -274,7 +274,7 @@ func TestS18FaultyImagesAtTheDisk(t *testing.T) {
 					&disktest.Mirror{Data: data},
 					disktest.ImageDiskSize,
 					map[string]string{"IMG_SHA256": disktest.SHA256([]byte("x"))},
-				).mustFail(t, "its SHA-256 is "+disktest.SHA256(data))
+				).mustFail(t, "the image's SHA-256 is "+disktest.SHA256(data))
 			})
 			for _, at := range []int{20, half, len(data) - 1} {
 				t.Run(fmt.Sprintf("bit flipped at %d", at), func(t *testing.T) {
@@ -327,7 +327,7 @@ func TestInvalidImageResponses(t *testing.T) {
 			case 301:
 				text = "" // for a redirect, the client returns its own error
 			case 409:
-				text = "was changed after it was added to the server"
+				text = "was changed after the image was added to the server"
 			}
 			runInstall(t, m, disktest.ImageDiskSize, map[string]string{"IMG_SHA256": disktest.SHA256(image)}).mustNotTouch(t, text)
 		})
@@ -347,7 +347,7 @@ func TestInvalidImageResponses(t *testing.T) {
 			return true
 		}
 		runInstall(t, m, disktest.ImageDiskSize, nil).mustNotTouch(t, "does not send the image")
-		runInstall(t, m, disktest.ImageDiskSize, map[string]string{"IMG_SHA256": disktest.SHA256(image)}).mustFail(t, "its SHA-256 is")
+		runInstall(t, m, disktest.ImageDiskSize, map[string]string{"IMG_SHA256": disktest.SHA256(image)}).mustFail(t, "the image's SHA-256 is")
 	})
 	for what, data := range map[string]string{
 		"a qcow2 image": "QFI\xfb\x00\x00\x00\x03", "a web page": "<!DOCTYPE html><p>log in",

@@ -176,16 +176,16 @@ func TestInject(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 	for name, text := range map[string]string{
-		`[{"path": "/x", "directory": true, "contents": "a"}]`:          "holds no contents",
+		`[{"path": "/x", "directory": true, "contents": "a"}]`:          "must not have contents",
 		`[{"path": "/x", "base64": "%"}]`:                               "base64",
-		`[{"path": "/x", "owner": "a b"}]`:                              "must be a number or a name",
+		`[{"path": "/x", "owner": "a b"}]`:                              "must be a name, or a number",
 		`[{"path": "/x", "owner": "nobody"}]`:                           `"nobody" in the file system's /etc/passwd: it is not there`,
-		`[{"path": "/x", "owner": "bad"}]`:                              `its number is "no"`,
+		`[{"path": "/x", "owner": "bad"}]`:                              `invalid numeric id "no"`,
 		`[{"path": "/link", "directory": true}]`:                        "opening the directory",
 		`[{"path": "/etc/passwd/x"}]`:                                   "not a directory",
-		`[{"path": "/there"}]`:                                          "there is a directory of that name",
+		`[{"path": "/there"}]`:                                          "a directory with this name exists",
 		`[{"path": "/x", "contents": "a", "base64": "YQ=="}]`:           "one of contents, base64 and from",
-		`[{"path": "/x", "from": "NONE"}]`:                              "which the environment does not have",
+		`[{"path": "/x", "from": "NONE"}]`:                              "which the environment does not contain",
 		`[{"path": "/x", "size": 1}]`:                                   "unknown field",
 		`[{"path": "x"}, {"path": "/y/"}, {"path": "/z", "mode": "9"}]`: "octal",
 		`[{"path": "/x"}, {"path": "/./x"}]`:                            "listed twice",
@@ -316,12 +316,12 @@ func TestPartitionSelectors(t *testing.T) {
 	parts := &filesystest.FakeFiles{}
 	for sel, want := range map[string]string{
 		"PARTLABEL=twin": "partitions 1 and 2 both match",
-		"PARTLABEL=none": `there is none; there are: 1 ( PARTLABEL="twin" LABEL=""), 2 (vfat PARTLABEL="twin" LABEL="SEED"), 3`,
+		"PARTLABEL=none": `not found among: 1 ( PARTLABEL="twin" LABEL=""), 2 (vfat PARTLABEL="twin" LABEL="SEED"), 3`,
 		"PARTTYPE=ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": "both match",
 		"LABEL=":  "must be a number",
 		"NAME=x":  "must be a number",
 		"0":       "must be a number",
-		"LABEL=x": "there is none",
+		"LABEL=x": "not found among",
 	} {
 		_, _, err := try(t, Machine{Disks: files, Files: parts}, action.Inject, disk,
 			map[string]string{"PARTITION": sel, "FILES": `[{"path": "/x"}]`})

@@ -16,7 +16,7 @@ const maxInspection = 128 << 10
 // inspect returns the machine's facts as JSON in the output "facts".
 func inspect(ctx context.Context, t *Task) error {
 	if t.machine.Finder == nil {
-		return errors.New("inspecting: this agent cannot read the facts of its machine")
+		return errors.New("inspecting: this agent cannot read the machine's facts")
 	}
 
 	found, err := t.machine.Finder.Facts(ctx)
@@ -27,7 +27,7 @@ func inspect(ctx context.Context, t *Task) error {
 	// The report contains the facts as a JSON string, which escapes their JSON: measure the escaped size.
 	found = facts.Fit(found, func(f action.Facts) int { return facts.JSONSize(jsonText(f)) }, maxInspection)
 	if found.Truncated != "" {
-		t.logf("the facts are too long for one report; left out: %s", found.Truncated)
+		t.logf("the machine's facts are too long for one report; left out: %s", found.Truncated)
 	}
 
 	t.output["facts"] = jsonText(found)

@@ -61,10 +61,10 @@ func kexec(ctx context.Context, t *Task) (err error) {
 	t.output["leaving"] = action.Kexec
 	switch {
 	case err == nil:
-		t.logf("%s is loaded: leaving by kexec", k.entry.Kernel)
+		t.logf("loaded %s: leaving by kexec", k.entry.Kernel)
 	case refusedToLoad(err):
 		t.output["leaving"] = action.Reboot
-		t.logf("warning: %s is not loaded: %v: leaving by reboot", k.entry.Kernel, err)
+		t.logf("warning: %s cannot be loaded, so the agent leaves by reboot: %v", k.entry.Kernel, err)
 	default:
 		return fmt.Errorf("loading %s: %w", k.entry.Kernel, err)
 	}
@@ -98,7 +98,7 @@ func separateBoot(ctx context.Context, t *Task, disk action.Disk, root filesys.P
 		}
 		err := filesys.UseMounted(ctx, t.machine.Files, p, kind, true, func(fs filesys.Tree) error { return k.load(ctx, t.env, fs) })
 		if err == nil {
-			t.logf("the kernel is on partition %d (%s)", p.Number, kind)
+			t.logf("found the kernel on partition %d (%s)", p.Number, kind)
 			return nil
 		}
 		if !errors.Is(err, bootconfig.ErrNoConfig) && !errors.Is(err, os.ErrNotExist) {
@@ -135,7 +135,7 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root file
 			return err
 		}
 		if err != nil {
-			return fmt.Errorf("finding a command line for %s, because CMD_LINE is not given: %w", e.Kernel, err)
+			return fmt.Errorf("finding a command line for %s (CMD_LINE is not set): %w", e.Kernel, err)
 		}
 
 		if e.Kernel == "" {
@@ -151,7 +151,7 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root file
 		e.Title = where
 	}
 	if strings.ContainsAny(e.Options, "\x00\n") {
-		return errors.New("reading CMD_LINE: it has more than one line")
+		return errors.New("invalid CMD_LINE; must be a single line")
 	}
 
 	k.entry = e
@@ -172,7 +172,7 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root file
 func copyFiles(ctx context.Context, root filesys.Tree, what string, names ...string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("making room for the %s: %w", what, err)
+		return nil, fmt.Errorf("creating a file in memory for the %s: %w", what, err)
 	}
 
 	out := os.NewFile(uintptr(fd), what)
@@ -212,9 +212,9 @@ func copyFile(ctx context.Context, out io.Writer, root filesys.Tree, name string
 	case err != nil:
 		return n, fmt.Errorf("reading %s: %w", name, err)
 	case n == 0:
-		return n, fmt.Errorf("reading %s: it is empty", name)
+		return n, fmt.Errorf("reading %s: the file is empty", name)
 	case n > limit:
-		return n, fmt.Errorf("reading %s: it is longer than %d bytes", name, limit)
+		return n, fmt.Errorf("reading %s: the file is longer than %d bytes", name, limit)
 	}
 	return n, nil
 }

@@ -70,7 +70,7 @@ func (t *Task) pick(parts []filesys.Partition, n int) (filesys.Partition, string
 		fstype, err := t.holds(p)
 		return p, fstype, err
 	}
-	return filesys.Partition{}, "", fmt.Errorf("finding partition %d of %d: %w", n, len(parts), errNotYet)
+	return filesys.Partition{}, "", fmt.Errorf("finding partition %d among %d partitions: %w", n, len(parts), errNotYet)
 }
 
 // holds returns FS_TYPE, or else the type of the file system on p. It returns errNotYet if no file system is found.
@@ -80,7 +80,8 @@ func (t *Task) holds(p filesys.Partition) (string, error) {
 		return "", fmt.Errorf("finding a file system on %s: %w", p.Path, errNotYet)
 	}
 	if !slices.Contains(action.FileSystems, fstype) {
-		return fstype, fmt.Errorf("mounting %s: it holds %q, not one of %s", p.Path, fstype, strings.Join(action.FileSystems, ", "))
+		return fstype, fmt.Errorf("mounting %s: unsupported file system %q; must be one of %s", p.Path, fstype,
+			strings.Join(action.FileSystems, ", "))
 	}
 	return fstype, nil
 }

@@ -40,7 +40,7 @@ func oci2disk(ctx context.Context, t *Task) error {
 		return err
 	}
 	if want != "" && want != l.digest {
-		return fmt.Errorf("verifying %s: its layer has the SHA-256 %s, not %s as planned", l.shown, l.digest, want)
+		return fmt.Errorf("verifying %s: the layer's SHA-256 is %s, but the plan has %s", l.shown, l.digest, want)
 	}
 	return writeFrom(ctx, t, l.digest, func(ctx context.Context) (*fetch.Source, error) { return openLayer(ctx, t, l) })
 }
@@ -62,7 +62,7 @@ func findLayer(ctx context.Context, t *Task) (layer, error) {
 	}
 	repo, err := remote.NewRepository(image.Name)
 	if err != nil {
-		return layer{}, errors.New("reading IMG_URL: it must be a reference of an image in a registry")
+		return layer{}, errors.New("invalid IMG_URL; must be a reference to an image in a registry")
 	}
 	client := &auth.Client{Client: fetch.NewClient(), Cache: auth.NewCache()}
 	client.SetUserAgent("ingot-agent")
@@ -124,7 +124,7 @@ func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error
 				return layerOf(ctx, repo)
 			}
 		}
-		return d, errors.New("its index has no manifest for linux/amd64")
+		return d, errors.New("the image index has no manifest for linux/amd64")
 	}
 
 	var m v1.Manifest
@@ -132,10 +132,11 @@ func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error
 		return d, fmt.Errorf("reading it: %w", err)
 	}
 	if len(m.Layers) != 1 {
-		return d, fmt.Errorf("it has %d layers, and one is expected, the image: a container image cannot be written to a disk", len(m.Layers))
+		return d, fmt.Errorf("the manifest has %d layers; must have one, the disk image: a container image cannot be written to a disk",
+			len(m.Layers))
 	}
 	if err := m.Layers[0].Digest.Validate(); err != nil || m.Layers[0].Digest.Algorithm() != "sha256" {
-		return d, errors.New("its layer has no valid SHA-256 digest")
+		return d, errors.New("the manifest's layer has no valid SHA-256 digest")
 	}
 	return m.Layers[0], nil
 }

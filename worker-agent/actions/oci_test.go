@@ -186,12 +186,12 @@ func TestS22OCI2Disk(t *testing.T) {
 		env             map[string]string
 	}{
 		"a tag alone":          {":v1", "a tag can be moved", nil},
-		"another digest":       {":other", "not " + disktest.SHA256(layer) + " as planned", declared},
-		"a container":          {":container", "it has 2 layers", declared},
+		"another digest":       {":other", "but the plan has " + disktest.SHA256(layer), declared},
+		"a container":          {":container", "the manifest has 2 layers", declared},
 		"no such tag":          {":v2", "not found", declared},
 		"another manifest":     {"@sha256:" + strings.Repeat("1", 64), "digest", nil},
 		"a wrong password":     {"@" + pinned.String(), "401", map[string]string{action.RegistryPasswordVariable: "wrong"}},
-		"without verification": {"@" + pinned.String(), "a registry is always verified", map[string]string{"SKIP_VERIFY": "true"}},
+		"without verification": {"@" + pinned.String(), "certificate is always verified", map[string]string{"SKIP_VERIFY": "true"}},
 		"no reference":         {"?password=" + registryPassword, "must be REGISTRY/REPOSITORY", nil},
 	} {
 		t.Run(name, func(t *testing.T) { r.install(t, c.reference, c.env).mustNotTouch(t, c.says) })

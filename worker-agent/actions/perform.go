@@ -20,7 +20,7 @@ type exitError struct {
 func (e *exitError) Error() string { return e.text }
 
 // errTimedOut is the cause with which an action is cancelled after its time-out.
-var errTimedOut = errors.New("the action's time is up")
+var errTimedOut = errors.New("the action has exceeded its timeout")
 
 // Run runs the action and returns its result. If refusal is not nil, Run runs nothing, and refusal is the error of the result. When Run
 // returns, no part of the action is running any more.
@@ -91,7 +91,7 @@ func (t *Task) perform(ctx context.Context, as action.Assignment) (err error) {
 		return fmt.Errorf("carrying out %q: %s", as.Action.Image, why)
 	}
 	if !ok {
-		return fmt.Errorf("carrying out %q: this agent has no action of this name and cannot run containers",
+		return fmt.Errorf("carrying out %q: this agent has no action with this name, and cannot run containers",
 			as.Action.Image)
 	}
 	if err := action.Check(native, t.env); err != nil {

@@ -58,7 +58,7 @@ func TestPlaceInStorage(t *testing.T) {
 		"another disk":   {"/dev/second", func() {}, "it is not the disk bound to this run"},
 		"no such volume": {"/dev/vg/swap", func() {}, "it is not the disk bound to this run"},
 		"no program":     {"/dev/vg/root", func() { s.missing = []string{"mdadm"} }, "finding the program mdadm"},
-		"no array":       {"/dev/vg/root", func() { s.fails = "mdadm --assemble" }, "carry out rootio with command partition first"},
+		"no array":       {"/dev/vg/root", func() { s.fails = "mdadm --assemble" }, "run rootio with command partition first"},
 		"missing disk":   {"/dev/vg/root", func() { s.disks = s.disks[:1] }, "finding the disk serial S2"},
 	} {
 		t.Run(name, func(t *testing.T) {

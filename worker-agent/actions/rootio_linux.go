@@ -85,7 +85,7 @@ func (r *rootIO) findDisks(ctx context.Context) error {
 	for _, d := range r.storage.Disks {
 		found, err := r.findDisk(ctx, d, there)
 		if err == nil && slices.ContainsFunc(r.disks, func(o action.Disk) bool { return o.Path == found.Path }) {
-			err = fmt.Errorf("finding %s of the storage: it is %s, like another disk there", d.Device, found.Path)
+			err = fmt.Errorf("finding %s of the storage: two disks of the storage are %s", d.Device, found.Path)
 		}
 		r.disks, errs = append(r.disks, found), append(errs, err)
 	}
@@ -108,7 +108,7 @@ func (r *rootIO) measure(ctx context.Context) error {
 
 	var errs []error
 	for _, p := range r.storage.ProblemsOn(sizes) {
-		errs = append(errs, fmt.Errorf("checking %s on these disks: %s", action.StorageVariable, p))
+		errs = append(errs, fmt.Errorf("checking %s against this machine's disks: %s", action.StorageVariable, p))
 	}
 	return errors.Join(errs...)
 }
@@ -119,13 +119,13 @@ func (r *rootIO) findDisk(ctx context.Context, d action.StorageDisk, there []act
 	if run {
 		found, err := r.lookUp(ctx, *r.bound)
 		if err == nil && (d.Serial != "" && d.Serial != found.Serial || d.WWN != "" && !strings.EqualFold(d.WWN, found.WWN)) {
-			err = fmt.Errorf("finding %s of the storage: the disk bound to this run is another one (%s)", d.Device, disk.Describe(found))
+			err = fmt.Errorf("finding %s of the storage: serial or wwn differ from the disk bound to this run (%s)", d.Device, disk.Describe(found))
 		}
 		return found, err
 	}
 	if d.Serial == "" && d.WWN == "" {
-		return action.Disk{}, fmt.Errorf("finding %s of the storage: it is not the disk bound to this run (%s), and the storage has "+
-			"neither its serial nor its wwn", d.Device, disk.Describe(*r.bound))
+		return action.Disk{}, fmt.Errorf("finding %s of the storage: it is not the disk bound to this run (%s), so the storage must "+
+			"declare its serial or wwn", d.Device, disk.Describe(*r.bound))
 	}
 
 	for _, x := range there {
@@ -134,7 +134,7 @@ func (r *rootIO) findDisk(ctx context.Context, d action.StorageDisk, there []act
 		}
 	}
 	_, err := disk.Identify(action.Disk{Path: d.Device, Serial: d.Serial, WWN: d.WWN}, there)
-	return action.Disk{}, fmt.Errorf("%w: nothing was written", err)
+	return action.Disk{}, fmt.Errorf("%w (nothing was written)", err)
 }
 
 func (r *rootIO) wipe(ctx context.Context) error {
@@ -199,7 +199,7 @@ func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.
 		return whole, nil
 	}
 	if names, blank := probe.Signatures(dev, dev.Size(), dev.SectorSize()); !blank {
-		return false, fmt.Errorf("partitioning %s (%s): it is not empty (%s): set wipe_table: true for it in the storage, "+
+		return false, fmt.Errorf("partitioning %s (%s): the disk is not empty (%s): set wipe_table: true for it in the storage, "+
 			"or wipe it first", found.Path, disk.Describe(found), strings.Join(names, ", "))
 	}
 	return false, nil
@@ -265,6 +265,6 @@ func (r *rootIO) writeTable(ctx context.Context, i int) (err error) {
 		return fmt.Errorf("writing the protective MBR of %s: %w", disk.Path, err)
 	}
 	r.reread(dev)
-	r.logf("%s: %d partitions, read back", disk.Path, len(parts))
+	r.logf("%s: wrote %d partitions, and read them back", disk.Path, len(parts))
 	return nil
 }

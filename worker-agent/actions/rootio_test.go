@@ -231,22 +231,22 @@ func TestRootIORefuses(t *testing.T) {
 		"missing disk":    {"partition", func(s *storageSite) { s.disks = s.disks[:1] }, "finding the disk serial S2"},
 		"missing run's":   {"partition", func(s *storageSite) { s.disks = s.disks[1:] }, "finding the disk serial S1"},
 		"two match":       {"partition", func(s *storageSite) { s.disks = append(s.disks, s.disks[1]); s.disks[2].Path = "/dev/sdc" }, "both match"},
-		"another serial":  {"partition", func(s *storageSite) { s.storage.Disks[0].Serial = "S3" }, "the disk bound to this run is another one"},
-		"one disk twice":  {"partition", func(s *storageSite) { s.storage.Disks[1].Serial = "S1" }, "like another disk"},
+		"another serial":  {"partition", func(s *storageSite) { s.storage.Disks[0].Serial = "S3" }, "serial or wwn differ from the disk bound to this run"},
+		"one disk twice":  {"partition", func(s *storageSite) { s.storage.Disks[1].Serial = "S1" }, "two disks of the storage are"},
 		"the same serial": {"partition", func(s *storageSite) { s.storage.Disks[0].Serial = "S2" }, "it is the same disk as disks[0]"},
-		"no identity":     {"partition", func(s *storageSite) { s.storage.Disks[1].Serial = "" }, "neither its serial nor its wwn"},
-		"no room":         {"partition", func(s *storageSite) { s.storage.Disks[1].Partitions[1].Size = 131072 - 18432 - 32 }, "disks[1].partitions[1]: it does not fit"},
+		"no identity":     {"partition", func(s *storageSite) { s.storage.Disks[1].Serial = "" }, "must declare its serial or wwn"},
+		"no room":         {"partition", func(s *storageSite) { s.storage.Disks[1].Partitions[1].Size = 131072 - 18432 - 32 }, "disks[1].partitions[1]: the partition ends at byte "},
 		"no mdadm":        {"partition", func(s *storageSite) { s.missing = []string{"mdadm"} }, "program mdadm"},
 		"no lvm":          {"partition", func(s *storageSite) { s.missing = []string{"lvm"} }, "program lvm"},
 		"no mke2fs":       {"format", func(s *storageSite) { s.missing = []string{"mke2fs"} }, "program mke2fs"},
-		"not partitioned": {"format", func(*storageSite) {}, "carry out rootio with command partition first"},
+		"not partitioned": {"format", func(*storageSite) {}, "run rootio with command partition first"},
 		"not blank": {"partition", func(s *storageSite) {
 			s.storage.RAID, s.storage.VolumeGroups, s.storage.Filesystems = nil, nil, nil
 			s.storage.Disks[1].WipeTable = false
 			if err := s.mark(s.disks[1].File, 0x438, "\x53\xef"); err != nil {
 				panic(err)
 			}
-		}, "it is not empty (ext4): set wipe_table"},
+		}, "the disk is not empty (ext4): set wipe_table"},
 		"invalid storage": {"partition", func(s *storageSite) { s.storage.Filesystems[0].Mount.Format = "zfs" }, "unsupported format"},
 		"level":           {"partition", func(s *storageSite) { s.storage.RAID[0].Level = "6" }, "unsupported level"},
 	} {
@@ -288,7 +288,8 @@ func TestRootIOSparesProtectedDisks(t *testing.T) {
 			Image: "rootio", Command: []string{"partition"}, Environment: map[string]string{action.StorageVariable: string(text)},
 		},
 	})
-	if err == nil || !strings.Contains(err.Error(), "the inventory protects it") || !blockdev.AllZero(disktest.MapFile(t, s.disks[0].File)) {
+	if err == nil || !strings.Contains(err.Error(), "the inventory protects this disk") ||
+		!blockdev.AllZero(disktest.MapFile(t, s.disks[0].File)) {
 		t.Error(err)
 	}
 }
@@ -310,7 +311,7 @@ func TestRootIOReportsExitCodes(t *testing.T) {
 	// A program that succeeds without an effect is found out.
 	s = newStorageSite(t)
 	s.storage.RAID[0].Level = "0"
-	if _, _, err := s.run(t, "partition"); err == nil || !strings.Contains(err.Error(), "it is raid1 of 2 devices, not raid0 of 2") {
+	if _, _, err := s.run(t, "partition"); err == nil || !strings.Contains(err.Error(), "it is a raid1 of 2 devices instead of a raid0 of 2") {
 		t.Error(err)
 	}
 }

@@ -58,7 +58,7 @@ func (r *rootIO) partitioned(ctx context.Context, i int) error {
 	}
 	defer func() { _ = dev.Close() }() // opened only for reading
 	if same, _ := sameTable(dev, r.storage.Disks[i]); !same {
-		return fmt.Errorf("reading %s: its partitions are not those of the storage: carry out rootio with command partition first",
+		return fmt.Errorf("reading %s: the disk's partitions differ from the storage: run rootio with command partition first",
 			disk.Path)
 	}
 	return nil
@@ -92,7 +92,7 @@ func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, er
 		return err == nil
 	})
 	if err == nil && !known {
-		err = fmt.Errorf("finding partition %d of %s: the kernel does not have it", number, disk.Path)
+		err = fmt.Errorf("finding partition %d of %s: the kernel does not list this partition", number, disk.Path)
 	}
 	return part, err
 }
@@ -104,7 +104,7 @@ func proveFormat(part filesys.Partition, format string) error {
 		want = "ext4" // TypeOf returns ext4 for ext2, ext3 and ext4
 	}
 	if got := filesys.TypeOf(part); got != want {
-		return fmt.Errorf("reading %s back: it holds %q, not %s", part.Path, got, format)
+		return fmt.Errorf("reading %s back: it contains file system %q instead of %s", part.Path, got, format)
 	}
 
 	f, err := os.Open(part.Path)
@@ -167,7 +167,7 @@ func (r *rootIO) makePoints(root filesys.Tree, all []action.StorageMount, point 
 		if err := (filesys.File{Path: folder, Directory: true, Mode: 0o755, DirMode: 0o755}).Write(root); err != nil {
 			return fmt.Errorf("making the folder %s: %w", folder, err)
 		}
-		r.logf("%s: folder %s for %s", point, folder, m.Device)
+		r.logf("%s: made folder %s to mount %s", point, folder, m.Device)
 	}
 	return nil
 }

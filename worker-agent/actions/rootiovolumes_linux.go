@@ -56,7 +56,7 @@ func (r *rootIO) exec(ctx context.Context, program string, args ...string) error
 		return cause
 	}
 	if exit != 0 {
-		return &exitError{code: exit, text: fmt.Sprintf("running %s: exit code %d: see the log", program, exit)}
+		return &exitError{code: exit, text: fmt.Sprintf("running %s: exit code %d; see the log", program, exit)}
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func (r *rootIO) makeVolumes(ctx context.Context) error {
 				return fmt.Errorf("making the logical volume %s: %w", g.Path(v), err)
 			}
 			if part, err := r.volume(g.Path(v)); err != nil || part.Size < v.Size {
-				return errors.Join(err, fmt.Errorf("reading %s back: it has %d bytes, not %d", g.Path(v), part.Size, v.Size))
+				return errors.Join(err, fmt.Errorf("reading %s back: the volume has %d bytes instead of %d", g.Path(v), part.Size, v.Size))
 			}
 		}
 	}
@@ -148,9 +148,10 @@ func (r *rootIO) proveArray(a action.StorageRAID) error {
 	v, ok := r.machine.Files.(filesys.Programs).Volume(path.Base(a.Device()))
 	switch want := len(a.Devices) - a.Spare; {
 	case !ok:
-		return fmt.Errorf("reading the array %s back: the kernel does not have it", a.Device())
+		return fmt.Errorf("reading the array %s back: the kernel does not list this array", a.Device())
 	case v.Level != "raid"+a.Kind() || v.Members != want:
-		return fmt.Errorf("reading the array %s back: it is %s of %d devices, not raid%s of %d", a.Device(), v.Level, v.Members, a.Kind(), want)
+		return fmt.Errorf("reading the array %s back: it is a %s of %d devices instead of a raid%s of %d", a.Device(), v.Level,
+			v.Members, a.Kind(), want)
 	}
 	r.logf("%s: %s of %d devices, %d bytes", a.Device(), v.Level, v.Members, v.Size)
 	return nil
@@ -168,7 +169,7 @@ func (r *rootIO) volume(device string) (filesys.Partition, error) {
 	}
 	v, ok := r.machine.Files.(filesys.Programs).Volume(name)
 	if !ok {
-		return filesys.Partition{}, fmt.Errorf("finding %s: the kernel does not have it", device)
+		return filesys.Partition{}, fmt.Errorf("finding %s: the kernel does not list this device", device)
 	}
 	return v.Partition, nil
 }
@@ -181,7 +182,7 @@ func (r *rootIO) assemble(ctx context.Context) error {
 			return err
 		}
 		if err := r.exec(ctx, "mdadm", append([]string{"--assemble", a.Device()}, members...)...); err != nil {
-			return fmt.Errorf("assembling the array %s: carry out rootio with command partition first: %w", a.Device(), err)
+			return fmt.Errorf("assembling the array %s (run rootio with command partition first): %w", a.Device(), err)
 		}
 		if err := r.proveArray(a); err != nil {
 			return err
@@ -189,7 +190,7 @@ func (r *rootIO) assemble(ctx context.Context) error {
 	}
 	for _, g := range r.storage.VolumeGroups {
 		if err := r.lvm(ctx, g, "vgchange", "--activate", "y", g.Name); err != nil {
-			return fmt.Errorf("activating the volume group %s: carry out rootio with command partition first: %w", g.Name, err)
+			return fmt.Errorf("activating the volume group %s (run rootio with command partition first): %w", g.Name, err)
 		}
 	}
 	return nil
@@ -219,7 +220,7 @@ func (r *rootIO) release(ctx context.Context) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("deactivating what the storage declares: %w", err)
+		return fmt.Errorf("deactivating the storage's arrays and volume groups: %w", err)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ import (
 const uploadAnswer = 10 * time.Minute
 
 // errStalled means that the server has stopped receiving data.
-var errStalled = fmt.Errorf("the server received nothing for %s", fetch.Stall)
+var errStalled = fmt.Errorf("the server has accepted no data for %s", fetch.Stall)
 
 // slurp reads the bound disk and posts it as a form (multipart/form-data, RFC 7578).
 //
@@ -152,11 +152,11 @@ func (f *diskForm) post(ctx context.Context, target string) error {
 	defer f.mu.Unlock()
 	switch code := resp.StatusCode; {
 	case code >= 300 && code < 400:
-		return fmt.Errorf("%w: a redirect is not followed: give the address to which it leads", &fetch.StatusError{Code: code})
+		return fmt.Errorf("%w: the agent does not follow redirects: set the final address", &fetch.StatusError{Code: code})
 	case code < 200 || code > 299:
 		return &fetch.StatusError{Code: code}
 	case f.end.Len() > 0:
-		return errors.New("the server answers before it has received the whole disk")
+		return errors.New("the server answered before it had received the whole disk")
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (f *diskForm) Read(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return 0, errors.New("reading a form after its end")
+		return 0, errors.New("reading a form that is already closed")
 	}
 	f.watch.Reset(fetch.Stall)
 	n, err := f.form.Read(p)

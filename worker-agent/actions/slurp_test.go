@@ -137,12 +137,12 @@ func TestS59SlurpFails(t *testing.T) {
 	}{
 		"404": {status(404), nil, "404"},
 		"500": {status(500), nil, "500"},
-		"300": {status(300), nil, "a redirect is not followed"},
-		"301": {status(301), nil, "a redirect is not followed"},
-		"302": {status(302), nil, "a redirect is not followed"},
-		"303": {status(303), nil, "a redirect is not followed"},
-		"307": {status(307), nil, "a redirect is not followed"},
-		"308": {status(308), nil, "a redirect is not followed"},
+		"300": {status(300), nil, "does not follow redirects"},
+		"301": {status(301), nil, "does not follow redirects"},
+		"302": {status(302), nil, "does not follow redirects"},
+		"303": {status(303), nil, "does not follow redirects"},
+		"307": {status(307), nil, "does not follow redirects"},
+		"308": {status(308), nil, "does not follow redirects"},
 		"an answer before the end": {
 			func(w http.ResponseWriter, r *http.Request) bool {
 				_, _ = r.Body.Read(make([]byte, 1))

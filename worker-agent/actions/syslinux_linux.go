@@ -48,7 +48,7 @@ func syslinux(ctx context.Context, t *Task) error {
 		}
 		exit, err := programs.Run(ctx, "extlinux", []string{"--install", dir}, func(line string) { t.logf("extlinux: %s", line) })
 		if exit != 0 {
-			return &exitError{code: exit, text: fmt.Sprintf("extlinux: exit code %d: see the log", exit)}
+			return &exitError{code: exit, text: fmt.Sprintf("extlinux: exit code %d; see the log", exit)}
 		}
 		return err
 	})
@@ -85,11 +85,12 @@ func bootFrom(ctx context.Context, t *Task, number int, programs filesys.Program
 		return "", err
 	}
 	if len(code) > bootCodeSize {
-		return "", fmt.Errorf("reading the boot code for a %s: it has %d bytes, not %d at most", table.Kind, len(code), bootCodeSize)
+		return "", fmt.Errorf("reading the boot code for a %s: it has %d bytes; must have at most %d", table.Kind, len(code), bootCodeSize)
 	}
 
 	if table.Kind == "mbr" && number > 4 {
-		return "", fmt.Errorf("booting from partition %d: it is in an extended partition: the boot code finds the first four only", number)
+		return "", fmt.Errorf("booting from partition %d: the partition is in an extended partition, but the boot code finds only the first four",
+			number)
 	}
 
 	if table.Kind == "gpt" {
@@ -119,6 +120,6 @@ func bootFrom(ctx context.Context, t *Task, number int, programs filesys.Program
 	if err := blockdev.WriteVerified(dev, mbr, 0); err != nil {
 		return "", fmt.Errorf("writing the boot code: %w", err)
 	}
-	t.logf("%s boots from partition %d", disk.Path, number)
+	t.logf("%s now boots from partition %d", disk.Path, number)
 	return table.Kind, nil
 }

@@ -19,7 +19,7 @@ import (
 // Call target right before the first write, because it looks the disk up again.
 func (t *Task) target(ctx context.Context, variable string) (disk action.Disk, partition int, err error) {
 	if t.bound == nil {
-		return disk, 0, errors.New("finding the disk: none is bound to this run")
+		return disk, 0, errors.New("finding the disk: no disk is bound to this run")
 	}
 	path := t.env[variable]
 	if partition, err = t.partitionOf(path); err != nil {
@@ -81,7 +81,7 @@ func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blo
 
 	if dev.Size() != found.Size {
 		_ = dev.Close() // nothing was written
-		return found, nil, fmt.Errorf("opening %s: it has %d bytes, not %d", found.Path, dev.Size(), found.Size)
+		return found, nil, fmt.Errorf("opening %s: the disk has %d bytes instead of %d", found.Path, dev.Size(), found.Size)
 	}
 
 	// Between look-up and opening, the name may have passed to another disk. Look up again: while the device is open, its name cannot
@@ -89,7 +89,7 @@ func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blo
 	if again, err := t.lookUp(ctx, want); err != nil || again.Path != found.Path {
 		_ = dev.Close() // nothing was written
 		if err == nil {
-			err = fmt.Errorf("the disk is now %s", again.Path)
+			err = fmt.Errorf("the disk's path has changed to %s", again.Path)
 		}
 		return found, nil, fmt.Errorf("opening %s: %w", found.Path, err)
 	}
@@ -108,7 +108,7 @@ func closeDisk(dev blockdev.Device, path string, err *error) {
 // reread makes the kernel read the partition table of dev again.
 func (t *Task) reread(dev blockdev.Device) {
 	if err := dev.Reread(); err != nil {
-		t.logf("warning: the kernel does not read the new partition table: %v", err)
+		t.logf("warning: the kernel has not read the new partition table: %v", err)
 	}
 }
 
@@ -120,7 +120,7 @@ func (t *Task) lookUp(ctx context.Context, want action.Disk) (action.Disk, error
 	}
 	found, err := disk.Identify(want, disks)
 	if err == nil && t.protects(found) {
-		return action.Disk{}, fmt.Errorf("finding the disk %s: the inventory protects it: it is never written",
+		return action.Disk{}, fmt.Errorf("finding the disk %s: the inventory protects this disk, so the agent never writes to it",
 			disk.Describe(want))
 	}
 	return found, err

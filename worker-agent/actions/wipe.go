@@ -58,7 +58,7 @@ func wipe(ctx context.Context, t *Task) error {
 	}
 	text, err := json.Marshal(done)
 	if err != nil {
-		return fmt.Errorf("encoding what was wiped: %w", err)
+		return fmt.Errorf("encoding the list of wiped disks: %w", err)
 	}
 
 	t.output["mode"], t.output["disks"] = mode, string(text)
@@ -100,9 +100,9 @@ func wipeTargets(ctx context.Context, t *Task) ([]action.Disk, error) {
 	for _, d := range disks {
 		switch {
 		case d.Removable:
-			t.logf("%s (%s) is removable: it is left alone", d.Path, disk.Describe(d))
+			t.logf("%s (%s) is removable: not wiped", d.Path, disk.Describe(d))
 		case t.protects(d):
-			t.logf("%s (%s) is protected: it is left alone", d.Path, disk.Describe(d))
+			t.logf("%s (%s) is protected: not wiped", d.Path, disk.Describe(d))
 			spared++
 		default:
 			found = append(found, d)
@@ -141,12 +141,12 @@ func wipeDisk(ctx context.Context, t *Task, want action.Disk, mode string) (w wi
 	// Check with the probes that also recognize a disk's contents elsewhere.
 	for _, p := range parts {
 		if what := probe.FileSystem(io.NewSectionReader(dev, p.Start, p.Size), p.Size); what != "" {
-			return w, fmt.Errorf("reading %s back: what was partition %d at byte %d still looks like %s", disk.Path, p.Number,
+			return w, fmt.Errorf("reading %s back: the area of the former partition %d, at byte %d, still looks like %s", disk.Path, p.Number,
 				p.Start, what)
 		}
 	}
 	if names, blank := probe.Signatures(dev, dev.Size(), dev.SectorSize()); !blank {
-		return w, fmt.Errorf("reading %s back: it still looks like %v", disk.Path, names)
+		return w, fmt.Errorf("reading %s back: the disk still looks like %v", disk.Path, names)
 	}
 	t.reread(dev)
 
@@ -173,7 +173,7 @@ func zeroSpans(ctx context.Context, t *Task, dev blockdev.Device, spans []extent
 				if sector, e := blockdev.FindBadSector(dev, at, n, blockdev.WriteZero); e != nil {
 					return fmt.Errorf("zeroing %s: sector %d cannot be written: %w", w.Path, sector, e)
 				}
-				t.logf("zeroing %s at %d: %v: written sector by sector instead", w.Path, at, err)
+				t.logf("zeroing %s at byte %d: %v; wrote these bytes sector by sector instead", w.Path, at, err)
 			}
 
 			at, w.Bytes = at+n, w.Bytes+n

@@ -242,7 +242,7 @@ func TestWipeAllDisks(t *testing.T) {
 	if out, err := spare(map[string]string{"ALL_DISKS": "true"}); err != nil || out != "null" || blank(0) || blank(1) {
 		t.Errorf("all but the protected: %v %s", err, out)
 	}
-	if _, err := spare(nil); err == nil || !strings.Contains(err.Error(), "protects it") || blank(0) {
+	if _, err := spare(nil); err == nil || !strings.Contains(err.Error(), "protects this disk") || blank(0) {
 		t.Errorf("the bound disk is protected: %v", err)
 	}
 	// A read-only disk cannot be wiped; the other one is.

@@ -59,17 +59,17 @@ func (d *blockDevice) measure() error {
 		return err
 	}
 	if st.Mode()&(os.ModeDevice|os.ModeCharDevice) != os.ModeDevice {
-		return errors.New("it is not a block device")
+		return errors.New("not a block device")
 	}
 
 	var size uint64
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, d.file.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size))); e != 0 {
-		return fmt.Errorf("reading its size: %w", e)
+		return fmt.Errorf("reading the device's size: %w", e)
 	}
 
 	d.size = int64(size)
 	if d.sector, err = unix.IoctlGetInt(int(d.file.Fd()), unix.BLKSSZGET); err != nil {
-		return fmt.Errorf("reading its sector size: %w", err)
+		return fmt.Errorf("reading the device's sector size: %w", err)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func Identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 			continue
 		}
 		if d.Size != bound.Size {
-			return d, fmt.Errorf("finding the disk %s: %s has %d bytes, not %d", Describe(bound), d.Path, d.Size, bound.Size)
+			return d, fmt.Errorf("finding the disk %s: %s has %d bytes instead of %d", Describe(bound), d.Path, d.Size, bound.Size)
 		}
 		found = append(found, d)
 	}
@@ -35,7 +35,7 @@ func Identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 		for _, d := range disks {
 			there = append(there, d.Path+" "+Describe(d))
 		}
-		return action.Disk{}, fmt.Errorf("finding the disk %s: it is not there; there are: %s", Describe(bound),
+		return action.Disk{}, fmt.Errorf("finding the disk %s: not found among the machine's disks: %s", Describe(bound),
 			strings.Join(there, "; "))
 
 	case len(found) > 1:

@@ -37,7 +37,7 @@ func Fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 		}),
 		each("all but one by-id name of each disk", func(d *action.Disk) { d.ByID = clipAll(d.ByID, 1) }),
 		each("by-id names", func(d *action.Disk) { d.ByID = nil }),
-		each("what is on the disks", func(d *action.Disk) { d.Signatures = clipAll(d.Signatures, 1) }),
+		each("signatures on the disks", func(d *action.Disk) { d.Signatures = clipAll(d.Signatures, 1) }),
 		func() {
 			for i := range f.NICs {
 				f.NICs[i].Neighbour = nil

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrChanged means that the file on the server has changed since the download began: the caller must start over.
-var ErrChanged = errors.New("the image changed on the server while it was read")
+var ErrChanged = errors.New("the image changed on the server during the download")
 
 // File is a file on a web server.
 type File struct {
@@ -65,7 +65,7 @@ type Opener struct {
 func (o Opener) OpenAddress(ctx context.Context, address string, digested bool) (*Source, error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("reading the URL: it is invalid")
+		return nil, errors.New("the URL is invalid")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("invalid URL scheme %q; must be http or https", u.Scheme)
@@ -166,15 +166,15 @@ func (s *Source) check(resp *http.Response, off int64) (again bool, err error) {
 			s.validator = resp.Header.Get("Last-Modified")
 		}
 		if s.Total < 0 && len(resp.TransferEncoding) == 0 && !s.Digested {
-			return false, errors.New("the server does not send the image's length, and no IMG_SHA256 is given: " +
-				"its end cannot be distinguished from a broken connection")
+			return false, errors.New("the server does not send the image's length, and IMG_SHA256 is not set, " +
+				"so the agent cannot distinguish the image's end from a broken connection")
 		}
 		return false, nil
 
 	case code == http.StatusPartialContent && off > 0:
 		first, total, ok := contentRange(resp.Header.Get("Content-Range"))
 		if !ok || first != off {
-			return false, fmt.Errorf("the answer to a request for the bytes from %d has Content-Range %q", off,
+			return false, fmt.Errorf("the server answered a request for the bytes from %d on with the wrong Content-Range %q", off,
 				resp.Header.Get("Content-Range"))
 		}
 		if etag != s.etag || s.Total >= 0 && total >= 0 && total != s.Total || s.validator == "" && !s.Digested {
@@ -193,7 +193,7 @@ func (s *Source) check(resp *http.Response, off int64) (again bool, err error) {
 	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
 		return true, &StatusError{Code: code}
 	case code == http.StatusConflict:
-		return false, &StatusError{Code: code, Text: "the file of the image was changed after it was added to the server"}
+		return false, &StatusError{Code: code, Text: "the image's file was changed after the image was added to the server"}
 	default:
 		return false, &StatusError{Code: code}
 	}
@@ -279,7 +279,7 @@ func (s *Source) Read(p []byte) (int, error) {
 		n, err := s.watched().Read(p)
 		if n > 0 {
 			if at := s.Received.Add(int64(n)); s.Total >= 0 && at > s.Total {
-				s.err = fmt.Errorf("getting %s: more than the announced %d bytes", s.Shown, s.Total)
+				s.err = fmt.Errorf("getting %s: the server sent more than the announced %d bytes", s.Shown, s.Total)
 				return 0, s.err
 			}
 
@@ -297,7 +297,7 @@ func (s *Source) Read(p []byte) (int, error) {
 		}
 		s.disconnect()
 		if s.ctx.Err() == nil {
-			s.log("the connection to %s broke after %d of %d bytes (%v); going on from there", s.Shown, at, s.Total, err)
+			s.log("the connection to %s broke after %d of %d bytes (%v); continuing from there", s.Shown, at, s.Total, err)
 			if err := try.Pause(s.ctx); err != nil {
 				s.err = err
 				return 0, err

@@ -47,7 +47,7 @@ func NewClient() *http.Client {
 // (security S22). net/http itself removes user and password.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > 5 {
-		return errors.New("more than five redirects")
+		return errors.New("the server redirected more than five times")
 	}
 	r.Header.Del("Referer")
 	return nil

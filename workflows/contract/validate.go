@@ -51,11 +51,11 @@ func (in DecommissionInput) Validate() (ps inventory.Problems) {
 // Validate returns the problems of the request itself, see ProvisionInput.Validate.
 func (in RecoverInput) Validate() (ps inventory.Problems) {
 	if n := in.Concurrency; n < 0 || n > maxConcurrency {
-		ps.Add("concurrency", fmt.Sprintf("0, which means %d, to %d", DefaultConcurrency, maxConcurrency),
+		ps.Add("concurrency", fmt.Sprintf("0 means %d; the maximum is %d", DefaultConcurrency, maxConcurrency),
 			"invalid concurrency %d", n)
 	}
 	if in.AbortAfter < 0 {
-		ps.Add("abortAfter", "0 is never", "invalid number of machines %d", in.AbortAfter)
+		ps.Add("abortAfter", "0 means never", "invalid number of machines %d", in.AbortAfter)
 	}
 	return ps
 }
@@ -71,7 +71,7 @@ func (in MigrateInput) Validate() (ps inventory.Problems) {
 // Validate returns the problems of the request itself, see ProvisionInput.Validate.
 func (in BMCJobInput) Validate() (ps inventory.Problems) {
 	if n := len(in.Tasks); n == 0 || n > maxTasks {
-		ps.Add("tasks", "", "a job has 1 to %d tasks, not %d", maxTasks, n)
+		ps.Add("tasks", "", "a job must have 1 to %d tasks, but has %d", maxTasks, n)
 	}
 
 	for i, t := range in.Tasks {
@@ -84,7 +84,7 @@ func (in BMCJobInput) Validate() (ps inventory.Problems) {
 			if u, err := url.Parse(t.Media.MediaURL); err != nil || u.User != nil ||
 				t.Media.MediaURL != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
 				ps.Add(field+".virtualMedia.mediaURL", "give a URL without user and password, or leave it empty to eject",
-					"not an address by http or https")
+					"must be an http or https URL")
 			}
 		case t.Power != "":
 			requireOneOf(&ps, field+".powerAction", t.Power, powerActions...)

@@ -177,7 +177,7 @@ func Sound(ctx context.Context, db *sql.DB) (Content, error) {
 		return nil, err
 	}
 	if verdict != "ok" {
-		return nil, fmt.Errorf("the copy is not sound: %s", verdict)
+		return nil, fmt.Errorf("the copy of the database is damaged: %s", verdict)
 	}
 	return Read(ctx, db)
 }
@@ -186,14 +186,14 @@ func Sound(ctx context.Context, db *sql.DB) (Content, error) {
 func Differ(want, got Content) error {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if want[name] != got[name] {
-			return fmt.Errorf("table %q has %d rows (%.12s) and not %d (%.12s)", name, got[name].Rows, got[name].SHA256,
+			return fmt.Errorf("table %q has %d rows (SHA-256 %.12s) instead of %d (SHA-256 %.12s)", name, got[name].Rows, got[name].SHA256,
 				want[name].Rows, want[name].SHA256)
 		}
 	}
 
 	for name := range got {
 		if _, ok := want[name]; !ok {
-			return fmt.Errorf("table %q is in one of them only", name)
+			return fmt.Errorf("unexpected table %q", name)
 		}
 	}
 	return nil

@@ -86,8 +86,8 @@ func TestBadCopiesAreFound(t *testing.T) {
 		"a value":  {"UPDATE thing SET n = 2 WHERE name = 'a'", `table "thing" has 2 rows`},
 		"a row":    {"DELETE FROM thing WHERE name = 'b'", `table "thing" has 1 rows`},
 		"a table":  {"DROP TABLE other", `table "other" has 0 rows`},
-		"one more": {"CREATE TABLE third (x)", `table "third" is in one of them only`},
-		"an index": {"PRAGMA writable_schema = 1; UPDATE sqlite_master SET rootpage = 2 WHERE name LIKE 'sqlite_autoindex%'", "is not sound"},
+		"one more": {"CREATE TABLE third (x)", `unexpected table "third"`},
+		"an index": {"PRAGMA writable_schema = 1; UPDATE sqlite_master SET rootpage = 2 WHERE name LIKE 'sqlite_autoindex%'", "is damaged"},
 	} {
 		_, path := original(t)
 		to := path + ".copy"

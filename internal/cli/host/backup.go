@@ -25,20 +25,20 @@ import (
 )
 
 // keysHelp is the part about keys in the help of backup and restore.
-const keysHelp = `The keys of the stored secrets, the admin token and the server's certificates go
-into the backup only wrapped with a passphrase (Argon2id, AES-256-GCM): it is read
-from --passphrase-file or asked for. Without the passphrase no one can open them.
-With --without-key they stay out, and what they seal (BMC passwords, user data) is
-lost unless the key file is kept elsewhere.`
+const keysHelp = `The backup holds the keys of the stored secrets, the admin token and the server's
+certificates, encrypted with a passphrase (Argon2id, AES-256-GCM). The passphrase is
+read from --passphrase-file or asked for; without it no one can decrypt them. With
+--without-key the backup does not hold them, and the stored secrets (BMC passwords,
+user data) are lost unless the key file is kept elsewhere.`
 
 func backupCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Back up a whole server while it runs", Args: cobra.NoArgs,
-		Long: `Back up a whole server while it runs: both databases, each copied whole and proven
-by counts and hashes, under one id, and the list of the images. The archive is
-read back before this succeeds. Its manifest, which has the digest of every part,
-is authenticated with the server's keys: a restore refuses an archive that was
-changed since.
+		Long: `Back up a whole server while it runs: its databases (inventory and Temporal), which
+are verified by row counts and hashes, and the list of the images. The command reads
+the archive back before it reports success. The archive's manifest holds the digest
+of every part and is authenticated with the server's keys: a restore refuses an
+archive that was changed later.
 
 ` + keysHelp + `
 
@@ -60,7 +60,7 @@ Images are listed by digest; --images includes their files.`,
 		}
 		if *to != "-" { // check this before asking for the passphrase
 			if _, err := os.Lstat(*to); err == nil {
-				return fmt.Errorf("%s exists and is not overwritten: %w", *to, inventory.ErrConflict)
+				return fmt.Errorf("%s exists and is not overwritten; name another file with --to: %w", *to, inventory.ErrConflict)
 			}
 		}
 
@@ -75,14 +75,14 @@ Images are listed by digest; --images includes their files.`,
 		}
 
 		for _, x := range m.Lost {
-			c.Note("not in it, because the keys are not: %s", x)
+			c.Note("cannot be restored without the key file: %s", x)
 		}
 		if m.Key == nil {
-			c.Note("warn: without the key file of that server %s cannot be read after a restore; "+
-				"keep it, apart from the backup", human.Count(len(m.Lost), "secret"))
+			c.Note("warn: after a restore, %s can be read only with this server's key file; "+
+				"keep a copy of that file, apart from the backup", human.Count(len(m.Lost), "secret"))
 		}
 		if *to == "-" {
-			c.Note("backup %s: proven while it was written", m.ID)
+			c.Note("backup %s: verified while it was written", m.ID)
 			return nil
 		}
 		return showBackup(c, m, "wrote "+*to+", and read it back")
@@ -152,7 +152,7 @@ func nameBackup(part, to string) error {
 		err = os.Rename(part, to)
 	}
 	if err != nil {
-		return fmt.Errorf("the backup is complete in %s, and could not be renamed to %s: %w", part, to, err)
+		return fmt.Errorf("the backup is complete, but %s could not be renamed to %s: %w", part, to, err)
 	}
 	return durablefile.SyncDir(filepath.Dir(to))
 }
@@ -175,10 +175,10 @@ func streamBackup(c *cli.Call, r io.Reader) (backup.Manifest, error) {
 func backupVerifyCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "verify FILE", Short: "Prove that a backup is complete", Args: cobra.ExactArgs(1),
-		Long: `Prove that a backup is complete: the digest of each part, and that each database
-is sound, holds the rows and the content that were written, and belongs to the
-same backup. Needs no server and no passphrase. Only ingot restore, which has the
-keys, proves that the backup was not changed on purpose.`,
+		Long: `Prove that a backup is complete: each part matches its digest, and each database is
+intact, belongs to this backup, and holds all rows and values that were written to
+it. This needs no server and no passphrase. It does not detect deliberate changes:
+only "ingot restore" does, with the keys.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
 	}, func(c *cli.Call) error {
 		m, err := backup.Verify(c.Context(), c.Args[0])
@@ -186,7 +186,7 @@ keys, proves that the backup was not changed on purpose.`,
 			return err
 		}
 
-		return showBackup(c, m, "whole: every digest, row and table is as it was written")
+		return showBackup(c, m, "complete: every digest, table and row is as it was written")
 	})
 }
 
@@ -198,7 +198,7 @@ type keyFlags struct {
 
 func (k *keyFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&k.without, "without-key", false,
-		"leave the keys out; in a restore: rely on this host's key file or, without one, trust the content")
+		"backup: leave the keys out; restore: use this host's key file or, without one, accept any content")
 	cmd.Flags().StringVar(&k.file, "passphrase-file", "", "file whose first line is the passphrase")
 	cmd.MarkFlagsMutuallyExclusive("without-key", "passphrase-file")
 }
@@ -219,17 +219,17 @@ func (k *keyFlags) passphrase(c *cli.Call, isNew bool) (inventory.Secret, error)
 			"give --passphrase-file, or --without-key to leave them out")
 	}
 
-	p, err := cli.PromptSecret(c.Command, "Passphrase of the keys: ")
+	p, err := cli.PromptSecret(c.Command, "Passphrase for the keys: ")
 	if err != nil {
 		return p, err
 	}
 	if isNew {
-		again, err := cli.PromptSecret(c.Command, "Repeat it: ")
+		again, err := cli.PromptSecret(c.Command, "Repeat the passphrase: ")
 		if err != nil {
 			return again, err
 		}
 		if again.Reveal() != p.Reveal() {
-			return p, cli.UsageError("the two are not the same; nothing was done")
+			return p, cli.UsageError("the two passphrases differ; nothing was done")
 		}
 	}
 
@@ -284,12 +284,12 @@ func printBackup(w io.Writer, m backup.Manifest) error {
 	if m.Temporal != nil {
 		t.Field("Temporal", m.Temporal.String())
 	} else {
-		t.Field("Temporal", "not in it: the runs are at "+m.External+", which has backups of its own")
+		t.Field("Temporal", "not in the backup: the runs are in the cluster at "+m.External+", which needs its own backup")
 	}
 	if m.Key != nil {
-		t.Field("keys", "in it, wrapped with the passphrase")
+		t.Field("keys", "in the backup, encrypted with the passphrase")
 	} else {
-		t.Field("keys", fmt.Sprintf("not in it; %s lost unless the key file is kept elsewhere",
+		t.Field("keys", fmt.Sprintf("not in the backup; %s lost unless the key file is kept elsewhere",
 			human.Count(len(m.Lost), "secret")))
 	}
 
@@ -301,6 +301,6 @@ func printBackup(w io.Writer, m backup.Manifest) error {
 		}
 	}
 
-	t.Field("images", fmt.Sprintf("%d listed, %d in it (%s)", len(m.Images), included, human.Size(size)))
+	t.Field("images", fmt.Sprintf("%d listed, %d in the backup (%s)", len(m.Images), included, human.Size(size)))
 	return t.Flush()
 }

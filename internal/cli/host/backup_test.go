@@ -24,7 +24,7 @@ func TestNameBackup(t *testing.T) {
 
 	err := nameBackup(part, to)
 	require.ErrorIs(t, err, fs.ErrExist)
-	require.ErrorContains(t, err, "complete in "+part)
+	require.ErrorContains(t, err, part+" could not be renamed")
 	holds(part, "new")
 	holds(to, "old")
 

@@ -19,22 +19,21 @@ func dhcpSnippetCommand(o *cli.Options) *cobra.Command {
 	servers := neighbours.SnippetServers()
 	cmd := &cobra.Command{
 		Use:   "snippet {" + strings.Join(servers, " | ") + "}",
-		Short: "Print what sends machines from another DHCP server to Ingot",
-		Long: `Print what sends machines from another DHCP server to Ingot, for interfaces with
-"dhcp: off" in the configuration. The boot files are the same for every machine and
-at all times: Ingot refuses them to a machine that is not armed, and the machine
-boots from its disk.
+		Short: "Print the settings with which another DHCP server sends machines to Ingot",
+		Long: `Print the settings with which another DHCP server sends machines to Ingot, for
+interfaces with "dhcp: off" in the configuration. The settings name the same boot
+files for every machine, at all times: Ingot refuses the files to a machine that is
+not armed, and the machine then boots from its disk.
 
-Without flags, the address, the port and the loader are those of this host's
-configuration.`,
+Without flags, address, port and loader come from this host's configuration.`,
 		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2 --loader shim",
 		Args:    cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: servers,
 	}
 	var address, loader string
 	var port int
 	var secureBoot bool
-	cmd.Flags().StringVar(&loader, "loader", "", "shim or ipxe-shim, for UEFI machines (default: netboot.loader)")
-	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "short for --loader shim; =false: iPXE")
+	cmd.Flags().StringVar(&loader, "loader", "", "loader of UEFI machines: shim or ipxe-shim (default: netboot.loader)")
+	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "same as --loader shim; =false selects iPXE")
 	cmd.MarkFlagsMutuallyExclusive("loader", "secure-boot")
 	cmd.Flags().StringVar(&address, "address", "", "Ingot's IPv4 address on the machines' network")
 	cmd.Flags().IntVar(&port, "port", 0, "Ingot's HTTP port for machines")
@@ -48,7 +47,8 @@ configuration.`,
 		at, err := netip.ParseAddr(address)
 		switch {
 		case address == "" && !n.On():
-			return inventory.Invalid("--address", "give --address", "this host's configuration answers no machines")
+			return inventory.Invalid("--address", "give --address",
+				"netboot is off in this host's configuration, which therefore has no address for machines")
 		case address == "":
 			if at, err = hostnet.ProvisioningAddress(n); err != nil {
 				return err

@@ -37,15 +37,16 @@ func initCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "init", Short: "Set up this host as a server: configuration, keys, admin token", Args: cobra.NoArgs,
 		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers on
-those that are chosen, and write a commented configuration, the keys of the
-stored secrets and the admin token. Keys and token that exist are kept. In a
-configuration that exists, init shows what it would change, and asks.
+the chosen interfaces, and write a commented configuration, the keys of the stored
+secrets and the admin token. Existing keys and tokens are kept. If a configuration
+exists, init shows what it would change and asks for confirmation.
 
 Without an interface DHCP stays off; the API, the page and workflows work.
 
-With --relay-only machines are answered only through DHCP relays, from a host that
-has no interface on their network: no raw socket, no broadcast. Other programs run
-on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`,
+With --relay-only the server answers machines only through DHCP relays. The host
+needs no interface on the machines' network; the server opens no raw socket and
+sends no broadcast. Because other programs may run on such a host, Temporal requires
+a certificate there (temporal.mutual_tls).`,
 		Example: `  ingot init
   ingot init --interface eth1
   ingot init --relay-only --relay 10.0.20.1 --address 192.168.1.10
@@ -58,7 +59,7 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 	x.StringArrayVar(&f.relays, "relay", nil,
 		"with --relay-only: a relay's address on the machines' network, or a prefix; repeatable")
 	x.StringVar(&f.address, "address", "",
-		"with --relay-only: this host as relays and machines reach it; default: its only IPv4 address")
+		"with --relay-only: IPv4 address at which relays and machines reach this host (default: its only one)")
 	x.StringArrayVar(&f.interfaces, "interface", nil, "interface on which machines are answered; repeatable")
 	x.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 	cmd.MarkFlagsMutuallyExclusive("interface", "relay-only")
@@ -94,15 +95,15 @@ on such a host, so Temporal requires a certificate there (temporal.mutual_tls).`
 func (f *initFlags) checkRelays() error {
 	if !f.relayOnly {
 		if len(f.relays) > 0 || f.address != "" {
-			return cli.UsageError("--relay and --address belong to --relay-only")
+			return cli.UsageError("--relay and --address work only with --relay-only")
 		}
 		return nil
 	}
 
 	var ps inventory.Problems
 	if len(f.relays) == 0 {
-		ps.Add("--relay", "the relay's address on the machines' network: --relay 10.0.20.1",
-			"no relay is named, so that no machine could be answered")
+		ps.Add("--relay", "give the relay's address on the machines' network, for example --relay 10.0.20.1",
+			"no relay is given, so no machine could be answered")
 	}
 
 	for _, r := range f.relays {
@@ -113,8 +114,8 @@ func (f *initFlags) checkRelays() error {
 	if f.address == "" {
 		own := ownAddresses()
 		if len(own) != 1 {
-			remedy := "one of this host's addresses: " + cmp.Or(strings.Join(own, ", "), "it has none")
-			ps.Add("--address", remedy, "relays and machines reach this server at one address")
+			remedy := "give one of this host's IPv4 addresses; found: " + cmp.Or(strings.Join(own, ", "), "none")
+			ps.Add("--address", remedy, "this host does not have exactly one IPv4 address")
 			return ps.Err()
 		}
 		f.address, f.ownAddress = own[0], true
@@ -224,7 +225,7 @@ func initKeys(c *cli.Call, cfg config.Config) error {
 	hadKeys, hadToken := fileExists(cfg.KeyFile), fileExists(cfg.TokenFile)
 	if fileExists(server.InventoryFile(cfg)) && !hadKeys {
 		return human.Advise(
-			fmt.Errorf("the key file %s is missing, and %s holds data whose secrets need it: %w",
+			fmt.Errorf("the key file %s is missing, but the secrets in %s need it: %w",
 				cfg.KeyFile, cfg.DataDir, inventory.ErrConflict),
 			"put the key file back; if it is lost: ingot secret reset")
 	}
@@ -261,7 +262,7 @@ func printNextSteps(c *cli.Call, cfg config.Config, configExisted bool) {
 	if !cfg.Netboot.On() {
 		c.Printf("DHCP stays off: netboot.interfaces in %s names no interface\n", c.ConfigFile)
 		if configExisted {
-			c.Printf("to switch it on: ingot init --interface NAME, NAME one of %s; then start ingot serve again\n",
+			c.Printf("to switch DHCP on: ingot init --interface NAME (one of %s), then restart ingot serve\n",
 				strings.Join(interfaceNames(), ", "))
 		}
 	}
@@ -322,12 +323,12 @@ func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 		controller := hostnet.Controller(name)
 		switch {
 		case i < 0 && controller != "":
-			ps.Add("--interface", "--interface "+controller, "%q is a member of %s, which has its packets", name, controller)
+			ps.Add("--interface", "give --interface "+controller, "%q is a member of %s, which receives its packets", name, controller)
 		case i < 0:
-			ps.Add("--interface", "one of those listed above", "there is no interface %q", name)
+			ps.Add("--interface", "choose one of the interfaces listed above", "there is no interface %q", name)
 		case len(all[i].Addresses) == 0 && n == 0:
 			ps.Add("--interface", "ip address add ADDRESS/BITS dev "+name,
-				"%q has no IPv4 address, at which machines would reach this server", name)
+				"%q has no IPv4 address at which machines could reach this server", name)
 		}
 	}
 
@@ -392,7 +393,7 @@ func findBootFiles(c *cli.Call) (loaders, agentOS string) {
 				return dir
 			}
 		}
-		c.Note("warn: found no directory with %s: set netboot.%s when you have them (%s)",
+		c.Note("warn: found no directory with %s: set netboot.%s when you have these files (%s)",
 			strings.Join(files, " and "), key, remedy)
 		return ""
 	}

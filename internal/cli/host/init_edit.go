@@ -44,8 +44,8 @@ func editConfig(c *cli.Call, f initFlags, before config.Config) error {
 	}
 	if n := before.Netboot; n.RelayOnly != f.relayOnly && n.On() {
 		return human.Advise(
-			fmt.Errorf("%s answers machines in another way (relay_only, interfaces): %w", c.ConfigFile, inventory.ErrConflict),
-			"remove relay_only or interfaces below netboot: in it, then: ingot init")
+			fmt.Errorf("%s and these flags differ: one uses relay_only, the other interfaces: %w", c.ConfigFile, inventory.ErrConflict),
+			"remove relay_only or interfaces below netboot: in that file, then run ingot init again")
 	}
 	if before.Netboot.Loaders == "" || before.Netboot.AgentOS == "" {
 		loaders, agentOS := findBootFiles(c)
@@ -64,7 +64,7 @@ func editConfig(c *cli.Call, f initFlags, before config.Config) error {
 	text, changed, err := setNetboot(string(old), settings)
 	if err != nil {
 		return human.Advise(fmt.Errorf("changing %s: %w: %w", c.ConfigFile, err, inventory.ErrConflict),
-			fmt.Sprintf("write below netboot: in it %q, then start ingot serve again", lines(settings)))
+			fmt.Sprintf("write %q below netboot: in that file, then restart ingot serve", lines(settings)))
 	}
 	for _, line := range changed {
 		c.Printf("%s\n", line)
@@ -75,7 +75,7 @@ func editConfig(c *cli.Call, f initFlags, before config.Config) error {
 	if err := replaceConfig(c.ConfigFile, text); err != nil {
 		return err
 	}
-	c.Printf("changed %s; it takes effect when ingot serve starts again\n", c.ConfigFile)
+	c.Printf("changed %s; restart ingot serve to apply it\n", c.ConfigFile)
 	return nil
 }
 
@@ -135,7 +135,7 @@ func setNetboot(text string, settings []setting) (out string, changed []string, 
 	at := slices.IndexFunc(list, netbootLine.MatchString)
 	if at < 0 {
 		if slices.ContainsFunc(list, func(l string) bool { return strings.HasPrefix(l, "netboot:") }) {
-			return "", nil, errors.New("netboot: has its value on the same line")
+			return "", nil, errors.New("the value of netboot: is on the same line")
 		}
 		list = append(list, "netboot:")
 		at, changed = len(list)-1, []string{"+netboot:"}
@@ -161,7 +161,7 @@ func setNetboot(text string, settings []setting) (out string, changed []string, 
 		}
 		switch n := find(key); {
 		case n >= 0 && strings.TrimSpace(key.FindStringSubmatch(list[n])[1]) == "":
-			return "", nil, fmt.Errorf("%s: has its value on several lines", s.key)
+			return "", nil, fmt.Errorf("the value of %s: is on several lines", s.key)
 		case n >= 0:
 			changed = append(changed, "-"+list[n], "+"+line)
 			list[n] = line

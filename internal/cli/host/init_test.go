@@ -49,8 +49,8 @@ func TestSetNetboot(t *testing.T) {
 		"no netboot": {
 			"listen: x", "listen: x\nnetboot:\n  loaders: \"/x\"\n  interfaces: [eth1]\n", "+netboot:\n+  interfaces: [eth1]\n+  loaders: \"/x\"",
 		},
-		"one line":      {"netboot: {tftp: 69}\n", "", "netboot: has its value on the same line"},
-		"several lines": {"netboot:\n  interfaces:\n  - eth0\n", "", "interfaces: has its value on several lines"},
+		"one line":      {"netboot: {tftp: 69}\n", "", "the value of netboot: is on the same line"},
+		"several lines": {"netboot:\n  interfaces:\n  - eth0\n", "", "the value of interfaces: is on several lines"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, changed, err := setNetboot(c.text, set)

@@ -13,21 +13,21 @@ import (
 
 func restoreCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "restore FILE", Short: "Restore a server from a backup, in an empty data directory", Args: cobra.ExactArgs(1),
-		Long: `Restore a server from a backup, in an empty data directory of this host (images may
-be in it) while no ingot serve runs here. The backup is proven first; one that is
-damaged, mixed of two, of a newer release, or was changed by someone without the
-keys is refused. A restore that is refused changes nothing.
+		Use: "restore FILE", Short: "Restore a server from a backup into an empty data directory", Args: cobra.ExactArgs(1),
+		Long: `Restore a server from a backup into an empty data directory of this host (images may
+already be there), while "ingot serve" does not run here. The backup is verified
+first. It is refused if it is damaged, a mix of two backups, made by a newer release,
+or changed by someone without the keys. A refused restore changes nothing.
 
-The keys prove who made the backup: those that the passphrase opens, or the key
-file of that server, if this host has it already. Without either, the restore needs
---without-key, and accepts any content.
+The restore verifies the backup with the keys that the passphrase decrypts, or with
+the key file of the server that made it, if this host has that file already. Without
+either, the restore needs --without-key, and accepts any content.
 
 No earlier run continues automatically: no machine is armed, earlier agents are
-ordered to hold, and every run that was open is held and asks the operator, who can
+ordered to wait, and every run that was open is held and asks the operator, who can
 only abort it. With a Temporal cluster, runs that began after the backup are
-cancelled. Make sure that the server that made this backup is off: two servers would
-answer the same machines.
+cancelled. Switch off the server that made this backup: two servers would answer the
+same machines.
 
 ` + keysHelp,
 		Example: "  ingot restore /backup/ingot.tar\n" +
@@ -50,7 +50,7 @@ answer the same machines.
 			return err
 		}
 
-		what := fmt.Sprintf("makes %s the server of the backup of %s, made on %s; that one must be off",
+		what := fmt.Sprintf("restores into %s the backup that was made at %s on %s; switch that server off first",
 			cfg.DataDir, human.Time(m.Created), cli.Inert(m.Host))
 		if err := c.Confirm(*yes, what, "restore"); err != nil {
 			return err
@@ -74,15 +74,15 @@ func printRestored(w io.Writer, r backup.Restored) error {
 	fmt.Fprintf(w, "restored backup %s of %s into %s\n", cli.Inert(r.Backup), human.Time(r.Taken), r.DataDir)
 	for _, h := range r.Held {
 		if h.Machine == "" {
-			fmt.Fprintf(w, "held: %s was under way; to see it: ingot operation get %[1]s\n", cli.Inert(h.Workflow))
+			fmt.Fprintf(w, "held: %s was open; show it with: ingot operation get %[1]s\n", cli.Inert(h.Workflow))
 			continue
 		}
 		machine := cli.Inert(h.Machine)
-		fmt.Fprintf(w, "held: run %s of %s was under way; look at the machine, "+
+		fmt.Fprintf(w, "held: run %s of %s was open; check the machine, "+
 			"then: ingot workflow decide %s --choice abort\n", cli.Inert(h.Run), machine, machine)
 	}
 	if r.AwaitsCluster {
-		fmt.Fprintln(w, "held as soon as the server reaches its Temporal cluster: every run that is open there")
+		fmt.Fprintln(w, "held once the server reaches its Temporal cluster: every run that is open there")
 	}
 
 	for _, x := range r.Lost {
@@ -95,7 +95,7 @@ func printRestored(w io.Writer, r backup.Restored) error {
 
 	next := "ingot doctor && ingot serve"
 	if len(r.Lost) > 0 {
-		next = "put the key file of that server back, or: ingot secret reset; then " + next
+		next = "copy the key file of the backed-up server to this host, or run ingot secret reset; then " + next
 	}
 
 	_, err := fmt.Fprintf(w, "next: %s\n", next)

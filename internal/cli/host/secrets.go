@@ -20,10 +20,11 @@ import (
 
 func secretResetCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "reset", Short: "Give up the secrets whose key is lost", Args: cobra.NoArgs,
-		Long: `Give up the secrets whose key is lost: list what has to be entered again, delete
-what cannot be read, and continue with the key file that is there, or a new one if
-there is none. Works on this host's data directory while ingot serve is stopped.`,
+		Use: "reset", Short: "Delete the stored secrets whose key is lost", Args: cobra.NoArgs,
+		Long: `Delete the stored secrets whose key is lost: list the secrets that have to be entered
+again, delete those that cannot be read, and continue with the existing key file, or
+create one if there is none. Stop "ingot serve" first: the command works on this
+host's data directory.`,
 		Example: "  ingot secret reset",
 	}
 
@@ -69,7 +70,7 @@ there is none. Works on this host's data directory while ingot serve is stopped.
 		if err != nil {
 			return err
 		}
-		text := fmt.Sprintf("%s forgotten\nnext: ingot serve, then enter them again: "+
+		text := fmt.Sprintf("%s deleted\nnext: start ingot serve, then enter them again: "+
 			"ingot machine push --replace --file FILE", human.Count(len(deleted), "secret"))
 		return cli.ShowText(c, map[string][]string{"forgotten": append([]string{}, deleted...)}, text)
 	})

@@ -13,10 +13,11 @@ import (
 func serveCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run the server", Args: cobra.NoArgs,
-		Long: `Run the server: API and page, workflows, and, on the interfaces that the
-configuration names, DHCP, TFTP, boot files, images, metadata and agents.
+		Long: `Run the server: the API, the page and the workflows. On the interfaces that the
+configuration names, it also answers machines and their agents: DHCP, TFTP, boot
+files, images and metadata.
 
-Without a configuration it serves operators on 127.0.0.1:8080 and nothing else.`,
+Without a configuration it serves only operators, on 127.0.0.1:8080.`,
 		Example: "  ingot init && ingot serve\n  ingot serve --config /etc/ingot/ingot.yaml --log-level debug",
 	}
 

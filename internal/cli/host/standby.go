@@ -9,16 +9,17 @@ import (
 
 func standbyCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "standby", Short: "Set this host up as one to which a site can be moved", Args: cobra.NoArgs,
-		Long: `Set this host up as one to which a site can be moved: in an empty data directory it
-makes the key by which the source knows this server, the admin token, and a token
-that is good for one source. "ingot serve" then waits for it: no DHCP, no workflows,
-no power; it answers only its source (site.listen, TLS).
+		Use: "standby", Short: "Set up this host as a standby, to which a site can be moved", Args: cobra.NoArgs,
+		Long: `Set up this host as a standby, to which a site can be moved. In an empty data
+directory, the command makes the key by which the source recognizes this server, the
+admin token, and a token for one source. "ingot serve" then waits for that source:
+it runs no DHCP and no workflows, switches no power, and answers only the source
+(site.listen, TLS).
 
-Where a standby was set up already, it says so and changes nothing, so that it may
-be run before each start; a standby whose token file has another token waits for
-another source, once "ingot serve" is stopped. An existing token or key file is
-used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
+If this host is a standby already, nothing is changed, so the command can run before
+each start. Only if the token file holds a new token, the standby then waits for
+another source; for this, "ingot serve" must be stopped. Existing token and key files
+are used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 		Example: "  ingot standby && ingot serve\n" +
 			"  # at the source:\n" +
 			"  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
@@ -41,9 +42,9 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 
 		switch s.Outcome {
 		case siterole.StandbyReassigned:
-			c.Printf("this server was a standby already; it has another token now, for another source\n")
+			c.Printf("this server was already a standby; it now has a new token, for another source\n")
 		case siterole.StandbyUnchanged:
-			c.Printf("this server was made a standby already, and is %s now; nothing was changed\n", s.Role)
+			c.Printf("this server was set up as a standby earlier; its role is now %s; nothing was changed\n", s.Role)
 			if s.Role != siterole.Standby {
 				return nil
 			}
@@ -59,10 +60,10 @@ used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 
 func standbyFilesCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "files DIR", Short: "Make the key and the token of a standby elsewhere", Args: cobra.ExactArgs(1),
-		Long: `Make site.pem (the key by which the source knows the standby) and standby.token in
-DIR. Put them next to the key_file of the standby, from a Kubernetes Secret for
-example, before "ingot standby" is run there.`,
+		Use: "files DIR", Short: "Make the key and the token of a standby on another host", Args: cobra.ExactArgs(1),
+		Long: `Make site.pem (the key by which the source recognizes the standby) and standby.token
+in DIR. Before "ingot standby" runs on the standby, put both files next to its
+key_file, for example from a Kubernetes Secret.`,
 		Example: "  ingot standby files ./secret",
 	}, func(c *cli.Call) error {
 		certificate, token, fingerprint, err := siterole.MakeStandbyFiles(c.Args[0])

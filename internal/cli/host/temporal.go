@@ -23,9 +23,9 @@ func temporalCommand(o *cli.Options) *cobra.Command {
 
 func temporalTokenCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "token", Short: "Print the token that opens /codec alone", Args: cobra.NoArgs,
-		Long: `Print the token with which Temporal's own command may have payloads decrypted by
-"ingot serve" (temporal.encryption_key_file). It opens nothing else. It is derived
+		Use: "token", Short: "Print the token that opens /codec only", Args: cobra.NoArgs,
+		Long: `Print the token with which Temporal's own command asks "ingot serve" to decrypt
+payloads (temporal.encryption_key_file). The token opens nothing else. It is derived
 from the admin token, and changes with it.`,
 		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
 	}, func(c *cli.Call) error {
@@ -41,13 +41,13 @@ from the admin token, and changes with it.`,
 func temporalNewKeyCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "new-key", Short: "Put a new key into temporal.encryption_key_file", Args: cobra.NoArgs,
-		Long: `Put a random key in front of those in temporal.encryption_key_file, or make the
-file. The first key encrypts, all of them decrypt: a running "ingot serve" uses
-the new key after its next start. Remove an old key when every run that was
-written with it is gone from Temporal (temporal.retention after it ended).
+		Long: `Put a new random key first in temporal.encryption_key_file; a missing file is made.
+The first key encrypts, all keys decrypt. A running "ingot serve" uses the new key
+after its next start. Remove an old key when Temporal has deleted every run that was
+encrypted with it, which is temporal.retention after the last one ended.
 
-Keep a copy of the file elsewhere: it is in no backup, and what was written with
-a lost key cannot be read again.`,
+Keep a copy of the file elsewhere: no backup holds it, and data that was encrypted
+with a lost key cannot be read.`,
 		Example: "  ingot temporal new-key && systemctl restart ingot",
 	}, func(c *cli.Call) error {
 		cfg, err := c.LoadConfig()
@@ -56,8 +56,8 @@ a lost key cannot be read again.`,
 		}
 		file := cfg.Temporal.EncryptionKeyFile
 		if file == "" {
-			return human.Advise(fmt.Errorf("the configuration names no temporal.encryption_key_file: %w", inventory.ErrInvalid),
-				"write it into "+c.ConfigFile)
+			return human.Advise(fmt.Errorf("temporal.encryption_key_file is not set in the configuration: %w", inventory.ErrInvalid),
+				"set it in "+c.ConfigFile)
 		}
 		id, err := payloadcodec.NewKey(file)
 		if err != nil {
@@ -66,27 +66,27 @@ a lost key cannot be read again.`,
 		return cli.ShowText(
 			c,
 			map[string]string{"file": file, "key": id},
-			fmt.Sprintf("key %s is in %s, and encrypts after the next start", id, file),
+			fmt.Sprintf("key %s is in %s; ingot serve encrypts with it after the next start", id, file),
 		)
 	})
 }
 
 func temporalSetupCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "setup", Short: "Make what this site needs in the Temporal cluster of its configuration", Args: cobra.NoArgs,
-		Long: `Make what this site needs in the cluster of temporal.address: the namespace, its
-retention, and the search attributes. What is there already stays; the
-retention is set to temporal.retention.
+		Use: "setup", Short: "Create what this site needs in its Temporal cluster", Args: cobra.NoArgs,
+		Long: `Create what this site needs in the cluster at temporal.address: the namespace and
+the search attributes. Those that exist are kept. The namespace's retention is set
+to temporal.retention.
 
-Where the cluster does not let this client make something, the command says
-what is missing, with the line of Temporal's own command by which an
-administrator makes it, and ends with exit status 4. It asks the cluster, and
-no "ingot serve". The embedded server needs no setup.`,
+If the cluster does not permit this, the command prints what is missing, each with
+the command line of Temporal's own CLI with which an administrator creates it, and
+ends with exit code 4. The command connects to the cluster, and not to "ingot serve".
+The embedded Temporal server needs no setup.`,
 		Example: `  ingot temporal setup --check
   ingot temporal setup
   ingot temporal setup --output json`,
 	}
-	check := cmd.Flags().Bool("check", false, "only look, change nothing")
+	check := cmd.Flags().Bool("check", false, "only check; change nothing")
 
 	return o.NewCommand(cmd, func(c *cli.Call) error {
 		cfg, err := c.LoadConfig()
@@ -106,7 +106,7 @@ no "ingot serve". The embedded server needs no setup.`,
 				}
 				fmt.Fprintln(w, cli.Inert(line))
 				if s.Remedy != "" {
-					fmt.Fprintln(w, "  make it with: "+cli.Inert(s.Remedy))
+					fmt.Fprintln(w, "  create it with: "+cli.Inert(s.Remedy))
 				}
 			}
 			return nil
@@ -126,18 +126,18 @@ no "ingot serve". The embedded server needs no setup.`,
 
 func temporalEnvCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "env", Short: "Print the environment that the temporal command needs for this site", Args: cobra.NoArgs,
-		Long: `Print what the unmodified temporal command, or any other program that reads the
-environment of Temporal's clients, needs to reach the Temporal of this host's
-server: address, namespace, and TLS files. A shell can evaluate it.
+		Use: "env", Short: "Print the environment variables that the temporal command needs for this site", Args: cobra.NoArgs,
+		Long: `Print the environment variables with which the unmodified temporal command, or any
+other program that uses Temporal's environment configuration, reaches the Temporal
+of this host's server: address, namespace and TLS files. A shell can evaluate the
+output.
 
-It reads the configuration of this host and asks no server. With
-temporal.mutual_tls it names the certificate that "ingot serve" makes at its
-first start. Any process that can read that file can start and end every
-workflow.
+The command reads the configuration of this host and asks no server. With
+temporal.mutual_tls the output names the certificate that "ingot serve" makes at its
+first start. Any process that can read that file can start and end every workflow.
 
---certificate names a copy of it, for a shell that does not see the file system
-of "ingot serve": outside its container.`,
+With --certificate the output names a copy of that certificate instead, for a shell
+outside the container of "ingot serve".`,
 		Example: `  eval "$(ingot temporal env)" && temporal workflow list
   docker compose cp ingot:/var/lib/ingot/temporal/identity.pem .
   eval "$(docker compose exec -T ingot /usr/bin/ingot temporal env --certificate "$PWD/identity.pem")"
@@ -145,7 +145,7 @@ of "ingot serve": outside its container.`,
 	}
 
 	certificate := cmd.Flags().String("certificate", "",
-		"with temporal.mutual_tls: a copy of the certificate, to be named in its place")
+		"with temporal.mutual_tls: path of a copy of the certificate, for the output")
 
 	return o.NewCommand(cmd, func(c *cli.Call) error {
 		cfg, err := c.LoadConfig()

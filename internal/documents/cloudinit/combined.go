@@ -35,7 +35,7 @@ func PhoneHomeWarning(m inventory.Machine) string {
 	if !m.UserDataByAddress || m.UserData.IsZero() || Joinable(m.UserData) {
 		return ""
 	}
-	return "userData is not a document that cloud-init " + JudgedBy + " takes (its first line is not #cloud-config, #! or the like), " +
-		"and it is delivered as it is. An image that knows EC2 only then gets no phone-home: a run whose template relies on " +
-		"metadata_url will wait for it until its time is up, unless the document itself calls"
+	return "cloud-init " + JudgedBy + " does not recognise userData (its first line is not #cloud-config, #! or the like), " +
+		"so Ingot delivers userData unchanged. An image that reads only EC2 metadata then does not phone home: a run whose " +
+		"template relies on metadata_url waits until its timeout, unless userData itself phones home"
 }

@@ -48,13 +48,13 @@ type providerOptions struct {
 // ignoredController maps each key of a bmc Machine that is not imported to the reason.
 var ignoredController = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
-	"metadata.labels":    "labels are those of the Hardware",
+	"metadata.labels":    "a machine gets its labels from the Hardware",
 	"spec.connection.providerOptions.preferredOrder":       "a BMC has one driver",
-	"spec.connection.providerOptions.redfish.useBasicAuth": "a session is used where the BMC has them",
-	"spec.connection.providerOptions.rpc": "give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} and the key as its password; " +
-		"there are no options for headers and signatures",
-	"spec.connection.providerOptions.homeassistant": "a plug is switched by a command of the server: power.commands in its " +
-		"configuration, and bmc {driver: exec, command: NAME} in the machine",
+	"spec.connection.providerOptions.redfish.useBasicAuth": "Ingot uses a session if the BMC supports sessions",
+	"spec.connection.providerOptions.rpc": "give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} and the key as the " +
+		"BMC's password; there are no options for headers and signatures",
+	"spec.connection.providerOptions.homeassistant": "a smart plug is switched by a command on the server: " +
+		"write it under power.commands in the server's configuration, and give the machine bmc {driver: exec, command: NAME}",
 }
 
 // A controller is a BMC that a document describes, with its login.
@@ -86,9 +86,9 @@ type secretDocument struct {
 // ignoredSecret maps each key of a Secret that is not imported to the reason.
 var ignoredSecret = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
-	"metadata.labels":    "labels are those of the Hardware",
-	"type":               "the keys of a Secret say what it is",
-	"immutable":          "a login changes with its machine",
+	"metadata.labels":    "a machine gets its labels from the Hardware",
+	"type":               "Ingot recognises a Secret by its keys",
+	"immutable":          "a BMC's login can always be changed",
 }
 
 // bmcs holds the BMCs of the documents and their logins, by "namespace/name". wrongSecrets holds the Secrets with a
@@ -106,7 +106,7 @@ type bmcs struct {
 func (r *bmcs) readSecret(o object) {
 	if !o.doc.Has("data.username") && !o.doc.Has("stringData.username") &&
 		!o.doc.Has("data.password") && !o.doc.Has("stringData.password") {
-		r.found.ignore(o, "kind", "it holds no username and password of a BMC")
+		r.found.ignore(o, "kind", "the Secret has no username and password of a BMC")
 		return
 	}
 
@@ -118,7 +118,7 @@ func (r *bmcs) readSecret(o object) {
 	for path, values := range map[string]map[string]string{"data": d.Data, "stringData": d.StringData} {
 		for key := range values {
 			if key != "username" && key != "password" {
-				r.found.ignore(o, path+"."+key, "the login of a BMC is username and password")
+				r.found.ignore(o, path+"."+key, "a BMC's login has only username and password")
 			}
 		}
 	}
@@ -128,7 +128,7 @@ func (r *bmcs) readSecret(o object) {
 		}
 		b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(d.Data[key]))
 		if err != nil {
-			r.found.add(o.doc, "data."+key, "write it into stringData, or encode it", "the value is not base64")
+			r.found.add(o.doc, "data."+key, "write the plain value into stringData, or encode it in base64", "the value is not base64")
 		}
 		return string(b)
 	}
@@ -219,17 +219,17 @@ func (r *bmcs) noteConnection(c controller, x connection) {
 	ignore(
 		x.InsecureTLS && b.Driver != inventory.DriverAMT && b.Driver != inventory.DriverRedfish,
 		"insecureTLS",
-		"power goes without TLS: the driver is "+b.Driver,
+		"power is switched without TLS by the driver "+b.Driver,
 	)
 	ignore(x.Host != "" && b.Host == "", "host", "the driver "+b.Driver+" has no address")
-	ignore(x.Port != 0 && b.Port != x.Port, "port", "it is not the port of the driver "+b.Driver)
+	ignore(x.Port != 0 && b.Port != x.Port, "port", "another port is used by the driver "+b.Driver)
 	if p := x.ProviderOptions; p != nil {
 		if a := p.IntelAMT; a != nil && b.Driver == inventory.DriverAMT && a.HostScheme == "https" && b.Port != amtTLSPort {
 			r.found.add(
 				c.doc,
 				at+"providerOptions.intelAMT.port",
 				fmt.Sprintf("use port %d", amtTLSPort),
-				"TLS of AMT is on port %d only, not on %d",
+				"AMT serves TLS only on port %d, not on %d",
 				amtTLSPort,
 				b.Port,
 			)
@@ -256,14 +256,14 @@ func (r *bmcs) joinLogins() {
 		if !ok {
 			_, wrong := find(r.wrongSecrets, l.ref, c.object)
 			if c.bmc.Capabilities().NeedsPassword && !wrong {
-				r.found.add(c.doc, c.at+"."+c.secret, "give the file with that Secret as well",
+				r.found.add(c.doc, c.at+"."+c.secret, "import the file with that Secret as well",
 					"the files hold no Secret %s in this namespace", clip(l.ref.Name))
 			}
 			c.unknown = true
 		} else if c.bmc.Capabilities().NeedsPassword {
 			c.bmc.User, c.bmc.Password = s.user, inventory.NewSecret(s.password)
 			if s.password == "" {
-				r.found.add(s.doc, "stringData.password", "write it there, or in base64 into data",
+				r.found.add(s.doc, "stringData.password", "write the password there, or in base64 into data",
 					"there is no password, and the %s needs one", c)
 			}
 		}
@@ -317,7 +317,7 @@ func (r *bmcs) use(c controller, by object) bool {
 func (r *bmcs) noteUnused() {
 	for _, c := range r.controllers {
 		if c.usedBy == "" {
-			r.found.ignore(c.object, "kind", "no Hardware in the files refers to it; a BMC belongs to a machine")
+			r.found.ignore(c.object, "kind", "no Hardware in the files refers to this BMC, and Ingot stores a BMC only with its machine")
 		}
 	}
 }

@@ -192,9 +192,9 @@ func syntaxProblem(file string, err error) inventory.Problem {
 	}
 	switch {
 	case errors.Is(err, csv.ErrBareQuote):
-		p.Remedy = `put the whole value in quotes, without spaces before them, and write a quote inside as ""`
+		p.Remedy = `put the whole value in quotes, with no space before the first quote, and write a quote inside the value as ""`
 	case errors.Is(err, csv.ErrQuote):
-		p.Remedy = `write a quote inside of quotes as "", and close each value that begins with one`
+		p.Remedy = `write a quote inside a quoted value as "", and end each quoted value with a quote`
 	}
 	return p
 }
@@ -232,7 +232,7 @@ func (t *table) setHeader(r row) (ps inventory.Problems) {
 
 	for _, name := range requiredColumns() {
 		if _, ok := first[name]; !ok {
-			add(r.line, name, "add the column; its order among the others does not matter", "the column is missing")
+			add(r.line, name, "add the column, in any position", "the column is missing")
 		}
 	}
 	return ps
@@ -246,14 +246,14 @@ func (t *table) add(r row) (p inventory.Problem) {
 		r.cells = r.cells[:len(r.cells)-1]
 	}
 	if len(r.cells) != len(t.header) {
-		p.What = fmt.Sprintf("the row has %d values, and the header %d columns", len(r.cells), len(t.header))
+		p.What = fmt.Sprintf("the row has %d values, but the header has %d columns", len(r.cells), len(t.header))
 		p.Remedy = "leave an unused value empty, but keep its comma; put a value with a comma in quotes"
 		return p
 	}
 
 	for n, cell := range r.cells {
 		if t.header[n] == "" && strings.TrimSpace(cell) != "" {
-			p.Line, p.What, p.Remedy = r.lines[n], fmt.Sprintf("column %d has a value, but no name", n+1), "name it in the header"
+			p.Line, p.What, p.Remedy = r.lines[n], fmt.Sprintf("column %d has a value, but no name", n+1), "name the column in the header"
 			return p
 		}
 	}

@@ -34,7 +34,7 @@ func readCSV(file string, b []byte) (machines []Machine, ignored []Ignored, prob
 		machines, ignored, ps = append(machines, m), append(ignored, unused...), append(ps, found...)
 	}
 	if len(t.rows) == 0 && len(ps) == 0 {
-		ps = inventory.Problems{{File: file, Line: 1, What: "holds no machine", Remedy: "write one row for each below the header"}}
+		ps = inventory.Problems{{File: file, Line: 1, What: "holds no machine", Remedy: "write one row for each machine below the header"}}
 	}
 
 	machinefile.SortByLine(ps)
@@ -204,12 +204,12 @@ func (r *rowReader) readName() {
 
 // readNetwork reads the columns of the machine's interface.
 func (r *rowReader) readNetwork() {
-	r.nic.MAC = r.need(colMAC, "give the address of the interface that boots from the network")
+	r.nic.MAC = r.need(colMAC, "give the MAC address of the interface that boots from the network")
 	r.nic.Address = r.address(colAddress, r.need(colAddress, "reserve an address"))
 	r.nic.Netmask = r.need(colNetmask, "write it as 255.255.255.0")
-	r.nic.Gateway = r.address(colGateway, r.need(colGateway, "give the router of the machine's subnet"))
+	r.nic.Gateway = r.address(colGateway, r.need(colGateway, "give the router's address in the machine's subnet"))
 
-	for _, s := range split(r.need(colNameservers, "give at least one, several as 10.0.0.1|10.0.0.2")) {
+	for _, s := range split(r.need(colNameservers, "give at least one name server; write several as 10.0.0.1|10.0.0.2")) {
 		if s == "" {
 			r.add(colNameservers, "remove the extra |", "there is an empty entry")
 			continue
@@ -288,7 +288,8 @@ func (r *rowReader) readLabels() {
 
 	if v := r.text(colFailureDomain); v != "" {
 		if other, ok := labels[labelFailureDomain]; ok && other != v {
-			r.add(colFailureDomain, "give it in one of the two columns", "it becomes the label %s, which the column %s sets to another value",
+			r.add(colFailureDomain, "give the value in only one of the two columns",
+				"the value becomes the label %s, which the column %s sets to another value",
 				labelFailureDomain, colLabels)
 		}
 		labels[labelFailureDomain] = v
@@ -321,7 +322,7 @@ func (r *rowReader) readDisk() {
 		var err error
 		switch {
 		case isText && *text != "" && *text != strings.TrimPrefix(v, byID):
-			r.add(colDiskSelector, "give it in one of the two columns", "%s is set to another value by another column", k)
+			r.add(colDiskSelector, "give the value in only one column", "another column sets %s to another value", k)
 		case isText:
 			*text = v
 		case isSize:
@@ -348,7 +349,7 @@ func (r *rowReader) readBMC() {
 	if a, err := netip.ParseAddr(ip); err == nil {
 		b.Host = a.String()
 	} else if ip != "" {
-		r.add(colBMCAddress, "write it as 10.0.9.11; the port has a column of its own", "invalid IP address")
+		r.add(colBMCAddress, "write it as 10.0.9.11; the port belongs in the column bmc_port", "invalid IP address")
 	}
 
 	given := ip != "" || b.User != "" || !b.Password.IsZero()
@@ -364,14 +365,14 @@ func (r *rowReader) readBMC() {
 		})
 	case b.Driver == "", b.Driver == bmcNone, b.Driver == inventory.DriverManual && !given:
 		if b.Port != 0 {
-			r.add(colBMCPort, "leave it empty", "there is no BMC that it could belong to")
+			r.add(colBMCPort, "leave the column empty", "the port belongs to no BMC: the machine has none")
 		}
 	case b.Driver == inventory.DriverRPC:
 		r.add(colBMCType, "write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push",
-			"the driver rpc needs the URL of a service, which a row cannot name")
+			"the driver rpc needs the URL of a service, for which there is no column")
 	case b.Driver == bmcPlug:
 		r.add(colBMCType, "write manual, and give the machine a power command later: bmc {driver: exec, command: NAME} "+
-			"in a file for ingot machine push", "%s is a power command here, which a row cannot name", b.Driver)
+			"in a file for ingot machine push", "%s needs a power command, for which there is no column", b.Driver)
 	case !inventory.KnownDriver(b.Driver), b.Driver == inventory.DriverExec:
 		r.add(colBMCType, "use one of: amt, ipmi, manual, none, wol; empty: ipmi", "unknown type %q", clip(b.Driver))
 	default:

@@ -134,12 +134,12 @@ func TestReadCSVColumnsOfIngot(t *testing.T) {
 func TestReadCSVHeader(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                {"f:1: there is no header (begin with: hostname,mac,ip_address,netmask,gateway,nameservers,labels,disk)"},
-		eksaHeader + "\n": {"f:1: holds no machine (write one row for each below the header)"},
+		eksaHeader + "\n": {"f:1: holds no machine (write one row for each machine below the header)"},
 		"hostname;mac;ip_address\nn1;x;y\n": {
 			"f:1: the columns of the header are not separated by commas (save the file with commas between the columns)",
 		},
 		"\n\"hostname,mac\nip_address": {
-			`f:3: invalid CSV at byte 11: extraneous or missing " in quoted-field (write a quote inside of quotes as "", and close each value that begins with one)`,
+			`f:3: invalid CSV at byte 11: extraneous or missing " in quoted-field (write a quote inside a quoted value as "", and end each quoted value with a quote)`,
 		},
 		"hostnam,mac,ip_address,netmask,gateway,nameservers,labels,disk,mac,speed_of_light_in_vacuum\nn1,02:00:00:00:00:01,10.0.0.11,255.255.255.0,10.0.0.1,10.0.0.1,,/dev/sda,x,y\n": {
 			`f:1: hostnam: unknown column (did you mean "hostname"?)`,
@@ -147,7 +147,7 @@ func TestReadCSVHeader(t *testing.T) {
 			"f:1: speed_of_light_in_vacuum: unknown column (known keys: arch, bmc_ip, bmc_password, bmc_port, bmc_type, " +
 				"bmc_username, disk, disk_selector, failure_domain, gateway, hostname, image, ip_address, labels, mac, " +
 				"nameservers, netmask, serial, uefi, vlan_id)",
-			"f:1: hostname: the column is missing (add the column; its order among the others does not matter)",
+			"f:1: hostname: the column is missing (add the column, in any position)",
 		},
 	} {
 		ms, _, ps := readCSV("f", []byte(text))
@@ -203,30 +203,30 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		"f:6: labels: is not key=value (write type=cp|rack=a1)",
 		"f:6: labels: the key is given twice (keep one of the two)",
 		"f:6: disk: invalid device path (give a path such as /dev/sda)",
-		"f:6: gateway: 10.0.1.1 lies outside 10.0.0.0/24 (give a router in the same subnet, or leave it out; for a router outside that " +
-			"the machine reaches without another router, set onLink: true or the netmask 255.255.255.255)",
+		"f:6: gateway: 10.0.1.1 lies outside 10.0.0.0/24 (give a router in the same subnet, or leave it out; if the machine reaches " +
+			"this router directly, set onLink: true or the netmask 255.255.255.255)",
 		"f:6: labels: invalid label name (use name or domain/name, of letters, digits, - _ and .)",
-		"f:7: failure_domain: it becomes the label failure-domain, which the column labels sets to another value (give it in one of the two columns)",
-		"f:7: disk_selector: serial is set to another value by another column (give it in one of the two columns)",
+		"f:7: failure_domain: the value becomes the label failure-domain, which the column labels sets to another value (give the value in only one of the two columns)",
+		"f:7: disk_selector: another column sets serial to another value (give the value in only one column)",
 		"f:7: disk_selector: unknown key (known keys: byID, maxSize, minSize, model, serial, wwn)",
 		"f:7: disk_selector: invalid size (write for example 500GB or 1.5TiB, or a number of bytes)",
-		"f:7: image: cannot be a name (use up to 128 letters, digits, . _ + and -, beginning with a letter or digit)",
-		"f:8: gateway: is empty (give the router of the machine's subnet)",
+		"f:7: image: invalid name (use up to 128 letters, digits, . _ + and -, beginning with a letter or digit)",
+		"f:8: gateway: is empty (give the router's address in the machine's subnet)",
 		"f:8: disk: is empty (give a path such as /dev/sda, or choose the disk in the column serial or disk_selector)",
-		"f:8: bmc_type: the driver rpc needs the URL of a service, which a row cannot name (write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push)",
-		"f:9: the row has 5 values, and the header 20 columns (leave an unused value empty, but keep its comma; put a value with a comma in quotes)",
-		"f:10: bmc_ip: invalid IP address (write it as 10.0.9.11; the port has a column of its own)",
-		"f:10: bmc_password: the driver ipmi takes passwords of up to 20 bytes (use a shorter one)",
+		"f:8: bmc_type: the driver rpc needs the URL of a service, for which there is no column (write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push)",
+		"f:9: the row has 5 values, but the header has 20 columns (leave an unused value empty, but keep its comma; put a value with a comma in quotes)",
+		"f:10: bmc_ip: invalid IP address (write it as 10.0.9.11; the port belongs in the column bmc_port)",
+		"f:10: bmc_password: the driver ipmi allows passwords of up to 20 bytes (use a shorter one)",
 		"f:10: ip_address: 10.0.0.255 is the network or broadcast address of 10.0.0.0/24 (reserve another address of that subnet)",
-		"f:11: bmc_port: there is no BMC that it could belong to (leave it empty)",
+		"f:11: bmc_port: the port belongs to no BMC: the machine has none (leave the column empty)",
 		"f:12: hostname: the value is not UTF-8 (save the file as UTF-8)",
 		"f:12: bmc_type: unknown type (use one of: amt, ipmi, manual, none, wol; empty: ipmi)",
 		"f:12: failure_domain: invalid label value (use up to 63 letters, digits, - _ and .)",
-		"f:13: invalid CSV at byte 2: bare \" in non-quoted-field (put the whole value in quotes, without spaces before them, and write a quote inside as \"\")",
+		"f:13: invalid CSV at byte 2: bare \" in non-quoted-field (put the whole value in quotes, with no space before the first quote, and write a quote inside the value as \"\")",
 		"f:14: hostname: invalid host name (use labels of a–z, 0–9 and -)",
 		"f:14: hostname: invalid machine name (use up to 63 of a–z, 0–9 and -, beginning and ending with a letter or digit)",
 		"f:14: bmc_ip: the BMC is given at f:2 already (change one of the two)",
-		"f:15: the row has 21 values, and the header 20 columns (leave an unused value empty, but keep its comma; put a value with a comma in quotes)",
+		"f:15: the row has 21 values, but the header has 20 columns (leave an unused value empty, but keep its comma; put a value with a comma in quotes)",
 	}, texts(ps))
 }
 
@@ -262,9 +262,9 @@ func TestS25ShiftedColumnsRepeatNoPassword(t *testing.T) {
 func TestReadCSVWithoutColumns(t *testing.T) {
 	_, _, ps := readCSV("f", []byte("hostname,labels,disk,gateway,netmask\nn1,x=y,/dev/sda,10.0.0.1,255.255.255.0\nn2,x,,10.0.0.1,\n"))
 	require.Equal(t, []string{
-		"f:1: mac: the column is missing (add the column; its order among the others does not matter)",
-		"f:1: ip_address: the column is missing (add the column; its order among the others does not matter)",
-		"f:1: nameservers: the column is missing (add the column; its order among the others does not matter)",
+		"f:1: mac: the column is missing (add the column, in any position)",
+		"f:1: ip_address: the column is missing (add the column, in any position)",
+		"f:1: nameservers: the column is missing (add the column, in any position)",
 		"f:3: netmask: is empty (write it as 255.255.255.0)",
 		`f:3: labels: "x" is not key=value (write type=cp|rack=a1)`,
 		"f:3: disk: is empty (give a path such as /dev/sda, or choose the disk in the column serial or disk_selector)",

@@ -27,7 +27,7 @@ func TestSeveralFiles(t *testing.T) {
 	files[2].Content = []byte(in("other", secretText))
 	_, err = Read(files)
 	require.EqualError(t, err, "b:6: spec.connection.authSecretRef: the files hold no Secret s in this namespace "+
-		"(give the file with that Secret as well)")
+		"(import the file with that Secret as well)")
 	files[0].Content, files[1].Content = []byte(in("site", machine)), []byte(in("site", string(files[1].Content)))
 	files[2].Content = []byte(secretText)
 	_, err = Read(files)

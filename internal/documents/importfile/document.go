@@ -30,7 +30,7 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	case o.kind == "" && group == "":
 		r.machines.readOwn(d)
 	case o.kind == "" || group == "":
-		r.found.add(d, "", "write both apiVersion and kind, or none of them for Ingot's own form", "kind and apiVersion belong together")
+		r.found.add(d, "", "write both apiVersion and kind, or neither for Ingot's own form", "kind and apiVersion must be given together")
 	case o.kind == "List" && group == "v1":
 		r.readList(o)
 	case group == "v1" && o.kind == "Secret":
@@ -38,15 +38,15 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	case (group == groupTinkerbell || group == groupBMC) && version != "v1alpha1":
 		r.readLater(o, group, version)
 	case group == groupEKSA && version != "v1alpha1":
-		r.found.add(d, "apiVersion", "write it as v1alpha1", "version %q of %s is not read; v1alpha1 is", clip(version), group)
+		r.found.add(d, "apiVersion", "write the document as v1alpha1", "cannot read version %q of %s, only v1alpha1", clip(version), group)
 	case group == groupBMC && o.kind == "Task":
-		r.found.ignore(o, "kind", "a Task is a step of a Job; the Job has a command")
+		r.found.ignore(o, "kind", "a Task is one step of a Job; a command is printed for the Job")
 	case group == groupTinkerbell || group == groupBMC || group == groupEKSA:
 		if read, ok := r.kinds()[group+" "+o.kind]; ok {
 			read(o)
 			return
 		}
-		r.found.ignore(o, "kind", "documents of this kind have no counterpart")
+		r.found.ignore(o, "kind", "documents of this kind have no counterpart in Ingot")
 	default:
 		r.found.ignore(o, "kind", "the document belongs to another program")
 	}
@@ -63,7 +63,7 @@ func (r *reader) tooLarge(d strictyaml.Document) bool {
 	}
 	d.Each(func(string, int) { r.keys++ })
 	if r.keys > maxKeys {
-		r.found.add(d, "", "import in several steps, and write repeated parts out", "the files have more than %d keys", maxKeys)
+		r.found.add(d, "", "import the files in several steps, and use fewer aliases", "the files have more than %d keys", maxKeys)
 		return true
 	}
 	return false
@@ -77,7 +77,7 @@ func (r *reader) readList(o object) {
 	}
 	for n, item := range items {
 		if item.Text("kind") == "List" {
-			r.found.add(o.doc, fmt.Sprintf("items[%d]", n), "put its items into the outer one", "a List is not read inside of another")
+			r.found.add(o.doc, fmt.Sprintf("items[%d]", n), "move the items of the inner List to the outer List", "cannot read a List inside a List")
 			continue
 		}
 		r.readDocument(item)
@@ -110,13 +110,13 @@ func (r *reader) laterKinds() map[string]func(o object) {
 // readLater reads a document of Tinkerbell's v1alpha2, which no controller of Tinkerbell serves yet. Other versions are a problem.
 func (r *reader) readLater(o object, group, version string) {
 	if group == groupBMC && o.kind == "Task" || group == groupTinkerbell && slices.Contains([]string{"WorkflowRuleSet", "Policy"}, o.kind) {
-		r.found.ignore(o, "kind", "documents of this kind have no counterpart")
+		r.found.ignore(o, "kind", "documents of this kind have no counterpart in Ingot")
 		return
 	}
 	if read, ok := r.laterKinds()[group+" "+o.kind]; ok && version == "v1alpha2" {
 		read(o)
 		return
 	}
-	r.found.add(o.doc, "apiVersion", "write it as v1alpha1, or "+ownForm, "%s of version %q of %s is not read; v1alpha1 is",
+	r.found.add(o.doc, "apiVersion", "write the document as v1alpha1, or "+ownForm, "cannot read %s of version %q of %s, only of v1alpha1",
 		o.kind, clip(version), group)
 }

@@ -30,8 +30,8 @@ type configUser struct {
 var ignoredMachineConfig = map[string]string{
 	"metadata.namespace":       ignoredWorkflow["metadata.namespace"],
 	"spec.hardwareAffinity":    "machines are chosen by hardwareSelector only",
-	"spec.osFamily":            "an image says what it is",
-	"spec.hostOSConfiguration": "put it into user data",
+	"spec.osFamily":            "the image determines the operating system",
+	"spec.hostOSConfiguration": "put the configuration into user data",
 }
 
 // A machineConfig is a TinkerbellMachineConfig. It sets users, SSH keys and the template of the machines that its
@@ -61,7 +61,7 @@ func (r *machines) readMachineConfig(o object) {
 		}
 	}
 	if len(c.selector) == 0 {
-		r.found.ignore(o, "spec.hardwareSelector", "without it, the users and the template belong to no machine")
+		r.found.ignore(o, "spec.hardwareSelector", "an empty selector matches no machine, so the users and the template are not used")
 		return
 	}
 	r.configs = append(r.configs, c)
@@ -78,7 +78,8 @@ func (r *machines) applyConfig(c machineConfig) {
 		matched = true
 
 		if other := r.configured[m.Name]; other != "" {
-			r.found.add(c.doc, "spec.hardwareSelector", "let one selector match each machine", "machine %s is also matched by %s", m.Name, other)
+			r.found.add(c.doc, "spec.hardwareSelector", "let only one selector match each machine",
+				"machine %s is also matched by %s", m.Name, other)
 			continue
 		}
 		r.configured[m.Name] = c.String()
@@ -120,7 +121,7 @@ func (r *machines) giveUsers(c machineConfig, m *inventory.Machine) {
 	switch {
 	case len(c.users) == 0:
 	case !m.UserData.IsZero():
-		r.found.ignore(c.object, "spec.users", fmt.Sprintf("machine %s has user data of its own; its keys are given as metadata", m.Name))
+		r.found.ignore(c.object, "spec.users", fmt.Sprintf("machine %s has its own user data; the users' keys become metadata", m.Name))
 	default:
 		m.UserData = inventory.NewSecret(cloudConfig(c.users))
 	}

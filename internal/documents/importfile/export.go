@@ -10,8 +10,8 @@ import (
 )
 
 // exportHead is the comment at the start of an exported file.
-const exportHead = `# Written by ingot export. ingot import FILE reads it to the same state.
-# Secrets are not in it: hasPassword, hasUserData and hasVendorData keep what is stored.
+const exportHead = `# Written by ingot export. ingot import FILE restores the same state.
+# It contains no secrets: hasPassword, hasUserData and hasVendorData keep the stored ones.
 `
 
 // templateDocument is a Template of Tinkerbell.

@@ -80,8 +80,8 @@ var index = regexp.MustCompile(`\[\d+\]`)
 var ofKubernetes = map[string]string{
 	"metadata.generateName": "", "metadata.creationTimestamp": "", "metadata.deletionTimestamp": "", "metadata.finalizers": "",
 	"metadata.generation": "", "metadata.managedFields": "", "metadata.resourceVersion": "", "metadata.selfLink": "", "metadata.uid": "",
-	"status": "it is the state in another program", "metadata.annotations": "a machine has labels only",
-	"metadata.ownerReferences": "the object is owned by another program; Ingot does not take part in that",
+	"status": "it describes the state in another program", "metadata.annotations": "machines have labels, but no annotations",
+	"metadata.ownerReferences": "another program owns the object; Ingot does not import the ownership",
 }
 
 // macKey matches a MAC address that is a key in a path.

@@ -134,11 +134,11 @@ type hardwareInstance struct {
 
 // Reasons that several ignored keys share.
 const (
-	stateOfRun   = "it is the state of a run; a run opens and closes network boot"
+	stateOfRun   = "it is the state of a run, which opens and closes network boot itself"
 	ownLoader    = "Ingot serves its own loader, boot script and agent"
 	ownMetadata  = "the metadata service answers with the machine's own data"
 	noHosting    = "it belongs to the hosting service that the format was made for"
-	reservations = "the addresses are those of the interfaces"
+	reservations = "the addresses are read from the interfaces"
 )
 
 // ignoredHardware maps each key of Hardware that is not imported to the reason.
@@ -148,8 +148,8 @@ var ignoredHardware = map[string]string{
 	"spec.auto":                                       "machines are accepted by an operator: ingot machine accept",
 	"spec.references":                                 "a template cannot refer to other objects; give the value in the hardware map",
 	"spec.resources":                                  "machines are chosen by labels",
-	"spec.tinkVersion":                                "it is a version of Tinkerbell",
-	"spec.interfaces[].isoboot":                       "write bootPath: [media] into the bmc of the machine",
+	"spec.tinkVersion":                                "it is the version of Tinkerbell, not of Ingot",
+	"spec.interfaces[].isoboot":                       "to boot by virtual media, write bootPath: [media] into the machine's bmc",
 	"spec.interfaces[].netboot.allowPXE":              stateOfRun,
 	"spec.interfaces[].netboot.allowWorkflow":         stateOfRun,
 	"spec.interfaces[].netboot.ipxe":                  ownLoader,
@@ -159,8 +159,8 @@ var ignoredHardware = map[string]string{
 	"spec.interfaces[].netboot.osie.kernel":           ownLoader,
 	"spec.interfaces[].netboot.osie.initrd":           ownLoader,
 	"spec.interfaces[].dhcp.iface_name":               "the agent finds the interface by its MAC address",
-	"spec.interfaces[].dhcp.ip.family":                "the address says it",
-	"spec.interfaces[].dhcp.classless_static_routes":  "DHCP sends the gateway only; put routes into user data",
+	"spec.interfaces[].dhcp.ip.family":                "the address itself shows the family",
+	"spec.interfaces[].dhcp.classless_static_routes":  "DHCP sends only the gateway; put other routes into user data",
 	"spec.interfaces[].dhcp.tftp_server_name":         ownLoader,
 	"spec.interfaces[].dhcp.boot_file_name":           ownLoader,
 	"spec.metadata.state":                             stateOfRun,
@@ -175,12 +175,12 @@ var ignoredHardware = map[string]string{
 	"spec.metadata.instance.always_pxe":               stateOfRun,
 	"spec.metadata.instance.ipxe_script_url":          ownLoader,
 	"spec.metadata.instance.network_ready":            stateOfRun,
-	"spec.metadata.instance.operating_system":         "name an image: ingot image catalog, then image: in the machine",
-	"spec.metadata.instance.operating_system_version": "name an image: ingot image catalog, then image: in the machine",
+	"spec.metadata.instance.operating_system":         "choose an image with ingot image catalog, and name it as image: in the machine",
+	"spec.metadata.instance.operating_system_version": "choose an image with ingot image catalog, and name it as image: in the machine",
 	"spec.metadata.instance.ips":                      reservations,
 	"spec.metadata.instance.ip_addresses":             reservations,
-	"spec.metadata.instance.crypted_root_password":    "put it into user data, which is stored encrypted",
-	"spec.metadata.instance.tags":                     "a tag has no value; give the machine labels",
+	"spec.metadata.instance.crypted_root_password":    "put the password into user data, which is stored encrypted",
+	"spec.metadata.instance.tags":                     "a tag has no value; give the machine labels instead",
 }
 
 // hardware is the machine of a Hardware document before its reference to a BMC is resolved.
@@ -223,7 +223,7 @@ func (r *machines) newMachine(o object, labels map[string]string) inventory.Mach
 	m := inventory.Machine{Labels: r.labels(o, labels)}
 	var cut bool
 	if m.Name, cut = shortName(o.name); cut {
-		r.found.ignore(o, "metadata.name", "a machine's name is one label: "+m.Name)
+		r.found.ignore(o, "metadata.name", "a machine's name is a single DNS label: "+m.Name)
 	}
 	return m
 }
@@ -241,7 +241,7 @@ func (r *machines) labels(o object, labels map[string]string) map[string]string 
 	out := map[string]string{}
 	for k, v := range labels {
 		if strings.HasPrefix(k, "v1alpha1.tinkerbell.org/") {
-			r.found.ignore(o, "metadata.labels", k+": the machine is owned by a Cluster API provider; Ingot does not take it over")
+			r.found.ignore(o, "metadata.labels", k+": a Cluster API provider owns the machine; Ingot does not import the ownership")
 			continue
 		}
 		out[k] = v
@@ -270,7 +270,7 @@ func (r *machines) fillInstance(o object, m *inventory.Machine, x hardwareInstan
 		r.found.ignore(
 			o,
 			"spec.metadata.instance.storage",
-			fmt.Sprintf("rootio cannot make it: %v; an image that has its own partitions needs none", err),
+			fmt.Sprintf("rootio cannot create this storage: %v; an image with its own partitions needs no storage", err),
 		)
 		return
 	}
@@ -308,7 +308,7 @@ func (r *machines) interfaces(o object, m *inventory.Machine, all []hardwareInte
 
 		if b := x.Netboot; b != nil {
 			if booting >= 0 {
-				r.found.ignore(o, field+".netboot", fmt.Sprintf("a machine boots from one interface, the first: %s", all[booting].mac()))
+				r.found.ignore(o, field+".netboot", fmt.Sprintf("a machine boots from only one interface, here the first: %s", all[booting].mac()))
 			} else {
 				booting = n
 				m.Notes = map[string]string{"allowPXE": strconv.FormatBool(b.AllowPXE != nil && *b.AllowPXE)}
@@ -342,7 +342,7 @@ func (r *machines) dhcp(o object, i *inventory.Interface, field string, x hardwa
 	i.TimeServers = r.timeServers(o, field+".time_servers", x.TimeServers)
 	if ip := x.IP; ip != nil {
 		if ip.Address.Is6() && !ip.Address.Is4In6() {
-			r.found.ignore(o, field+".ip", "only IPv4 addresses are given by DHCP")
+			r.found.ignore(o, field+".ip", "DHCP gives only IPv4 addresses")
 			return
 		}
 		i.Address, i.Netmask, i.Gateway = ip.Address, ip.Netmask, ip.Gateway
@@ -356,7 +356,7 @@ func (r *machines) lease(o object, field string, seconds *int64) inventory.Lease
 	case seconds == nil:
 		return 0
 	case *seconds < 0 || *seconds > most:
-		r.found.add(o.doc, field, "leave it out for 7 days", "a lease of %d seconds cannot be given", *seconds)
+		r.found.add(o.doc, field, "leave the key out for a lease of 7 days", "invalid lease of %d seconds", *seconds)
 		return 0
 	}
 	return inventory.Lease(time.Duration(*seconds) * time.Second)

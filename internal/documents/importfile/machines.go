@@ -80,7 +80,7 @@ func (r *machines) readOwn(d strictyaml.Document) {
 	}
 	o := object{doc: d, kind: "machine", name: ms[0].Name}
 	if len(notes) > 0 {
-		r.found.ignore(o, "netboot", "a run arms its machine; by hand: ingot netboot arm")
+		r.found.ignore(o, "netboot", "a run arms its machine itself; to arm a machine by hand: ingot netboot arm")
 	}
 	r.add(Machine{Machine: ms[0], Place: Place{d.File, d.FirstLine()}, Own: true, lineOf: d.LineOf})
 }

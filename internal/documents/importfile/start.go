@@ -76,7 +76,7 @@ func (r *starts) startWorkflow(w workflow) {
 				words = append(words, "--hardware-map", pair)
 			} else {
 				r.found.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name",
-					"it cannot be given on a command line")
+					"the name and the value cannot be passed on a command line")
 			}
 			continue
 		}
@@ -86,7 +86,7 @@ func (r *starts) startWorkflow(w workflow) {
 		case k == "device_1" && name == "":
 			name = cmp.Or(owner, v)
 		case owner != "" && owner != name:
-			r.found.add(w.doc, "spec.hardwareMap."+k, "write a Workflow for each machine", "%s is the MAC address of %s, and the workflow is for %s",
+			r.found.add(w.doc, "spec.hardwareMap."+k, "write a Workflow for each machine", "%s is the MAC address of %s, but the workflow is for %s",
 				clip(v), owner, clip(name))
 		case owner == "":
 			r.found.ignore(w.object, "spec.hardwareMap."+k, "a run sets it from the interfaces of its machine")
@@ -225,7 +225,7 @@ func (r *starts) task(o object, field string, a bmcAction) string {
 	}
 	if given != 1 {
 		r.found.add(o.doc, field, "give one of powerAction, bootDevice, oneTimeBootDeviceAction, virtualMediaAction",
-			"a task has exactly one action, and here are %d", given)
+			"a task must have exactly one action, but has %d", given)
 		return ""
 	}
 
@@ -253,17 +253,17 @@ func (r *starts) task(o object, field string, a bmcAction) string {
 		return boot(a.BootDevice.Device, a.BootDevice.EFIBoot, a.BootDevice.Persistent)
 	case a.VirtualMedia != nil:
 		if a.VirtualMedia.Kind != nil {
-			r.found.ignore(o, field+".virtualMediaAction.kind", "an image goes into the virtual CD drive")
+			r.found.ignore(o, field+".virtualMediaAction.kind", "Ingot always inserts the image into the virtual CD drive")
 		}
 		return "media:" + a.VirtualMedia.MediaURL
 	}
 
 	if len(a.OneTimeBootDev.Device) == 0 {
-		r.found.add(o.doc, field+".oneTimeBootDeviceAction.device", "name one", "there is no device")
+		r.found.add(o.doc, field+".oneTimeBootDeviceAction.device", "name a device", "there is no device")
 		return ""
 	}
 	if len(a.OneTimeBootDev.Device) > 1 {
-		r.found.ignore(o, field+".oneTimeBootDeviceAction.device[1]", "only the first device counts")
+		r.found.ignore(o, field+".oneTimeBootDeviceAction.device[1]", "only the first device is used")
 	}
 	return boot(a.OneTimeBootDev.Device[0], a.OneTimeBootDev.EFIBoot, false)
 }
@@ -276,7 +276,7 @@ func (r *starts) startJob(j job) {
 	}
 	if name == "" {
 		r.found.ignore(j.object, "spec.machineRef", "no Hardware in the files has the BMC "+clip(j.machine.Name)+
-			"; its command is: ingot bmc job create MACHINE --task …")
+			"; create the job by hand: ingot bmc job create MACHINE --task …")
 		return
 	}
 

@@ -66,7 +66,7 @@ func (r *templates) addTemplate(o object, source string, err error, locate func(
 		r.found.add(o.doc, "metadata.name", "use "+inventory.SafeNameRule, "invalid name of a template %q", clip(o.name))
 	}
 	if slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == o.name }) {
-		r.found.add(o.doc, "metadata.name", "choose another name", "the template %s comes with the program", o.name)
+		r.found.add(o.doc, "metadata.name", "choose another name", "the template %s is built in", o.name)
 	}
 	ps = nil
 	r.taken.Add(&ps, "metadata.name", "template name", o.name, o.place().String())

@@ -92,7 +92,7 @@ type laterInterface struct {
 	} `json:"netboot"`
 }
 
-const onlyIPv4 = "only IPv4 addresses are given by DHCP"
+const onlyIPv4 = "DHCP gives only IPv4 addresses"
 
 // ignoredLaterHardware maps each key of a v1alpha2 Hardware that is not imported to the reason. [] matches the MAC
 // address that is a key of networkInterfaces.
@@ -103,8 +103,8 @@ var ignoredLaterHardware = map[string]string{
 	"spec.references":                           ignoredHardware["spec.references"],
 	"spec.instance.lookupID":                    ownMetadata,
 	"spec.instance.metadata":                    ownMetadata,
-	"spec.instance.networkConfig":               "it is made of the machine's interfaces",
-	"spec.instance.vars":                        "a template gets such values by the hardware map of its run",
+	"spec.instance.networkConfig":               "Ingot derives it from the machine's interfaces",
+	"spec.instance.vars":                        "a template gets such values from the hardware map of its run",
 	"spec.instance.osie.initrdURL":              ownLoader,
 	"spec.instance.osie.isoURL":                 ownLoader,
 	"spec.instance.osie.kernelURL":              ownLoader,
@@ -115,7 +115,7 @@ var ignoredLaterHardware = map[string]string{
 	laterDHCP("bootFileName"):                   ownLoader,
 	laterDHCP("tftpServerName"):                 ownLoader,
 	laterDHCP("classlessStaticRoutes"):          ignoredHardware["spec.interfaces[].dhcp.classless_static_routes"],
-	laterDHCP("domainSearchList"):               "DHCP sends one domain: domainName",
+	laterDHCP("domainSearchList"):               "DHCP sends only the domain in domainName",
 	"spec.networkInterfaces[].netboot.pxelinux": ownLoader,
 }
 
@@ -154,7 +154,7 @@ func (r *machines) readLaterHardware(o object) {
 		i := r.laterInterface(o, "spec.networkInterfaces."+mac, x.NetworkInterfaces[mac])
 		i.MAC, i.Arch, i.UEFI = mac, x.Arch, uefi
 		if boots := func(i inventory.Interface) bool { return !i.DisableNetboot }; boots(i) && slices.ContainsFunc(m.Interfaces, boots) {
-			r.found.ignore(o, "spec.networkInterfaces."+mac+".netboot", "a machine boots from one interface, the first")
+			r.found.ignore(o, "spec.networkInterfaces."+mac+".netboot", "a machine boots from only one interface, here the first")
 			i.DisableNetboot = true
 		}
 		m.Interfaces = append(m.Interfaces, i)
@@ -286,7 +286,7 @@ func (r *templates) readLaterTask(o object) {
 		"metadata.labels":        "a template has no labels",
 		"spec.references":        ignoredHardware["spec.references"],
 		"spec.vars":              ignoredLaterHardware["spec.instance.vars"],
-		"spec.actions[].retries": "an action that fails ends the run; ingot workflow retry goes on at the failed action",
+		"spec.actions[].retries": "a failed action ends the run; ingot workflow retry continues at that action",
 	}) {
 		return
 	}
@@ -295,13 +295,13 @@ func (r *templates) readLaterTask(o object) {
 	for n, x := range d.Spec.Actions {
 		at := fmt.Sprintf("spec.actions[%d].", n)
 		if x.If != "" {
-			r.found.add(o.doc, at+"if", "write a template for each case", "an action is always carried out")
+			r.found.add(o.doc, at+"if", "write a template for each case", "conditions are not supported: every action is carried out")
 		}
 		if x.Background {
 			r.found.add(
 				o.doc,
 				at+"background",
-				"leave it out, or give the work to the installed system",
+				"leave background out, or let the installed system do the work",
 				"actions are carried out one after another",
 			)
 		}
@@ -378,19 +378,19 @@ type laterWorkflow struct {
 
 // readLaterWorkflow reads a Workflow of v1alpha2. Each of its tasks becomes one run.
 func (r *starts) readLaterWorkflow(o object) {
-	const times = "actions have time-outs; the template has global_timeout"
+	const times = "set the timeouts of the actions, or the template's global_timeout"
 	var d laterWorkflow
 	if !r.found.decode(o, &d, map[string]string{
 		"metadata.namespace":                ignoredWorkflow["metadata.namespace"],
 		"metadata.labels":                   ignoredWorkflow["metadata.labels"],
 		"spec.disabled":                     ignoredWorkflow["spec.disabled"],
-		"spec.globals":                      "write it into the Task",
+		"spec.globals":                      "write the values into the Task",
 		"spec.references":                   ignoredHardware["spec.references"],
 		"spec.vars":                         ignoredLaterHardware["spec.instance.vars"],
 		"spec.timeoutSeconds":               times,
 		"spec.tasks[].timeoutSeconds":       times,
 		"spec.tasks[].agentID":              ignoredHardware["spec.agentID"],
-		"spec.tasks[].extra":                "a run has no further data; give it in the hardware map",
+		"spec.tasks[].extra":                "a run has no extra data; give the values in the hardware map",
 		"spec.tasks[].hardware.bootOptions": ignoredWorkflow["spec.bootOptions"],
 	}) {
 		return
@@ -408,7 +408,7 @@ func (r *starts) readLaterWorkflow(o object) {
 			continue
 		}
 		if n > 0 {
-			r.found.ignore(o, strings.TrimSuffix(at, "."), "each task is a run of its own: start one after the other")
+			r.found.ignore(o, strings.TrimSuffix(at, "."), "each task becomes a separate run: start the runs one after the other")
 		}
 		r.workflows = append(r.workflows, workflow{o, x.TaskRef.Name, x.Hardware.HardwareRef.Name, nil})
 	}
@@ -439,8 +439,8 @@ func (r *starts) readLaterJob(o object) {
 	if !r.found.decode(o, &d, map[string]string{
 		"metadata.namespace":               ignoredWorkflow["metadata.namespace"],
 		"metadata.labels":                  ignoredWorkflow["metadata.labels"],
-		"spec.connection":                  "a command goes to the BMC of a machine",
-		"spec.operations[].timeoutSeconds": "each step has a time-out of its own",
+		"spec.connection":                  "a command uses the BMC that is stored with its machine",
+		"spec.operations[].timeoutSeconds": "each step has its own fixed timeout",
 	}) {
 		return
 	}

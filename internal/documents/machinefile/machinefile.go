@@ -68,7 +68,7 @@ func Read(file string, docs []strictyaml.Document) (_ []inventory.Machine, notes
 
 		if n := doc.Netboot; n != nil && (n.AllowPXE || n.AllowWorkflow) {
 			notes = append(notes, fmt.Sprintf("%s:%d: netboot is not read from files: "+
-				"a run arms its machine; by hand: ingot netboot arm", file, d.LineOf("netboot")))
+				"a run arms its machine itself; to arm a machine by hand: ingot netboot arm", file, d.LineOf("netboot")))
 		}
 		ms[i] = inventory.Canonical(doc.Machine)
 		ps = inventory.Validate(ms[i])
@@ -86,7 +86,7 @@ func decode(d strictyaml.Document) (document, error) {
 	var doc document
 	if kind := d.Text("kind"); kind != "" && d.Text("apiVersion") != "" {
 		return doc, d.Locate(inventory.Problems{{
-			Field: "kind", What: fmt.Sprintf("documents of kind %s are not read here", kind),
+			Field: "kind", What: fmt.Sprintf("this command does not read documents of kind %s", kind),
 			Remedy: "write Ingot's own form, see: ingot machine get NAME --output yaml",
 		}})
 	}

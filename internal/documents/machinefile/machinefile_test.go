@@ -99,11 +99,11 @@ diskSelector: {minSize: 500G, maxSize: 1TB}
 		got = append(got, p.String())
 	}
 	require.Equal(t, []string{
-		`m.yaml:5: interfaces[0].netmask: is "255.255.255.0" here, and "255.255.255.128" on line 4 (leave it out, or correct one of the two)`,
+		`m.yaml:5: interfaces[0].netmask: is "255.255.255.0" here, but "255.255.255.128" on line 4 (leave it out, or correct one of the two)`,
 		`m.yaml:6: interfaces[1].address: invalid IP address "192.0.3.1/33" (write it as 10.0.0.11)`,
 		`m.yaml:7: interfaces[2].address: 2001:db8::1 is not IPv4, and only DHCPv4 is served (reserve an IPv4 address)`,
-		`m.yaml:8: interfaces[3].vlan: there is no VLAN 4095 (use 1–4094, or leave it out for untagged)`,
+		`m.yaml:8: interfaces[3].vlan: invalid VLAN 4095 (use 1–4094, or leave it out for untagged)`,
 		`m.yaml:9: interfaces[4].address: 192.0.4.0 is the network or broadcast address of 192.0.4.0/24 (reserve another address of that subnet)`,
-		`m.yaml:10: diskSelector.minSize: reading size "500G": write for example 500GB or 1.5TiB, or a number of bytes: invalid`,
+		`m.yaml:10: diskSelector.minSize: invalid size "500G"; must be a number of bytes, or a size such as 500GB or 1.5TiB: invalid`,
 	}, got)
 }

@@ -50,7 +50,7 @@ func (w *walker) split(v reflect.Value, pairs []pair, path string) []pair {
 		}
 		if given := follow(out[i].value); given.Value != m.value.Value {
 			w.add(out[i].key, join(path, m.key.Value), "leave it out, or correct one of the two",
-				"is %q here, and %q on line %d", clip(given.Value), m.value.Value, m.key.Line)
+				"is %q here, but %q on line %d", clip(given.Value), m.value.Value, m.key.Line)
 		}
 	}
 	return out

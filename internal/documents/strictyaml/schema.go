@@ -135,7 +135,7 @@ func text() Schema { return Schema{"type": []any{"string", "number", "boolean"}}
 func textOrBytes() Schema {
 	s := text()
 	s["type"] = append(s["type"].([]any), "object")
-	s["properties"], s["required"] = Schema{"base64": Schema{"type": "string", "description": "its bytes in standard base64"}}, []any{"base64"}
+	s["properties"], s["required"] = Schema{"base64": Schema{"type": "string", "description": "the bytes in standard base64"}}, []any{"base64"}
 	s["additionalProperties"] = false
 	return s
 }

@@ -62,7 +62,7 @@ var unknownAnchor = regexp.MustCompile(`^yaml: unknown anchor '(.*)' referenced$
 func syntaxProblem(file string, b []byte, err error) problem.Problem {
 	if m := unknownAnchor.FindStringSubmatch(err.Error()); m != nil {
 		p := problem.Problem{ // do not quote the name: it may be a password that starts with *
-			File: file, What: "not valid YAML: text that starts with * refers to an anchor, and there is none of that name",
+			File: file, What: "not valid YAML: text that starts with * refers to an anchor, but no anchor has that name",
 			Remedy: "put the text in quotes",
 		}
 		if before, _, found := bytes.Cut(b, []byte("*"+m[1])); found {
@@ -286,7 +286,7 @@ func (d Document) YAML() ([]byte, error) {
 	n, err := w.expand(d.root, 0)
 	if err != nil {
 		return nil, problem.List{{
-			File: d.File, Line: d.FirstLine(), What: "is too large or too deep", Remedy: "write repeated parts out less",
+			File: d.File, Line: d.FirstLine(), What: "is too large or too deep", Remedy: "use fewer aliases and less nesting",
 		}}
 	}
 	return yaml.Marshal(n)

@@ -12,7 +12,7 @@ func Suggest(key string, known []string) string {
 		return fmt.Sprintf("did you mean %q?", best)
 	}
 	if len(known) == 0 {
-		return "no keys are known here"
+		return "no keys are allowed here"
 	}
 	return "known keys: " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
 }

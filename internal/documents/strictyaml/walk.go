@@ -28,7 +28,7 @@ func (w *walker) decode(n *yaml.Node, into any) {
 		return
 	}
 	if err := w.value(n, v.Elem(), "", 0); err != nil {
-		w.add(n, "", "write repeated parts out less", "is too large, too deep, or wrong in too many places")
+		w.add(n, "", "use fewer aliases and less nesting", "is too large, too deep, or wrong in too many places")
 	}
 }
 

@@ -86,7 +86,7 @@ func Open(o Options) *Reserve {
 	r.check()
 	r.reported = r.held
 	if !r.held {
-		o.Log.Error("there is no room for the reserve: new runs and uploads are refused until there is",
+		o.Log.Error("there is no room for the reserve of disk space: new runs and uploads are refused until there is",
 			"file", r.path, "size_mib", o.Size>>20, "remedy", Remedy)
 	}
 
@@ -94,7 +94,7 @@ func Open(o Options) *Reserve {
 }
 
 // Remedy is the advice to the operator about a full disk.
-const Remedy = "ingot image prune removes images that nothing uses; or make the disk bigger"
+const Remedy = "run ingot image prune, which removes unused images, or make the disk bigger"
 
 // Run releases the reserve or takes it back as free space changes, until ctx ends. It returns nil.
 func (r *Reserve) Run(ctx context.Context) error {
@@ -143,11 +143,11 @@ func (r *Reserve) check() {
 		if err := allocate(r.path, r.o.Size); err != nil {
 			r.failed = min(r.failed+1, 10)
 			r.skip = min(1<<r.failed, maxSkip)
-			r.o.Log.Warn("taking the reserve back", "file", r.path, "error", err, "next_checks", r.skip)
+			r.o.Log.Warn("cannot restore the reserve of disk space", "file", r.path, "error", err, "next_checks", r.skip)
 			return
 		}
 		r.held, r.failed = true, 0
-		r.o.Log.Info("the reserve of disk space is held", "file", r.path, "size_mib", r.o.Size>>20)
+		r.o.Log.Info("the reserve of disk space is restored", "file", r.path, "size_mib", r.o.Size>>20)
 	}
 }
 
@@ -155,7 +155,7 @@ func (r *Reserve) check() {
 func (r *Reserve) Release() {
 	r.mu.Lock()
 	if r.held {
-		r.release("a write found no room", -1)
+		r.release("a write found no free space", -1)
 	}
 	r.mu.Unlock()
 	select {
@@ -172,7 +172,7 @@ func (r *Reserve) release(why string, free int64) {
 		return
 	}
 	r.held = false
-	r.o.Log.Error("the disk is full: the reserve is given up so that runs under way can end; new runs and uploads are refused",
+	r.o.Log.Error("the disk is full: the reserve is released so that open runs can end; new runs and uploads are refused",
 		"directory", r.o.Dir, "why", why, "free_mib", max(free, 0)>>20, "reserve_mib", r.o.Size>>20, "remedy", Remedy)
 }
 

@@ -91,7 +91,7 @@ func TestReserve(t *testing.T) {
 		}
 		break
 	}
-	for _, want := range []string{"the disk is full", "ingot image prune", "a write found no room"} {
+	for _, want := range []string{"the disk is full", "ingot image prune", "a write found no free space"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%q is not in the log", want)
 		}
@@ -205,7 +205,7 @@ func TestAttemptsBecomeFewer(t *testing.T) {
 		}
 	}
 	look(1000)
-	if n := strings.Count(log.String(), "taking the reserve back"); n < 2 || n > 10 {
+	if n := strings.Count(log.String(), "cannot restore the reserve of disk space"); n < 2 || n > 10 {
 		t.Errorf("%d attempts in 1000 looks", n)
 	}
 	if err := os.Remove(path); err != nil {

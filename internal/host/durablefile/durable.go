@@ -55,12 +55,12 @@ func ReadPrivate(path string) ([]byte, error) {
 		return nil, err
 	}
 	if mode := st.Mode().Perm(); st.Mode().IsRegular() && mode&0o077 != 0 && !isGivenByRoot(st, os.Geteuid(), processGroups()) {
-		return nil, fmt.Errorf("group or others may use it (mode %04o); run: chmod 600 %s; a mounted secret gets mode 0400 where it is mounted",
+		return nil, fmt.Errorf("group or others can access the file (mode %04o); run: chmod 600 %s; a mounted secret needs mode 0400",
 			mode, path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxPrivate+1))
 	if len(text) > maxPrivate {
-		return nil, fmt.Errorf("%s holds more than %d KiB: give a file that holds the secret alone", path, maxPrivate>>10)
+		return nil, fmt.Errorf("%s is larger than %d KiB: name a file that contains only the secret", path, maxPrivate>>10)
 	}
 	return text, err
 }

@@ -59,7 +59,7 @@ func TestReadPrivate(t *testing.T) {
 // TestReadPrivateIsBounded (S64): neither a device that never ends nor a pipe without a writer stops the server.
 func TestReadPrivateIsBounded(t *testing.T) {
 	_, err := ReadPrivate("/dev/zero")
-	require.ErrorContains(t, err, "more than 1024 KiB")
+	require.ErrorContains(t, err, "larger than 1024 KiB")
 
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o666))

@@ -118,7 +118,7 @@ func ProvisioningAddress(n config.Netboot) (netip.Addr, error) {
 	}
 
 	return netip.Addr{}, fmt.Errorf(
-		"netboot.interfaces[0] %q has no IPv4 address: give it one, or set netboot.address", name)
+		"netboot.interfaces[0] %q has no IPv4 address: assign one, or set netboot.address", name)
 }
 
 // LocalURL returns the URL at which operators on this host reach the server.

@@ -104,25 +104,25 @@ func (i Image) Check() inventory.Problems {
 		case err != nil, u.Host == "", u.Scheme != "https" && u.Scheme != "http":
 			problems.Add(field, "for example https://images.example.com/disk.qcow2", "invalid URL %q", address)
 		case u.Scheme == "http" && field == "sums" && i.Signature == "":
-			problems.Add(field, "use https, or give signature and publicKey", "over http anyone on the way can change the list")
+			problems.Add(field, "use https, or give signature and publicKey", "over http, the list can be changed on the way")
 		}
 	}
 
 	if i.SHA256 != "" && !inventory.IsDigest(i.SHA256) {
-		problems.Add("sha256", "64 lower-case hex digits", "invalid SHA-256 %q", i.SHA256)
+		problems.Add("sha256", "give 64 lower-case hex digits", "invalid SHA-256 %q", i.SHA256)
 	}
 	if i.SHA512 != "" && !provenance.IsSHA512(i.SHA512) {
-		problems.Add("sha512", "128 lower-case hex digits", "invalid SHA-512 %q", i.SHA512)
+		problems.Add("sha512", "give 128 lower-case hex digits", "invalid SHA-512 %q", i.SHA512)
 	}
 	switch {
 	case i.PublicKey != "" && !keyForm.MatchString(i.PublicKey):
-		problems.Add("publicKey", "the line of the .pub file that begins with RW", "invalid minisign key %q", i.PublicKey)
+		problems.Add("publicKey", "give the line of the .pub file that begins with RW", "invalid minisign key %q", i.PublicKey)
 	case (i.Signature == "") != (i.PublicKey == ""):
-		problems.Add("signature", "give both", "signature and publicKey belong together")
+		problems.Add("signature", "give both", "signature and publicKey must be given together")
 	case i.Sums == "" && i.SHA256 == "" && i.SHA512 == "" && i.Signature == "":
-		problems.Add("sums", "give sums, sha256, sha512, or signature and publicKey", "nothing proves the file")
+		problems.Add("sums", "give sums, sha256, sha512, or signature and publicKey", "is missing: nothing else verifies the image")
 	case i.Sums != "" && i.SHA256+i.SHA512 != "":
-		problems.Add("sums", "give one of them", "sums and a digest both declare what the file is")
+		problems.Add("sums", "give either sums or a digest", "sums and a digest cannot be combined")
 	}
 	return problems
 }

@@ -15,10 +15,10 @@ import (
 // archive is extracted. A name that leads out of that folder is an error.
 func EntryPath(name string) (string, error) {
 	if name == "" || strings.ContainsRune(name, 0) {
-		return "", errors.New("it has no valid name")
+		return "", errors.New("the name is empty or contains a zero byte")
 	}
 	if slices.Contains(strings.Split(name, "/"), "..") {
-		return "", fmt.Errorf(`the name %q has "..": it would be outside of the folder`, name)
+		return "", fmt.Errorf(`the name %q contains "..": the file would be outside of the target folder`, name)
 	}
 	return path.Join("/", name), nil
 }
@@ -55,7 +55,7 @@ func (d *Description) lookArchive(content io.Reader, most int64) error {
 			return err
 		}
 		if err != nil {
-			return refuse(againRemedy, "the archive is cut short or damaged behind %d entries: %v", entries, err)
+			return refuse(againRemedy, "the archive is cut short or damaged after %d entries: %v", entries, err)
 		}
 		if err := checkEntry(h); err != nil {
 			return refuse("make the archive without that entry", "entry %d of the archive, %.200q: %v", entries+1, h.Name, err)
@@ -68,7 +68,7 @@ func (d *Description) lookArchive(content io.Reader, most int64) error {
 		return err
 	}
 	if !bytes.Equal(counted.tail, make([]byte, tarBlock)) {
-		return refuse(againRemedy, "the archive is cut short: it has no end behind %d entries", entries)
+		return refuse(againRemedy, "the archive is cut short: the end is missing after %d entries", entries)
 	}
 	if d.Size = counted.n; d.Size > most {
 		return refuse("split it", "the archive is larger than %d GiB", most>>30)

@@ -141,7 +141,7 @@ func (e ended) Read(p []byte) (int, error) {
 	case restErr != nil:
 		err = restErr
 	case more > 0:
-		err = refuse(againRemedy, "%d bytes follow the %s data", more, e.c.Format)
+		err = refuse(againRemedy, "%d unexpected bytes follow the %s data", more, e.c.Format)
 	}
 	return n, err
 }

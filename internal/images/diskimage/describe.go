@@ -83,7 +83,7 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 
 	for i, p := range t.parts {
 		if p.end > d.Size {
-			return d, refuse(againRemedy, "the image is cut short: partition %d ends at byte %d, and the image at byte %d", i+1,
+			return d, refuse(againRemedy, "the image is cut short: partition %d ends at byte %d, but the image ends at byte %d", i+1,
 				p.end, d.Size)
 		}
 	}
@@ -94,13 +94,13 @@ func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Desc
 		d.Boots = t.features.boots()
 	case kind.FileSystem:
 		d.Contents = kind.Name + " file system, no partition table"
-		d.Warning = "it has no partition table: most machines do not boot from such a disk"
+		d.Warning = "the image has no partition table: most machines do not boot from such a disk"
 	case kind.Name != "":
 		d.Contents = kind.Name
 	default:
 		d.Contents = "unknown"
-		d.Warning = "neither a partition table nor a file system is in it: " +
-			"no machine will boot from it unless it brings a loader of its own"
+		d.Warning = "the image contains neither a partition table nor a file system: " +
+			"no machine boots from it unless it contains a boot loader"
 	}
 
 	return d, nil

@@ -144,13 +144,13 @@ func TestDescribe(t *testing.T) {
 		"GPT, 4096": {content: gpt(4<<20, 4096), want: Description{Contents: "GPT, 2 partitions (FAT, ext4); " + noFeatures, Layout: Layout{4096, 4 << 20}}},
 		"GPT, cut": {
 			content: gpt(3<<20, 512),
-			refused: "the image is cut short: partition 2 ends at byte 4194304, and the image at byte 3145728",
+			refused: "the image is cut short: partition 2 ends at byte 4194304, but the image ends at byte 3145728",
 		},
 		"a bare XFS": {
 			content: part(0, "XFSB"),
 			want: Description{
 				Contents: "XFS file system, no partition table",
-				Warning:  "it has no partition table: most machines do not boot from such a disk",
+				Warning:  "the image has no partition table: most machines do not boot from such a disk",
 			},
 		},
 		"a kernel":          {content: part(0x202, "HdrS"), want: Description{Contents: "a Linux kernel", Installer: true}},

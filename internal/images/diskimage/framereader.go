@@ -108,7 +108,7 @@ func readFrame(in *bufio.Reader, h zstd.Header, packed []byte) ([]byte, error) {
 	read := func(n int) (_ []byte, err error) {
 		at := len(packed)
 		if at+n > limit {
-			return nil, errors.New("a frame is larger than its content")
+			return nil, errors.New("a compressed frame is larger than its content")
 		}
 		if cap(packed) < at+n {
 			packed = append(make([]byte, 0, min(limit, 2*(at+n))), packed...)

@@ -136,7 +136,7 @@ func TestZstdFrameLargerThanItsContent(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	_, err = io.ReadAll(c)
-	require.ErrorContains(t, err, "a frame is larger than its content")
+	require.ErrorContains(t, err, "a compressed frame is larger than its content")
 }
 
 // A failed read of the file is reported as a read error, not as damage.

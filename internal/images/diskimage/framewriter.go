@@ -91,7 +91,7 @@ func (f *FrameWriter) pack(x *packing) (err error) {
 	x.packed = f.encoder.EncodeAll(x.content, x.packed[:0])
 	x.proof, err = f.decoder.DecodeAll(x.packed, x.proof[:0])
 	if err == nil && !bytes.Equal(x.proof, x.content) {
-		err = errors.New("the result differs: the memory of this host may be damaged")
+		err = errors.New("the compressed data differs from the original: the memory of this host may be faulty")
 	}
 	if err != nil {
 		return fmt.Errorf("compressing an image: %w", err)

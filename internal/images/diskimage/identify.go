@@ -32,14 +32,14 @@ func (k Kind) Refusal() error {
 }
 
 const (
-	qcow2Remedy   = "store the qcow2 file itself, not compressed: ingot image add NAME FILE, or NAME URL; the server converts it"
-	convertRemedy = "convert it first: qemu-img convert -O raw FILE disk.raw"
-	unpackRemedy  = "unpack it first, and store the disk image that is in it"
+	qcow2Remedy   = "store the uncompressed qcow2 file, which the server converts: ingot image add NAME FILE, or NAME URL"
+	convertRemedy = "convert the image first: qemu-img convert -O raw FILE disk.raw"
+	unpackRemedy  = "unpack the file first, and store the disk image from it"
 	archiveRemedy = "a disk image is needed, with a partition table and a boot loader: take the distribution's raw (\"cloud\") image; " +
-		"an archive is extracted into a file system by archive2disk"
+		"the action archive2disk extracts an archive into a file system"
 	installerRemedy = "take the distribution's disk image (raw or \"cloud\" image); " +
-		"a file that an installer boots or fetches is stored with: ingot image add --installer"
-	decodeRemedy = "decompress it once, so that one compression is left"
+		"to store a file that an installer boots or fetches, use ingot image add --installer"
+	decodeRemedy = "decompress the file once, so that one compression is left"
 )
 
 // signature identifies a kind by the text that is at this offset.
@@ -104,7 +104,7 @@ var (
 
 // Identify returns the kind of a content. head is its first HeadSize bytes, or all of a shorter content.
 func Identify(head []byte) Kind {
-	const remedy = "the address or a log-in page was saved in its place: fetch the image itself"
+	const remedy = "a web page or an address was saved instead of the image: fetch the image itself"
 	switch text := head[:min(len(head), 512)]; {
 	case webPage.Match(text):
 		return Kind{Name: "a web page", webPage: true, Remedy: remedy}

@@ -15,8 +15,8 @@ import (
 // The qcow2 format is specified in docs/interop/qcow2 of QEMU, versions 2 and 3. All numbers in it are big-endian.
 
 const (
-	convertAgainRemedy = "convert it where it was made: qemu-img convert -O qcow2 FILE NEW.qcow2, and store NEW.qcow2"
-	repairRemedy       = "repair it where it was made: qemu-img check -r all FILE, and store it again"
+	convertAgainRemedy = "convert the image where it was made (qemu-img convert -O qcow2 FILE NEW.qcow2), and store NEW.qcow2"
+	repairRemedy       = "repair the image where it was made (qemu-img check -r all FILE), and store it again"
 )
 
 // Bits of the header field for incompatible features.
@@ -232,7 +232,7 @@ func (q *qcow2) readL1() error {
 	needed := (q.Size + perEntry - 1) / perEntry
 	switch {
 	case uint64(q.L1Size) < needed:
-		return damaged("its L1 table has %d entries, and a disk of %d bytes needs %d", q.L1Size, q.Size, needed)
+		return damaged("its L1 table has %d entries, but a disk of %d bytes needs %d", q.L1Size, q.Size, needed)
 	case needed*8 > maxL1:
 		return refuse(convertAgainRemedy, "the qcow2 image needs an L1 table of %d bytes: its clusters are too small for its disk",
 			needed*8)
@@ -251,7 +251,7 @@ func (q *qcow2) readL1() error {
 	for n := range q.l1 {
 		e := binary.BigEndian.Uint64(b[8*n:])
 		if e&^(entryOffset|entryCopied) != 0 {
-			return damaged("L1 entry %d is %#x", n, e)
+			return damaged("L1 entry %d has the invalid value %#x", n, e)
 		}
 		if q.l1[n] = e & entryOffset; q.l1[n] == 0 {
 			continue
@@ -294,7 +294,7 @@ func (q *qcow2) find(guest uint64) (x extent, err error) {
 	x = extent{zeros: e&entryZero != 0, offset: e & entryOffset}
 	reserved := e &^ (entryOffset | entryCopied | entryZero)
 	if reserved != 0 || x.zeros && q.Version == 2 {
-		return x, damaged("the L2 entry of byte %#x of the disk is %#x", guest, e)
+		return x, damaged("the L2 entry of byte %#x of the disk has the invalid value %#x", guest, e)
 	}
 	if x.offset == 0 {
 		return extent{zeros: true}, nil

@@ -74,7 +74,7 @@ func (q *qcow2) compareRefcounts(used []uint16) error {
 		}
 		for k, uses := range used[n*perBlock : min((n+1)*perBlock, uint64(len(used)))] {
 			if count := refcount(block, k, q.RefcountOrder); count < uint64(uses) {
-				return refuse(repairRemedy, "the qcow2 image is damaged: its cluster at %#x is used %d times, and its refcount is %d",
+				return refuse(repairRemedy, "the qcow2 image is damaged: the cluster at %#x is used %d times, but its refcount is %d",
 					(n*perBlock+uint64(k))*q.cluster, uses, count)
 			}
 		}

@@ -304,7 +304,7 @@ func TestS20Qcow2Refusals(t *testing.T) {
 		"L1 in the header": {header(func(h *qcow2Header) { h.L1Offset = 0 }), "the place of the header", againRemedy},
 		"refcount table":   {header(func(h *qcow2Header) { h.RefcountOffset = outside }), "the refcount table is at", againRemedy},
 		"no refcounts":     {header(func(h *qcow2Header) { h.RefcountClusters = 0 }), "its refcount is 0", repairRemedy},
-		"L1 entry":         {f.changeEntry(f.l1, uint64(f.l2)|1), "L1 entry 0 is", againRemedy},
+		"L1 entry":         {f.changeEntry(f.l1, uint64(f.l2)|1), "L1 entry 0 has the invalid value", againRemedy},
 		"L2 outside":       {f.changeEntry(f.l1, outside), "the L2 table of L1 entry 0 is at", againRemedy},
 		"L2 not aligned":   {f.changeEntry(f.l1, uint64(f.l2)+512), "where no cluster begins", againRemedy},
 		"L2 entry":         {f.changeEntry(f.entry(0), uint64(f.data)|2), "the L2 entry of byte 0x0", againRemedy},
@@ -314,9 +314,9 @@ func TestS20Qcow2Refusals(t *testing.T) {
 		"packed outside":   {f.changeEntry(f.entry(1), outside|entryCompressed), "the compressed cluster of byte 0x1000", againRemedy},
 		"packed in header": {f.changeEntry(f.entry(1), 100|entryCompressed), "the compressed cluster of byte 0x1000", againRemedy},
 		"block outside":    {f.changeEntry(f.table, outside), "refcount block 0", againRemedy},
-		"block missing":    {f.changeEntry(f.table, 0), "its cluster at 0x0 is used 1 times, and its refcount is 0", repairRemedy},
-		"refcount 0":       {refcounted(f.data/f.cluster, 0), "is used 1 times, and its refcount is 0", repairRemedy},
-		"used twice":       {f.changeEntry(f.entry(3), uint64(f.data)), "is used 2 times, and its refcount is 1", repairRemedy},
+		"block missing":    {f.changeEntry(f.table, 0), "the cluster at 0x0 is used 1 times, but its refcount is 0", repairRemedy},
+		"refcount 0":       {refcounted(f.data/f.cluster, 0), "is used 1 times, but its refcount is 0", repairRemedy},
+		"used twice":       {f.changeEntry(f.entry(3), uint64(f.data)), "is used 2 times, but its refcount is 1", repairRemedy},
 		"cut":              {f.b[:len(f.b)/2], "cut short or damaged", againRemedy},
 		"cut by a byte":    {f.b[:len(f.b)-1], "cut short or damaged", againRemedy},
 	} {
@@ -366,7 +366,7 @@ func TestQcow2InStreamIsRefused(t *testing.T) {
 	_, err = describeFile(t.Context(), &out, maxSize)
 	var r *Refusal
 	require.ErrorAs(t, err, &r)
-	require.Contains(t, r.Remedy, "not compressed")
+	require.Contains(t, r.Remedy, "uncompressed")
 }
 
 // qemu runs a program of QEMU, or skips the test.

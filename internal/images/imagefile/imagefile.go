@@ -125,23 +125,23 @@ func (f *Files) OpenShared(path string) (Shared, error) {
 // locate returns the share that contains path, and the name of the file relative to the share.
 func (f *Files) locate(path string) (share, name string, err error) {
 	if len(f.shares) == 0 {
-		return "", "", fmt.Errorf("%s: the configuration has no images.shares: list the directory there: %w", path, inventory.ErrInvalid)
+		return "", "", fmt.Errorf("%s: images.shares is not configured: list the file's directory there: %w", path, inventory.ErrInvalid)
 	}
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
-		return "", "", fmt.Errorf("%q is not a plain absolute path: %w", path, inventory.ErrInvalid)
+		return "", "", fmt.Errorf("invalid path %q; must be absolute, without . and ..: %w", path, inventory.ErrInvalid)
 	}
 	for _, share := range f.shares {
 		if name, err := filepath.Rel(share, path); err == nil && filepath.IsLocal(name) && name != "." {
 			return share, name, nil
 		}
 	}
-	return "", "", fmt.Errorf("%s lies in none of images.shares (%s): %w", path, strings.Join(f.shares, ", "), inventory.ErrInvalid)
+	return "", "", fmt.Errorf("%s is not in a directory of images.shares (%s): %w", path, strings.Join(f.shares, ", "), inventory.ErrInvalid)
 }
 
 func missing(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s is not there; is the share mounted? %w", path, inventory.ErrNotFound)
+		return fmt.Errorf("%s does not exist; is the share mounted? %w", path, inventory.ErrNotFound)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", err, inventory.ErrInvalid)
 	}
@@ -166,7 +166,7 @@ func (f *Files) Open(i inventory.Image) (*os.File, error) {
 	defer root.Close()
 	file, err := root.Open(i.File)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("image %q: its file is gone: %w", i.Name, inventory.ErrNotFound)
+		return nil, fmt.Errorf("image %q: the file is missing: %w", i.Name, inventory.ErrNotFound)
 	}
 	return file, err
 }
@@ -195,7 +195,7 @@ func (f *Files) OpenDigest(
 func (f *Files) openInPlace(i inventory.Image) (*os.File, error) {
 	file, err := f.OpenShared(i.InPlace.Path)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return nil, fmt.Errorf("image %q: %s is not there: mount its share, or put that file back: %w",
+		return nil, fmt.Errorf("image %q: %s does not exist: mount the share, or restore the file: %w",
 			i.Name, i.InPlace.Path, inventory.ErrConflict)
 	}
 	if err != nil {
@@ -203,7 +203,7 @@ func (f *Files) openInPlace(i inventory.Image) (*os.File, error) {
 	}
 	sum, err := f.digest(file, i)
 	if err == nil && sum != i.SHA256 {
-		err = fmt.Errorf("image %q: %s has changed since it was added (sha256 %.12s, now %.12s): put that file back, or add it "+
+		err = fmt.Errorf("image %q: %s has changed since it was added (sha256 %.12s, now %.12s): restore the file, or add it "+
 			"again and start again: %w", i.Name, i.InPlace.Path, i.SHA256, sum, inventory.ErrConflict)
 	}
 	if err != nil {

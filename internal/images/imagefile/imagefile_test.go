@@ -138,7 +138,7 @@ func TestInPlace(t *testing.T) {
 	require.NoError(t, os.Remove(path))
 	_, err = f.Open(i)
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	require.ErrorContains(t, err, "mount its share")
+	require.ErrorContains(t, err, "mount the share")
 
 	// A file of the same digest in the image directory is served, too.
 	write(t, filepath.Join(dir, i.SHA256), "the image")

@@ -24,10 +24,10 @@ func VerifyMinisign(content io.Reader, signature, key []byte) error {
 	switch {
 	case made.KeyID != public.ID():
 		return inventory.Invalid("signature", "give the key that the publisher names for this release",
-			"it was made by the key %016X, and the given key is %016X", made.KeyID, public.ID())
+			"the signature was made with key %016X, but the given key is %016X", made.KeyID, public.ID())
 	case made.Algorithm != minisign.HashEdDSA:
-		return inventory.Invalid("signature", "it has to be made with minisign 0.10 or later, or with -H",
-			"it is of the old form, which needs the whole file in memory")
+		return inventory.Invalid("signature", "use a signature made with minisign 0.10 or later, or with -H",
+			"the signature has the legacy form, which needs the whole file in memory")
 	}
 
 	in := minisign.NewReader(content)
@@ -35,8 +35,8 @@ func VerifyMinisign(content io.Reader, signature, key []byte) error {
 		return err
 	}
 	if !in.Verify(public, signature) {
-		return inventory.Invalid("signature", "get file and signature again; nothing was stored",
-			"it is not of this file: one of them was changed")
+		return inventory.Invalid("signature", "get the file and the signature again; nothing was stored",
+			"the signature does not match the file: one of them was changed")
 	}
 	return nil
 }

@@ -46,12 +46,12 @@ func TestS19Minisign(t *testing.T) {
 		file, signature, key []byte
 		says                 string
 	}{
-		"a flipped bit":       {changed, signature, keyFile, "it is not of this file"},
-		"a cut file":          {file[:len(file)-1], signature, keyFile, "it is not of this file"},
-		"another comment":     {file, otherComment, keyFile, "it is not of this file"},
-		"a stranger's":        {file, sign(strangers, file), keyFile, "it was made by the key"},
-		"the stranger's key":  {file, signature, otherKey, "it was made by the key"},
-		"the old form":        {file, minisign.Sign(private, file), keyFile, "it is of the old form"},
+		"a flipped bit":       {changed, signature, keyFile, "the signature does not match the file"},
+		"a cut file":          {file[:len(file)-1], signature, keyFile, "the signature does not match the file"},
+		"another comment":     {file, otherComment, keyFile, "the signature does not match the file"},
+		"a stranger's":        {file, sign(strangers, file), keyFile, "the signature was made with key"},
+		"the stranger's key":  {file, signature, otherKey, "the signature was made with key"},
+		"the old form":        {file, minisign.Sign(private, file), keyFile, "the signature has the legacy form"},
 		"none":                {file, nil, keyFile, "signature: "},
 		"a key for it":        {file, keyFile, keyFile, "signature: "},
 		"a signature for key": {file, signature, signature, "public key: "},
@@ -95,5 +95,5 @@ func TestS19MinisignOfTheProgram(t *testing.T) {
 	run("-S", "-l", "-s", path("k.key"), "-m", path("f"))
 	old, err := os.ReadFile(path("f.minisig"))
 	require.NoError(t, err)
-	require.ErrorContains(t, VerifyMinisign(strings.NewReader("a disk image"), old, key), "it is of the old form")
+	require.ErrorContains(t, VerifyMinisign(strings.NewReader("a disk image"), old, key), "the signature has the legacy form")
 }

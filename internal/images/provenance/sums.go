@@ -26,10 +26,10 @@ func IsSHA512(s string) bool { return sha512Form.MatchString(s) }
 // the list has a name, the digest is taken for the file's. Lines in forms that readSums does not know are ignored,
 // because the list may be part of a signed message. Errors are inventory.ErrInvalid and name the list by source.
 func FindSum(source string, list []byte, file string) (string, error) {
-	const remedy = "give the list of the release that the file is of, or the digest itself: --sha256"
+	const remedy = "give the list of the file's release, or the digest itself: --sha256"
 	all, err := readSums(list)
 	if err != nil {
-		return "", invalid(source, 0, "save it as UTF-8", "it is not text: %v", err)
+		return "", invalid(source, 0, "save it as UTF-8", "the list is not text: %v", err)
 	}
 	named := slices.ContainsFunc(all, func(x sum) bool { return x.name != "" })
 	var names []string
@@ -44,7 +44,7 @@ func FindSum(source string, list []byte, file string) (string, error) {
 		}
 
 		if before, ok := sums[len(x.digest)]; ok && before != x.digest {
-			return "", invalid(source, x.line, "give the right one: --sha256", "%q is listed twice, with two digests", file)
+			return "", invalid(source, x.line, "give the correct digest: --sha256", "%q is listed twice, with different digests", file)
 		}
 		sums[len(x.digest)], last = x.digest, x.line
 	}
@@ -58,9 +58,9 @@ func FindSum(source string, list []byte, file string) (string, error) {
 		return "", invalid(source, last, "give a list of SHA-256 or SHA-512 digests (SHA256SUMS)",
 			"the digest of %q has neither 64 nor 128 hex digits", file)
 	case len(names) == 0:
-		return "", invalid(source, 0, "give a list as sha256sum writes it", "there are no digests in it")
+		return "", invalid(source, 0, "give a list as sha256sum writes it", "the list contains no digests")
 	}
-	return "", invalid(source, 0, remedy, "it does not list %q; it lists %s", file, some(names))
+	return "", invalid(source, 0, remedy, "the list does not contain %q; it contains %s", file, some(names))
 }
 
 func invalid(source string, line int, remedy, format string, args ...any) error {

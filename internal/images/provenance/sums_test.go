@@ -75,15 +75,15 @@ func TestFindSum(t *testing.T) {
 
 	for name, c := range map[string]struct{ list, says string }{
 		"two alone": {one + "\n" + two + "\n", `SHA256SUMS:2: "debian.qcow2" is listed twice`},
-		"SHA-3":     {"SHA3-256 (debian.qcow2) = " + one + "\n", "there are no digests in it"},
+		"SHA-3":     {"SHA3-256 (debian.qcow2) = " + one + "\n", "the list contains no digests"},
 		"odd":       {"\xff\xfea", "save it as UTF-8"},
-		"none":      {"<html>404</html>\n", "SHA256SUMS: there are no digests in it"},
-		"empty":     {"", "SHA256SUMS: there are no digests in it"},
-		"other":     {one + "  b\n" + one + "  a\n", `SHA256SUMS: it does not list "debian.qcow2"; it lists a, b`},
+		"none":      {"<html>404</html>\n", "SHA256SUMS: the list contains no digests"},
+		"empty":     {"", "SHA256SUMS: the list contains no digests"},
+		"other":     {one + "  b\n" + one + "  a\n", `SHA256SUMS: the list does not contain "debian.qcow2"; it contains a, b`},
 		"many":      {strings.Repeat(one+"  a\n", 3) + one + "  b\n" + one + "  c\n" + one + "  d\n" + one + "  e\n" + one + "  f\n", "a, b, c, d, e and 1 more"},
 		"MD5":       {one[:32] + "  debian.qcow2\n", "SHA256SUMS:1: the digest of \"debian.qcow2\" has neither 64 nor 128"},
 		"ambiguous": {one + "  a/debian.qcow2\n" + two + "  b/debian.qcow2\n", `SHA256SUMS:2: "debian.qcow2" is listed twice`},
-		"end":       {one + "  not-debian.qcow2\n", "it does not list"},
+		"end":       {one + "  not-debian.qcow2\n", "the list does not contain"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := FindSum("SHA256SUMS", []byte(c.list), "debian.qcow2")

@@ -19,7 +19,7 @@ func (m Minimum) Check() map[string]string {
 	for name, n := range m {
 		switch {
 		case !validName(name):
-			out[name] = fmt.Sprintf("invalid name of a component %q", name)
+			out[name] = fmt.Sprintf("invalid component name %q", name)
 		case n < 0 || n > math.MaxUint16:
 			out[name] = fmt.Sprintf("invalid generation %d", n)
 		}
@@ -70,7 +70,7 @@ type Shortfall struct {
 // String returns a text with the component and both generations.
 func (s Shortfall) String() string {
 	if s.Have == 0 {
-		return fmt.Sprintf("no generation of %s, but the minimum is %d", s.Component, s.Need)
+		return fmt.Sprintf("the component %s is missing; its minimum generation is %d", s.Component, s.Need)
 	}
 	return fmt.Sprintf("%s %d is below the minimum %d", s.Component, s.Have, s.Need)
 }

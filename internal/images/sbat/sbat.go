@@ -189,10 +189,10 @@ func parse(b []byte) ([]Component, error) {
 func parseLine(line string) (Component, error) {
 	cells := strings.Split(line, ",")
 	if len(cells) < fields {
-		return Component{}, fmt.Errorf("%d fields, instead of %d: %q", len(cells), fields, line)
+		return Component{}, fmt.Errorf("%d fields instead of %d: %q", len(cells), fields, line)
 	}
 	if !validName(cells[0]) {
-		return Component{}, fmt.Errorf("invalid name of a component %q", cells[0])
+		return Component{}, fmt.Errorf("invalid component name %q", cells[0])
 	}
 	n, err := strconv.ParseUint(cells[1], 10, 16)
 	if err != nil || n == 0 {

@@ -64,12 +64,12 @@ func TestS36MalformedPrograms(t *testing.T) {
 		"\x00":                                  `does not begin with "sbat,1,"`,
 		"shim,4,UEFI shim,shim,1,u\n":           `does not begin with "sbat,1,"`,
 		"sbat,2,SBAT Version,sbat,1,u\n":        `does not begin with "sbat,1,"`,
-		format + "shim,4,UEFI shim\n":           "line 2 of section .sbat: 3 fields, instead of 6",
+		format + "shim,4,UEFI shim\n":           "line 2 of section .sbat: 3 fields instead of 6",
 		format + "shim,0,UEFI shim,shim,1,u\n":  `invalid generation "0" of shim`,
 		format + "shim,-1,UEFI shim,shim,1,u\n": `invalid generation "-1"`,
 		format + "shim,4294967300,U,shim,1,u\n": `invalid generation "4294967300"`,
-		format + ",4,UEFI shim,shim,1,u\n":      `invalid name of a component ""`,
-		format + "sh\x1bim,4,U,shim,1,u\n":      `invalid name of a component "sh\x1bim"`,
+		format + ",4,UEFI shim,shim,1,u\n":      `invalid component name ""`,
+		format + "sh\x1bim,4,U,shim,1,u\n":      `invalid component name "sh\x1bim"`,
 		format + "shim,4,U,shim,1\x1b[2J,u\n":   `invalid version "1\x1b[2J" of shim`,
 		strings.Repeat("x", maxSection+1):       "more than 65536",
 	} {
@@ -97,7 +97,7 @@ func TestS36Minimum(t *testing.T) {
 
 	below = known.Below("shimx64.efi", read(""))
 	require.Equal(t, []Shortfall{{"shim", 0, 4}}, below)
-	require.Equal(t, "no generation of shim, but the minimum is 4", below[0].String())
+	require.Equal(t, "the component shim is missing; its minimum generation is 4", below[0].String())
 	require.Empty(t, known.Below("snponly.efi", read("")))
 	require.Equal(t, []Shortfall{{"shim", 0, 4}}, known.Below("snponly-shim.efi", read("")))
 	require.Equal(t, []Shortfall{{"ipxe", 0, 1}}, Minimum{"ipxe": 1}.Below("snponly.efi", read("")))

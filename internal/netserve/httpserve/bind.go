@@ -21,7 +21,7 @@ func WithHost(addr string, host netip.Addr) string {
 func BindRemedy(err error, setting string) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return "another program has the port: stop it, or change the " + setting + " in the configuration"
+		return "another program uses the port: stop that program, or change the " + setting + " in the configuration"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return "ports below 1024 and raw sockets need root, " +
 			"or the capabilities CAP_NET_BIND_SERVICE, CAP_NET_RAW and CAP_NET_ADMIN"

@@ -45,7 +45,7 @@ func Bind(ctx context.Context, s Socket, g *guard.Guard, log *slog.Logger) (List
 	l, err := keptsocket.Listen(ctx, "tcp", s.Addr)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return Listener{}, fmt.Errorf("%s: %s is in use by another program "+
-			"(ss -ltnp shows which; the address is %s in the configuration)", s.Name, s.Addr, s.Key)
+			"(ss -ltnp shows the program; to change the address, set %s in the configuration)", s.Name, s.Addr, s.Key)
 	}
 	if err != nil {
 		return Listener{}, fmt.Errorf("%s: %w", s.Name, err)

@@ -44,14 +44,14 @@ func runMetrics() []Metric {
 		{
 			"ingot_question_asked_timestamp_seconds", Gauge,
 			[]string{"type", "machine", "operation", "about"},
-			"Since when an operator is awaited. about is the subject of the question: power, off, manual-off, stop, arm, boot, " +
+			"When the wait for an operator began. about is the subject of the question: power, off, manual-off, stop, arm, boot, " +
 				"claim, bind, action, install, ready, fenced or held; step (of an operation); or button (to press, without a question).",
 		},
 		{"ingot_windows_open", Gauge, []string{"window", "holder"}, "Open netboot and secrets windows, by holder: run, operator or none."},
 		{
 			"ingot_window_without_run_expiry_timestamp_seconds", Gauge,
 			[]string{"machine", "window", "holder"},
-			"When an open window expires that no open run owns.",
+			"Expiry of each open window that no open run owns.",
 		},
 		{
 			"ingot_runs_ended_total",
@@ -92,7 +92,7 @@ func networkMetrics() []Metric {
 			[]string{"protocol", "reason"},
 			"Answers by dhcp and tftp that were not sent: unresolved (too many wait for addresses that do not answer ARP), " +
 				"unproven (too many at once to TFTP clients that have not answered) or unsent (the kernel took no more: net.core.wmem_max). " +
-				"Many mean that requests are forged.",
+				"High numbers indicate forged requests.",
 		},
 		{"ingot_dhcp_packets_unknown_total", Counter, nil, "DHCP packets of machines that are not in the inventory."},
 		{"ingot_dhcp_other_servers", Gauge, nil, "Other DHCP servers that were seen in the last hour."},
@@ -100,7 +100,7 @@ func networkMetrics() []Metric {
 			"ingot_tftp_transfers_total",
 			Counter,
 			[]string{"outcome"},
-			"TFTP requests: served, refused or aborted. Firmware that asks for the size alone aborts.",
+			"TFTP requests: served, refused or aborted. Firmware that asks only for the size aborts.",
 		},
 		{
 			"ingot_http_requests_total", Counter,
@@ -122,11 +122,11 @@ func serverMetrics() []Metric {
 		{"ingot_inventory_intact", Gauge, nil, "0 if the check of the inventory at the start found damage."},
 
 		{"ingot_temporal_up", Gauge, nil, "1 while this server can work with Temporal."},
-		{"ingot_temporal_restarts_total", Counter, nil, "Ends of the embedded Temporal server, which is then started again."},
+		{"ingot_temporal_restarts_total", Counter, nil, "How often the embedded Temporal server ended and was started again."},
 		{"ingot_signals_refused_total", Counter, nil, "Events that Temporal has refused permanently."},
 		{"ingot_repairs_total", Counter, []string{"what"}, "Repairs of the reconcile loop: grant, record, window or fenced-run."},
 
-		{"ingot_disk_free_bytes", Gauge, []string{"disk"}, "Free space on the disk of data and, if it is another one, of images."},
+		{"ingot_disk_free_bytes", Gauge, []string{"disk"}, "Free space on the disk of data and, if different, on the disk of images."},
 		{"ingot_disk_min_free_bytes", Gauge, []string{"disk"}, "Free space below which new runs and uploads are refused."},
 		{"ingot_disk_reserve_held", Gauge, nil, "0 while the reserve of disk space is in use, because the disk is full."},
 		{"ingot_clock_synchronized", Gauge, nil, "1 if the kernel's clock is synchronized."},
@@ -138,7 +138,7 @@ func serverMetrics() []Metric {
 		},
 		{"ingot_notices_waiting", Gauge, nil, "Notices that the webhook has not accepted yet."},
 		{"ingot_notice_oldest_timestamp_seconds", Gauge, nil, "Time of the oldest waiting notice."},
-		{"ingot_trace_spans_exported_total", Counter, nil, "Spans that the collector has taken."},
+		{"ingot_trace_spans_exported_total", Counter, nil, "Spans that the collector has accepted."},
 		{
 			"ingot_trace_spans_dropped_total", Counter,
 			[]string{"reason"},

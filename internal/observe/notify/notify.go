@@ -155,7 +155,7 @@ func (s *Sender) next(ctx context.Context) bool {
 		// If this write fails, the notice is sent again. It is also needed if the server stops now, so it ignores the
 		// end of ctx.
 		if err := s.cfg.Outbox.NoticeSent(context.WithoutCancel(ctx), n.ID); err != nil {
-			s.cfg.Log.Warn("a notice was sent and will be sent again", "notice", n.ID, "error", err)
+			s.cfg.Log.Warn("cannot record that a notice was sent, so it will be sent again", "notice", n.ID, "error", err)
 			return false
 		}
 		s.cfg.Log.Info("notice sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1)
@@ -171,7 +171,7 @@ func (s *Sender) next(ctx context.Context) bool {
 	s.cfg.Log.Warn("notice not sent", "notice", n.ID, "event", n.Event, "machine", n.Machine, "attempts", n.Attempts+1,
 		"error", err, "again", due)
 	if err := s.cfg.Outbox.NoticeFailed(ctx, n.ID, err.Error(), due); err != nil {
-		s.cfg.Log.Warn("noting that a notice was not sent", "notice", n.ID, "error", err)
+		s.cfg.Log.Warn("cannot record that a notice was not sent", "notice", n.ID, "error", err)
 		return false
 	}
 
@@ -279,7 +279,7 @@ func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.D
 		return fmt.Errorf("reading %s: %w", HeaderTimestamp, inventory.ErrInvalid)
 	}
 	if d := now.Sub(time.Unix(seconds, 0)); d > age || d < -age {
-		return fmt.Errorf("%s is %s away: %w", HeaderTimestamp, d.Truncate(time.Second), inventory.ErrRefused)
+		return fmt.Errorf("%s differs from the current time by %s: %w", HeaderTimestamp, d.Truncate(time.Second), inventory.ErrRefused)
 	}
 	if !hmac.Equal([]byte(strings.TrimSpace(h.Get(HeaderSignature))), []byte(Sign(secret, at, body))) {
 		return fmt.Errorf("%s does not match the body: %w", HeaderSignature, inventory.ErrRefused)

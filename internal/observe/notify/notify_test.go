@@ -205,7 +205,7 @@ func TestEvents(t *testing.T) {
 	again.Seq = 4
 	put(again)
 	button := again
-	button.Phase, button.Question, button.Next, button.Seq, button.Message = inventory.PhasePower, nil, "power it on", 5, "power it on now"
+	button.Phase, button.Question, button.Next, button.Seq, button.Message = inventory.PhasePower, nil, "power it on", 5, "power the machine on now"
 	put(button)
 	button.Seq = 6
 	put(button)

@@ -131,12 +131,12 @@ func (t *Tracing) Run(ctx context.Context) error {
 			switch {
 			case ctx.Err() != nil: // the last pass is below
 			case err == nil && pause > passEvery:
-				t.cfg.Log.Info("traces are sent again")
+				t.cfg.Log.Info("sending traces works again")
 				pause = passEvery
 			case err == nil:
 				stored = false
 			case err != nil && pause == passEvery:
-				t.cfg.Log.Warn("sending traces; they wait", "error", err)
+				t.cfg.Log.Warn("cannot send traces; they wait", "error", err)
 				pause *= 2
 			default:
 				pause = min(2*pause, longestPause)
@@ -189,7 +189,7 @@ func (t *Tracing) export(ctx context.Context, spans []sdktrace.ReadOnlySpan) err
 		dropped := min(cmp.Or(refused.spans, all), all)
 		t.refused.Add(dropped)
 		t.exported.Add(all - dropped)
-		t.cfg.Log.Warn("the collector refuses spans, which are dropped", "spans", dropped, "of", all, "error", err)
+		t.cfg.Log.Warn("the collector refused spans, which were dropped", "spans", dropped, "of", all, "error", err)
 		return nil
 	case err != nil:
 		return err

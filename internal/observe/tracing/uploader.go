@@ -132,7 +132,7 @@ func checkPartial(answer []byte) error {
 		return nil // the collector accepted the spans; only its answer is unreadable
 	}
 	if n := r.GetPartialSuccess().GetRejectedSpans(); n > 0 {
-		return refusedError{fmt.Sprintf("that it leaves %d spans out", n), n}
+		return refusedError{fmt.Sprintf("that it rejected %d spans", n), n}
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (c *uploader) readHeaders() (http.Header, error) {
 	lines := strings.TrimSpace(string(text[:min(len(text), maxHeaders)])) + "\r\n\r\n"
 	h, err := textproto.NewReader(bufio.NewReader(strings.NewReader(lines))).ReadMIMEHeader()
 	if err != nil { // the error may quote a line with a token
-		return nil, fmt.Errorf("tracing.headers_file %s: write a line Name: value for each header: %w", c.headers, inventory.ErrInvalid)
+		return nil, fmt.Errorf("tracing.headers_file %s: write one line \"Name: value\" for each header: %w", c.headers, inventory.ErrInvalid)
 	}
 	return http.Header(h), nil
 }

@@ -35,7 +35,7 @@ func Authorities(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM: %w", file, inventory.ErrInvalid)
+		return nil, fmt.Errorf("%s contains no PEM certificate: %w", file, inventory.ErrInvalid)
 	}
 	return pool, nil
 }

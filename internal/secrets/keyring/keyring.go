@@ -110,10 +110,10 @@ func load(path string) (*Ring, error) {
 	dec.DisallowUnknownFields()
 	var in file
 	if err := dec.Decode(&in); err != nil {
-		return nil, errors.New("it is not a key file of Ingot") // the decoder's message could quote the file
+		return nil, errors.New("not a key file of Ingot") // the decoder's message could quote the file
 	}
 	if in.Version != version {
-		return nil, fmt.Errorf("its version is %d and this program knows %d", in.Version, version)
+		return nil, fmt.Errorf("the file has version %d, but this program reads only version %d", in.Version, version)
 	}
 
 	for _, purpose := range slices.Sorted(maps.Keys(in.Keys)) {
@@ -136,17 +136,17 @@ func load(path string) (*Ring, error) {
 func Outside(path, dataDir string) error {
 	p, err := resolve(path)
 	if err != nil {
-		return fmt.Errorf("checking the place of key file %q: %w", path, err)
+		return fmt.Errorf("checking the path of key file %q: %w", path, err)
 	}
 
 	d, err := resolve(dataDir)
 	if err != nil {
-		return fmt.Errorf("checking the place of key file %q: %w", path, err)
+		return fmt.Errorf("checking the path of key file %q: %w", path, err)
 	}
 
 	rel, err := filepath.Rel(d, p)
 	if err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
-		return fmt.Errorf("key file %q lies in the data directory %q: keep it elsewhere, such as /etc/ingot/keys.json: %w",
+		return fmt.Errorf("key file %q is in the data directory %q: keep it elsewhere, for example at /etc/ingot/keys.json: %w",
 			path, dataDir, inventory.ErrInvalid)
 	}
 

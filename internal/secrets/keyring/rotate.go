@@ -104,8 +104,8 @@ func (r *Ring) Retire(path string) error {
 // notLoaded returns the error for a key file that was exchanged since it was loaded: to use it would lose the keys with
 // which stored values are sealed.
 func notLoaded(path, purpose string) error {
-	return fmt.Errorf("the key file %q is not the one that this server has loaded (key %q differs): "+
-		"put the present one back, which the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
+	return fmt.Errorf("the key file %q has changed since this server loaded it (key %q differs): "+
+		"restore the file that the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
 }
 
 // store atomically replaces the file at path by r.

@@ -109,7 +109,7 @@ func TestAnotherKeyFileIsNotRotated(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, first, 0o600))
 	err = r.Rotate(path)
 	require.ErrorIs(t, err, inventory.ErrSealed)
-	require.ErrorContains(t, err, "is not the one that this server has loaded")
+	require.ErrorContains(t, err, "has changed since this server loaded it")
 	same(first)
 	require.NoError(t, os.WriteFile(path, present, 0o600))
 	require.NoError(t, r.Rotate(path))

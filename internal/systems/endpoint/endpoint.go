@@ -35,7 +35,7 @@ const (
 	maxClip          = 300         // bytes of an answer that an error quotes
 )
 
-var errFingerprint = errors.New("the certificate's key has another fingerprint than the one given")
+var errFingerprint = errors.New("the certificate's key does not have the given fingerprint")
 
 // A Dialer connects like net.Dialer.DialContext.
 type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
@@ -96,11 +96,11 @@ func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
 
 	switch {
 	case given > 1:
-		return nil, errors.New("give one of ca, fingerprint and insecure")
+		return nil, errors.New("give only one of ca, fingerprint and insecure")
 	case e.CA != "":
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM([]byte(e.CA)) {
-			return nil, errors.New("its CA holds no certificate")
+			return nil, errors.New("ca contains no PEM certificate")
 		}
 	case e.Fingerprint != "":
 		if problem := inventory.PinProblem(e.Fingerprint); problem != "" {

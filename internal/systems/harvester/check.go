@@ -81,7 +81,7 @@ func (c *checker) checkNode() {
 			"is %d, but only scheme version 1 is supported", c.SchemeVersion)
 	}
 	if strings.TrimSpace(c.Token) == "" {
-		c.problems.Add("token", "give all nodes of the cluster the same one", "is missing: nodes find each other by it")
+		c.problems.Add("token", "give all nodes of the cluster the same token", "is missing: nodes join the cluster with this token")
 	}
 	if c.Install == nil || !c.oneOf("install.mode", "mode", c.Install.Mode, "create", "join") {
 		return
@@ -92,9 +92,9 @@ func (c *checker) checkNode() {
 	case creates && c.ServerURL != "":
 		c.problems.Add("server_url", "remove it, or write install.mode: join", "is only for a node that joins a cluster")
 	case !creates && c.ServerURL == "":
-		c.problems.Add("server_url", remedy, "is missing: a node that joins must know its cluster")
+		c.problems.Add("server_url", remedy, "is missing: a node that joins needs the cluster's URL")
 	case !creates && !isURL(c.ServerURL, "https"):
-		c.problems.Add("server_url", remedy, "is not an https URL")
+		c.problems.Add("server_url", remedy, "must be an https URL")
 	}
 	if c.Install.Mode == "create" {
 		c.checkVIP()
@@ -107,15 +107,15 @@ func (c *checker) checkVIP() {
 	switch {
 	case in.VIP == "":
 		c.problems.Add("install.vip", "give a free address outside of all DHCP ranges",
-			"is missing: the node that creates the cluster also gives it its address")
+			"is missing: the node that creates the cluster sets the cluster's address")
 	case err != nil || !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast():
-		c.problems.Add("install.vip", "give an IPv4 address", "%q cannot be the cluster's address", in.VIP)
+		c.problems.Add("install.vip", "give an IPv4 address", "invalid cluster address %q", in.VIP)
 	}
 
 	if c.oneOf("install.vip_mode", "mode", in.VIPMode, "static", "dhcp") && in.VIPMode == "dhcp" {
 		if _, err := inventory.ParseMAC(in.VIPHwAddr); err != nil {
 			c.problems.Add("install.vip_hw_addr", "write it as aa:bb:cc:dd:ee:ff",
-				"the DHCP server finds the reservation of the VIP by this hardware address")
+				"must be a MAC address: the DHCP server finds the VIP's reservation by it")
 		}
 	}
 }
@@ -124,15 +124,15 @@ func (c *checker) checkOS() {
 	system := c.OS
 	switch {
 	case system.Hostname == "":
-		c.warnings.Add("os.hostname", "give it", "is missing: the installer would invent a name")
+		c.warnings.Add("os.hostname", "give a host name", "is missing: the installer would invent a name")
 	case !nodeName.MatchString(system.Hostname):
 		c.problems.Add("os.hostname", "use lower-case letters, digits and -", "invalid node name %q", system.Hostname)
 	}
 	if system.Password == "" && len(system.SSHAuthorizedKeys) == 0 {
-		c.problems.Add("os.ssh_authorized_keys", "give one, or os.password", "no one could log in to the installed system")
+		c.problems.Add("os.ssh_authorized_keys", "give an SSH key, or os.password", "no one could log in to the installed system")
 	}
 	if len(system.NTPServers) == 0 {
-		c.warnings.Add("os.ntp_servers", "give them", "nodes whose clocks differ do not form a cluster")
+		c.warnings.Add("os.ntp_servers", "give NTP servers", "is missing: nodes whose clocks differ do not form a cluster")
 	}
 }
 
@@ -143,7 +143,7 @@ func (c *checker) checkInstall() {
 		c.problems.Add("install.iso_url", "give the URL of the ISO of the same version",
 			"is missing: without it the node installs and never comes up")
 	case !isURL(in.ISOURL, "http", "https"):
-		c.problems.Add("install.iso_url", "use http:// or https://", "is not a URL from which an image can be fetched")
+		c.problems.Add("install.iso_url", "use http:// or https://", "must be an http or https URL")
 	}
 }
 
@@ -172,11 +172,11 @@ func (c *checker) checkDisks() {
 			return
 		}
 		if other, ok := fields[disk]; ok && !strings.HasPrefix(field, "install.wipe") {
-			c.problems.Add(field, "name another disk, or leave it out", "is the disk of %s already", other)
+			c.problems.Add(field, "name another disk, or leave it out", "names the same disk as %s", other)
 		}
 		fields[disk] = field
 		if !stableDisk.MatchString(disk) && !virtualDisk.MatchString(disk) {
-			c.problems.Add(field, "write /dev/disk/by-id/…", "%q is not the path of a disk", disk)
+			c.problems.Add(field, "write /dev/disk/by-id/…", "invalid disk path %q", disk)
 		}
 	}
 	add("install.device", in.Device)
@@ -191,7 +191,7 @@ func (c *checker) checkDisks() {
 	}
 	for disk, field := range fields {
 		if movingDisk.MatchString(disk) {
-			found.Add(field, "write /dev/disk/by-id/…", "%s may be another disk at the next start", disk)
+			found.Add(field, "write /dev/disk/by-id/…", "%s may name another disk at the next start", disk)
 		}
 	}
 	if in.WipeAllDisks && len(in.WipeDisksList) > 0 {
@@ -219,7 +219,7 @@ func (c *checker) checkNetwork() {
 
 func (c *checker) checkInterfaces(n *managementInterface) {
 	if len(n.Interfaces) == 0 {
-		c.problems.Add(network+".interfaces", "name one by hwAddr", "is empty")
+		c.problems.Add(network+".interfaces", "name an interface by hwAddr", "is empty")
 	}
 	seen := map[string]bool{}
 	for i, x := range n.Interfaces {
@@ -238,7 +238,7 @@ func (c *checker) checkInterfaces(n *managementInterface) {
 				"the name of an interface depends on the kernel and on the cards in the machine")
 		}
 		if seen[mac+x.Name] {
-			c.problems.Add(field, "remove it", "is the same interface as one before it")
+			c.problems.Add(field, "remove it", "names the same interface as an earlier entry")
 		}
 		seen[mac+x.Name] = true
 	}
@@ -251,7 +251,7 @@ func (c *checker) checkStatic(n *managementInterface) {
 		a, err := netip.ParseAddr(x.value)
 		switch {
 		case x.value == "":
-			c.problems.Add(network+"."+x.name, "give it, or write method: dhcp", "is missing, and the method is static")
+			c.problems.Add(network+"."+x.name, "give it, or write method: dhcp", "is missing, but method: static needs it")
 		case err != nil || !a.Is4():
 			c.problems.Add(network+"."+x.name, "write it as 192.0.2.11", "invalid IPv4 address %q", x.value)
 		}

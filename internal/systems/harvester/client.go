@@ -28,7 +28,7 @@ func (Client) Ready(ctx context.Context, e inventory.Endpoint) error {
 		return fmt.Errorf("pinging cluster %q: %w", e.URL, err)
 	}
 	if strings.TrimSpace(string(b)) != "pong" {
-		return fmt.Errorf("pinging cluster %q: it answers %s and not pong: %w",
+		return fmt.Errorf("pinging cluster %q: the answer is %s instead of pong: %w",
 			e.URL, endpoint.Clip(b), inventory.ErrUnreachable)
 	}
 
@@ -58,7 +58,7 @@ func (Client) LogIn(
 		Token string `json:"token"`
 	}
 	if err == nil && (json.Unmarshal(b, &session) != nil || session.Token == "") {
-		err = fmt.Errorf("it gave no token: %w", inventory.ErrInvalid)
+		err = fmt.Errorf("the answer contains no token: %w", inventory.ErrInvalid)
 	}
 	if err != nil {
 		return inventory.Secret{}, fmt.Errorf("logging in to cluster %q: %w", e.URL, err)

@@ -97,10 +97,10 @@ func currentContext(kubeconfig inventory.Secret) (cluster configCluster, user co
 		}
 	}
 	if cluster == (configCluster{}) {
-		return cluster, user, errors.New("its current-context names no cluster in it")
+		return cluster, user, errors.New("current-context selects none of the clusters in the kubeconfig")
 	}
 	if user.Token == "" && user.Certificate == "" {
-		return cluster, user, errors.New("its current-context names no user with a certificate or a token in it")
+		return cluster, user, errors.New("current-context selects no user with a certificate or a token")
 	}
 	return cluster, user, nil
 }

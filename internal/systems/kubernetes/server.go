@@ -56,7 +56,7 @@ func (s *server) pathOf(ctx context.Context, o object) (string, error) {
 		}
 		return path + "/" + r.Name + "/" + url.PathEscape(o.Metadata.Name), nil
 	}
-	return "", fmt.Errorf("it does not know kind %s of %s: %w", o.Kind, o.APIVersion, inventory.ErrNotFound)
+	return "", fmt.Errorf("the API server does not know kind %s of %s: %w", o.Kind, o.APIVersion, inventory.ErrNotFound)
 }
 
 // get requests path and decodes the JSON of the answer into the value that into points to.

@@ -91,7 +91,7 @@ func (Client) Kubeconfig(
 			}
 			packed.Write(d.GetBytes())
 			if packed.Len() > maxKubeconfig {
-				return fmt.Errorf("it is bigger than %d bytes: %w", maxKubeconfig, inventory.ErrInvalid)
+				return fmt.Errorf("the kubeconfig is larger than %d bytes: %w", maxKubeconfig, inventory.ErrInvalid)
 			}
 		}
 	})
@@ -118,7 +118,7 @@ func unpack(r io.Reader) (string, error) {
 	for t := tar.NewReader(z); ; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
-			return "", errors.New("the archive holds no kubeconfig")
+			return "", errors.New("the archive contains no kubeconfig")
 		}
 		if err != nil {
 			return "", err
@@ -197,26 +197,26 @@ func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	}
 	c, ok := f.Contexts[f.Context]
 	if !ok {
-		return bad(fmt.Sprintf("it has no context %q, which it calls the current one", f.Context))
+		return bad(fmt.Sprintf("the current context %q does not exist", f.Context))
 	}
 	var pem [3][]byte
 	for n, s := range []string{c.CA, c.Crt, c.Key} {
 		b, err := base64.StdEncoding.DecodeString(s)
 		if err != nil || len(b) == 0 {
-			return bad("its context needs ca, crt and key in base64")
+			return bad("the current context needs ca, crt and key in base64")
 		}
 		pem[n] = b
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
 	if !conf.RootCAs.AppendCertsFromPEM(pem[0]) {
-		return bad("its ca holds no certificate")
+		return bad("ca of the current context contains no certificate")
 	}
 	pair, err := tls.X509KeyPair(pem[1], pem[2])
 	if err != nil {
 		// Talos writes ED25519 PRIVATE KEY instead of PRIVATE KEY into the PEM header; the key is PKCS #8.
 		key := bytes.ReplaceAll(pem[2], []byte("ED25519 PRIVATE KEY"), []byte("PRIVATE KEY"))
 		if pair, err = tls.X509KeyPair(pem[1], key); err != nil {
-			return bad("its crt and key do not belong together")
+			return bad("crt and key of the current context do not belong together")
 		}
 	}
 	conf.Certificates = []tls.Certificate{pair}

@@ -77,7 +77,7 @@ func installWarnings(c config.Provider) (warnings inventory.Problems) {
 	}
 	if movingDisk.MatchString(install.InstallDisk) && install.InstallDiskSelector == nil {
 		warnings.Add("machine.install.disk", "write /dev/disk/by-id/…, or machine.install.diskSelector",
-			"%s may be another disk at the next start", install.InstallDisk)
+			"%s may name another disk at the next start", install.InstallDisk)
 	}
 	if install.InstallImage == "" {
 		warnings.Add("machine.install.image", "name the installer image of your schematic",

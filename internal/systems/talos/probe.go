@@ -43,7 +43,7 @@ func (Document) Probe(ctx context.Context, dial endpoint.Dialer, address netip.A
 	if err := checkAuthority(ctx, dial, at, authority); err != nil {
 		return "", fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)
 	}
-	return "the Talos API at " + at + " shows the authority of this run's configuration", nil
+	return "the Talos API at " + at + " has a certificate of the authority in this run's configuration", nil
 }
 
 // authorityOf returns the certificate authority of a configuration.
@@ -53,11 +53,11 @@ func authorityOf(contents []byte) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("reading the Talos machine configuration: %w", loadProblems(err))
 	}
 	if raw := c.RawV1Alpha1(); raw == nil || raw.MachineConfig == nil {
-		return nil, fmt.Errorf("reading the Talos machine configuration: it has no machine: %w", inventory.ErrInvalid)
+		return nil, fmt.Errorf("reading the Talos machine configuration: machine is missing: %w", inventory.ErrInvalid)
 	}
 	pool := x509.NewCertPool()
 	if ca := c.Machine().Security().IssuingCA(); ca == nil || !pool.AppendCertsFromPEM(ca.Crt) {
-		return nil, fmt.Errorf("its machine.ca holds no certificate: %w", inventory.ErrInvalid)
+		return nil, fmt.Errorf("reading the Talos machine configuration: machine.ca contains no certificate: %w", inventory.ErrInvalid)
 	}
 	return pool, nil
 }
@@ -99,5 +99,5 @@ func checkAuthority(ctx context.Context, dial endpoint.Dialer, address string, a
 	if errors.Is(shown, errShown) {
 		return nil // the server need not accept this client
 	}
-	return cmp.Or(shown, err, errors.New("it showed no certificate"))
+	return cmp.Or(shown, err, errors.New("the server sent no certificate"))
 }

@@ -138,7 +138,7 @@ func ask(
 		err = got.Err()
 	}
 	if err == nil && unreadable {
-		err = fmt.Errorf("%s answers %s, which VyOS does not: %w", route, endpoint.Clip(got.Body), inventory.ErrInvalid)
+		err = fmt.Errorf("%s answers %s, which is not an answer of VyOS: %w", route, endpoint.Clip(got.Body), inventory.ErrInvalid)
 	}
 	return a, got.Status, err
 }

@@ -58,13 +58,13 @@ func (Document) Check(_ string, contents []byte) (problems, warnings inventory.P
 	c.checkRelay(unknown)
 	switch name := c.Hostname(); {
 	case name == "":
-		c.warn(1, "system host-name", "give it", "is missing: it distinguishes routers")
+		c.warn(1, "system host-name", "give a host name", "is missing: the host name distinguishes routers")
 	case !hostname.MatchString(name):
 		c.add(c.At("system", "host-name").Line, "system host-name", "use letters, digits and -", "invalid host name")
 	}
 	c.walk("", func(path string, n *Node) {
 		if n.Name == "plaintext-password" && n.Value() != "" {
-			c.warn(n.Line, path, "give encrypted-password, as: mkpasswd -m sha-512", "is a password in plain text")
+			c.warn(n.Line, path, "give encrypted-password, made with: mkpasswd -m sha-512", "is a password in plain text")
 		}
 	})
 	return c.problems, c.warnings
@@ -88,7 +88,7 @@ func (c *checker) checkInterfaces() {
 }
 
 func (c *checker) checkEthernet(n *Node, names map[string]string) {
-	const remedy = "write the hardware address of that socket: hw-id aa:bb:cc:dd:ee:ff"
+	const remedy = "write the hardware address of the network port: hw-id aa:bb:cc:dd:ee:ff"
 	field := "interfaces ethernet " + n.Name
 	if !ethernetName.MatchString(n.Name) {
 		c.add(n.Line, field, "use eth0, eth1 …", "invalid name of an Ethernet interface")
@@ -105,7 +105,7 @@ func (c *checker) checkEthernet(n *Node, names map[string]string) {
 	case err != nil:
 		c.add(at.Line, field+" hw-id", remedy, "invalid hardware address %q", at.Value())
 	case taken:
-		c.add(at.Line, field+" hw-id", "give each interface its own", "%s is the hardware address of %s already", mac, other)
+		c.add(at.Line, field+" hw-id", "give each interface its own address", "%s is already the hardware address of %s", mac, other)
 	default:
 		names[mac] = n.Name
 	}
@@ -125,7 +125,7 @@ func (c *checker) checkRelay(unknown inventory.Problems) {
 
 	servers := n.At("server")
 	if servers == nil || len(servers.Values) == 0 {
-		c.add(n.Line, field+" server", "name the server that provisions: server 192.0.2.10",
+		c.add(n.Line, field+" server", "name the provisioning server: server 192.0.2.10",
 			"is missing: the relay has no server to pass requests to")
 	} else {
 		for _, s := range servers.Values {
@@ -140,11 +140,11 @@ func (c *checker) checkRelay(unknown inventory.Problems) {
 	switch {
 	case either && !listen && !upstream, !either && listen && upstream:
 	case either:
-		c.add(n.Line, field+" interface", "give listen-interface and upstream-interface alone",
-			"VyOS refuses it together with listen-interface and upstream-interface")
+		c.add(n.Line, field+" interface", "give only listen-interface and upstream-interface",
+			"cannot be combined with listen-interface and upstream-interface")
 	case listen:
 		c.add(n.Line, field+" upstream-interface", "name the interface towards the server",
-			"is missing: the relay has no way to the server")
+			"is missing: the relay cannot reach the server")
 	default:
 		c.add(n.Line, field+" listen-interface", "name the interface of the machines, and upstream-interface towards the server",
 			"is missing: the relay listens on no interface")
@@ -166,7 +166,7 @@ func (Document) CheckRelay(contents []byte, server netip.Addr) (problems invento
 	}
 	if server.IsValid() && !slices.Contains(config.All("service", "dhcp-relay", "server"), server.String()) {
 		p := inventory.Problem{
-			Field: "service dhcp-relay server", What: "the relay does not pass packets on to the server " + server.String(),
+			Field: "service dhcp-relay server", What: "the relay does not forward packets to the server " + server.String(),
 			Remedy: "add inside service dhcp-relay: server " + server.String(),
 		}
 		for _, n := range []*Node{relay, config.At("service")} {

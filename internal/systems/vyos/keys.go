@@ -76,7 +76,7 @@ func checkKeys(n *Node, at, listed string) (problems, warnings inventory.Problem
 			continue
 		case known == nil && !slices.Contains(incomplete, c.Name):
 			if strictyaml.Nearest(c.Name, incomplete) != "" {
-				p.What, p.Remedy = "unknown key, but similar to one that is known", strictyaml.Suggest(c.Name, incomplete)
+				p.What, p.Remedy = "unknown key, similar to a known key", strictyaml.Suggest(c.Name, incomplete)
 				warnings = append(warnings, p)
 			}
 			continue

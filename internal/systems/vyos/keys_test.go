@@ -352,8 +352,8 @@ func TestSimilarKeys(t *testing.T) {
 		texts = append(texts, p.String())
 	}
 	require.ElementsMatch(t, []string{
-		`line 10: service htps: unknown key, but similar to one that is known (did you mean "https"?)`,
-		`line 15: system nameserver: unknown key, but similar to one that is known (did you mean "name-server"?)`,
+		`line 10: service htps: unknown key, similar to a known key (did you mean "https"?)`,
+		`line 15: system nameserver: unknown key, similar to a known key (did you mean "name-server"?)`,
 	}, texts)
 }
 

@@ -63,7 +63,7 @@ func (l *lexer) next() token {
 				return t
 			}
 		case c < ' ' || c == 0x7f:
-			l.add(l.line, "remove it", "there is a control character")
+			l.add(l.line, "remove it", "unexpected control character")
 			l.src = l.src[1:]
 		default:
 			n := strings.IndexAny(l.src, " \t\r\n{}\"'")

@@ -43,19 +43,19 @@ func (p *parser) nodes(into *Node, path string, top bool) {
 		switch p.tok.kind {
 		case tokenEnd, '}':
 			if comment > 0 {
-				p.add(comment, "move it before a node", "VyOS does not read a comment that is not before a node")
+				p.add(comment, "move the comment before a node", "VyOS accepts a comment only before a node")
 			}
 			if p.tok.kind == tokenEnd || !top {
 				return
 			}
-			p.add(p.tok.line, "remove it, or open it above", "this brace was not opened")
+			p.add(p.tok.line, "remove the brace, or open the block above", "this closing brace has no opening brace")
 			p.advance()
 		case tokenNewline:
 			p.advance()
 		case tokenWord:
 			p.node(into, path)
 		default:
-			p.add(p.tok.line, "", "the name of a node was expected here")
+			p.add(p.tok.line, "", "expected the name of a node here")
 			p.advance()
 			p.skipLine()
 		}
@@ -76,7 +76,7 @@ func (p *parser) node(into *Node, path string) {
 	case '{':
 		n := into.child(name, false)
 		if n.leaf {
-			p.add(name.line, "remove one of the two", "%s has a value and is opened with a brace", here)
+			p.add(name.line, "remove one of the two", "%s has both a value and a block in braces", here)
 		}
 		p.block(n, here)
 	case tokenWord, tokenString:
@@ -105,7 +105,7 @@ func (p *parser) node(into *Node, path string) {
 }
 
 func (p *parser) leafEnd(here string) {
-	p.add(p.tok.line, "end the line after it", "unexpected text after %s on its line", here)
+	p.add(p.tok.line, "end the line there", "unexpected text after %s on the same line", here)
 	p.skipLine()
 }
 
@@ -128,7 +128,7 @@ func (p *parser) block(n *Node, here string) {
 	p.depth++
 	defer func() { p.depth-- }()
 	if p.depth > maxNesting {
-		p.add(opened, "", "nodes are more than %d deep", maxNesting)
+		p.add(opened, "", "nodes are nested more than %d levels deep", maxNesting)
 		p.src = ""
 		p.advance()
 		return
@@ -163,7 +163,7 @@ func Parse(contents []byte) (Config, inventory.Problems) {
 	c.Versions, found = p.footer(text[end:], strings.Count(text[:end], "\n")+1)
 	switch {
 	case found > 1:
-		p.add(strings.Count(text[:end], "\n")+1, "keep the one of your image", "there are %d footers vyos-config-version", found)
+		p.add(strings.Count(text[:end], "\n")+1, "keep only the footer of your image", "there are %d footers vyos-config-version", found)
 	case found == 0 && oldFooter.MatchString(text):
 		p.add(1, footerRemedy, "the footer has the form of VyOS 1.2 or older")
 	case found == 0:
@@ -191,7 +191,7 @@ func (p *parser) footer(text string, line int) (versions string, found int) {
 			found++
 			parts := strings.Split(versions, ":")
 			if slices.ContainsFunc(parts, func(part string) bool { return !component.MatchString(part) }) {
-				p.add(line, footerRemedy, "the footer vyos-config-version is not a list of component@version")
+				p.add(line, footerRemedy, "the footer vyos-config-version must be a list of component@version")
 			}
 		} else if s = strings.TrimSpace(s); s != "" && !strings.HasPrefix(s, "//") {
 			p.add(line, "move the lines that begin with // to the end of the file",

@@ -62,7 +62,7 @@ func Read(file string) (*Codec, error) {
 	}
 	problems = append(problems, lines.Err())
 	if c.current == "" && errors.Join(problems...) == nil {
-		problems = append(problems, fmt.Errorf("%s has no key; make one with: ingot temporal new-key: %w", file, inventory.ErrInvalid))
+		problems = append(problems, fmt.Errorf("%s contains no key; make one with: ingot temporal new-key: %w", file, inventory.ErrInvalid))
 	}
 	return c, errors.Join(problems...)
 }
@@ -73,9 +73,9 @@ func (c *Codec) add(line string) error {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 	switch {
 	case err != nil || len(key) != keySize:
-		return fmt.Errorf("a line is a key's id, a space, and 32 bytes in base64: %w", inventory.ErrInvalid)
+		return fmt.Errorf("invalid line; must be a key's id, a space, and 32 bytes in base64: %w", inventory.ErrInvalid)
 	case c.keys[id] != nil:
-		return fmt.Errorf("the id %q is there twice: %w", id, inventory.ErrInvalid)
+		return fmt.Errorf("two lines have the key id %q: %w", id, inventory.ErrInvalid)
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -145,19 +145,19 @@ func (c *Codec) Decode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error
 		id := string(p.GetMetadata()[keyID])
 		key := c.keys[id]
 		if key == nil {
-			return nil, fmt.Errorf("a payload is encrypted with the key %q, which is not in %s: %w", id, c.file, inventory.ErrSealed)
+			return nil, fmt.Errorf("a payload is encrypted with key %q, which is not in %s: %w", id, c.file, inventory.ErrSealed)
 		}
 		data := p.GetData()
 		if len(data) < key.NonceSize() {
-			return nil, fmt.Errorf("a payload of %d bytes is not encrypted with the key %q: %w", len(data), id, inventory.ErrSealed)
+			return nil, fmt.Errorf("a payload of %d bytes is too short to be encrypted with key %q: %w", len(data), id, inventory.ErrSealed)
 		}
 		plain, err := key.Open(nil, data[:key.NonceSize()], data[key.NonceSize():], nil)
 		if err != nil {
-			return nil, fmt.Errorf("a payload does not fit the key %q: it was changed, or the key was: %w", id, inventory.ErrSealed)
+			return nil, fmt.Errorf("a payload cannot be decrypted with key %q: the payload or the key was changed: %w", id, inventory.ErrSealed)
 		}
 		out[i] = &commonpb.Payload{}
 		if err := proto.Unmarshal(plain, out[i]); err != nil {
-			return nil, fmt.Errorf("reading a payload after its decryption: %w", err)
+			return nil, fmt.Errorf("decoding a decrypted payload: %w", err)
 		}
 	}
 	return out, nil

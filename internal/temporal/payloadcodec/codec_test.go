@@ -97,8 +97,8 @@ func TestBadKeyFiles(t *testing.T) {
 	}
 	require.NoError(t, write("# keys\n\n"+string(good), 0o600))
 	err = write(string(good)+"a secretsecret\n"+string(good), 0o600)
-	require.ErrorContains(t, err, file+":2: a line is")
-	require.ErrorContains(t, err, file+`:3: the id "`+id+`" is there twice`)
+	require.ErrorContains(t, err, file+":2: invalid line")
+	require.ErrorContains(t, err, file+`:3: two lines have the key id "`+id+`"`)
 	require.NotContains(t, err.Error(), "secretsecret")
 	require.ErrorContains(t, write("", 0o600), "ingot temporal new-key")
 	require.ErrorContains(t, write(string(good), 0o640), "chmod 600")

@@ -94,7 +94,7 @@ func (c *child) stop() error {
 	case err := <-c.exited:
 		return err
 	case <-time.After(c.stopWait):
-		c.out.logger.Warn("temporal server did not stop in time and is killed", "pid", c.cmd.Process.Pid, "waited", c.stopWait)
+		c.out.logger.Warn("temporal server did not stop in time; killing it", "pid", c.cmd.Process.Pid, "waited", c.stopWait)
 		_ = c.cmd.Process.Kill() // the child may have ended just now
 		return <-c.exited
 	}
@@ -113,7 +113,7 @@ func (c *child) describeEnd(exit, cause error) error {
 	switch {
 	case err == nil:
 		// The child was ready for a moment and ended before its report was read.
-		err = errors.New("the Temporal server died")
+		err = errors.New("the Temporal server ended unexpectedly")
 	case errors.Is(err, errNoReport):
 		err = errors.New("the Temporal server ended before it was ready")
 	}
@@ -122,7 +122,7 @@ func (c *child) describeEnd(exit, cause error) error {
 		err = fmt.Errorf("%w (%w)", err, exit)
 	}
 	if last := c.out.last(); len(last) > 0 {
-		err = fmt.Errorf("%w; its last lines:\n\t%s", err, strings.Join(last, "\n\t"))
+		err = fmt.Errorf("%w; the last lines of its log:\n\t%s", err, strings.Join(last, "\n\t"))
 	}
 	return err
 }

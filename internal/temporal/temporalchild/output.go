@@ -100,7 +100,7 @@ func (o *output) line(raw []byte, cut bool) {
 
 func (o *output) reportDropped() {
 	if o.dropped > 0 {
-		o.logger.Warn("temporal server wrote more lines than are logged", "left_out", o.dropped)
+		o.logger.Warn("temporal server wrote too many lines; some are not logged", "left_out", o.dropped)
 		o.dropped = 0
 	}
 }

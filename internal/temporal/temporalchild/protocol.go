@@ -114,8 +114,8 @@ func (c Config) Validate() error {
 			bad("data_dir", "the certificate %q is not an absolute path", c.Identity)
 		}
 		if c.Ports.UI != 0 {
-			bad("temporal.mutual_tls", "the UI has no login and would show everything to every process of this host; "+
-				"with a certificate its port must be 0")
+			bad("temporal.mutual_tls", "the UI has no login and would show everything to every process of this host: "+
+				"with mutual TLS, the UI port must be 0")
 		}
 	}
 
@@ -136,7 +136,7 @@ func (c Config) Validate() error {
 		bad("temporal.namespace", "is empty")
 	}
 	if c.Retention < 24*time.Hour {
-		bad("temporal.retention", "%s is less than 24 h, the least that Temporal accepts", c.Retention)
+		bad("temporal.retention", "invalid retention %s; must be at least 24 h, Temporal's minimum", c.Retention)
 	}
 
 	return errors.Join(errs...)
@@ -254,7 +254,7 @@ func readReport(r *json.Decoder, busy func(Busy)) (Server, error) {
 		case report.Busy != nil && report.Ready == nil && report.Failure == nil:
 			busy(*report.Busy)
 		case (report.Ready == nil) == (report.Failure == nil):
-			return Server{}, errors.New("reading the child's report: must be either ready or a failure")
+			return Server{}, errors.New("reading the child's report: the report must be either ready or a failure")
 		case report.Failure != nil:
 			return Server{}, report.Failure
 		default:

@@ -120,7 +120,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		}
 		s.update(func(st *State) { st.Up, st.Err, st.Restarts = false, err, st.Restarts+1 })
 		pause = s.opts.pauseAfter(pause, upFor)
-		s.opts.Logger.Error("temporal server is not running; it will be started again", append(failureAttrs(err), "pause", pause)...)
+		s.opts.Logger.Error("temporal server is not running; starting it again", append(failureAttrs(err), "pause", pause)...)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -177,7 +177,7 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 			return
 		}
 		late.Stop() // do not kill the child: the next one would start the same work again
-		s.opts.Logger.Warn("temporal server works on its database before it can start; a large one takes long",
+		s.opts.Logger.Warn("temporal server prepares its database before it can start; a large database takes long",
 			"with", b.With, "pid", pid)
 	})
 
@@ -232,9 +232,9 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 
 	switch {
 	case exited:
-		return upFor, c.describeEnd(exit, errors.New("the Temporal server died"))
+		return upFor, c.describeEnd(exit, errors.New("the Temporal server ended unexpectedly"))
 	case hang != nil:
-		s.opts.Logger.Error("temporal server does not answer and is killed", "pid", srv.PID, "err", hang)
+		s.opts.Logger.Error("temporal server does not answer; killing it", "pid", srv.PID, "err", hang)
 		// Do not ask a hung process to stop, because it could not read that. SIGKILL ends even a process that is stopped (SIGSTOP).
 		_ = c.cmd.Process.Kill() // the child may have ended just now
 		return upFor, c.describeEnd(<-c.exited, hang)
@@ -268,7 +268,7 @@ func (s *Supervisor) untilHung(ctx context.Context, srv Server) error {
 			silentSince = began
 		}
 		if failed++; failed >= s.opts.ProbeFailures {
-			return fmt.Errorf("the Temporal server gave no answer for %s: %w", time.Since(silentSince).Round(time.Second), err)
+			return fmt.Errorf("the Temporal server did not answer for %s: %w", time.Since(silentSince).Round(time.Second), err)
 		}
 		s.opts.Logger.Warn("temporal server does not answer", "pid", srv.PID, "probes", failed, "err", err)
 	}
@@ -362,7 +362,7 @@ func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error
 
 	// Check both, the process first: after the child's life has ended, another process may have its id.
 	if !processAlive(st.Server.PID) || st.life.Err() != nil {
-		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: it ended"), conn.Close())
+		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: the process has ended"), conn.Close())
 	}
 
 	return conn, nil

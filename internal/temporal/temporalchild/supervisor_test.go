@@ -319,7 +319,7 @@ func TestHungChildIsReplaced(t *testing.T) {
 		},
 	})
 	st := awaitState(t, s, func(st State) bool { return st.Restarts == 1 })
-	if st.Err == nil || !strings.Contains(st.Err.Error(), "gave no answer for") || !strings.Contains(st.Err.Error(), "signal: killed") {
+	if st.Err == nil || !strings.Contains(st.Err.Error(), "did not answer for") || !strings.Contains(st.Err.Error(), "signal: killed") {
 		t.Errorf("the error is %v", st.Err)
 	}
 	st = awaitState(t, s, func(st State) bool { return st.Up })
@@ -344,7 +344,7 @@ func TestHungChildIsReplaced(t *testing.T) {
 	if now := s.State(); now.Restarts != 1 || !now.Up {
 		t.Errorf("a server that answers every third probe was replaced: %+v", now)
 	}
-	if !strings.Contains(log.String(), "does not answer and is killed") {
+	if !strings.Contains(log.String(), "does not answer; killing it") {
 		t.Error("the log does not say that it was killed")
 	}
 }

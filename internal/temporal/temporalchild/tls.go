@@ -34,10 +34,10 @@ func ClientTLS(identity string) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(text, text)
 	roots := x509.NewCertPool()
 	if err == nil && !roots.AppendCertsFromPEM(text) {
-		err = errors.New("it contains no certificate")
+		err = errors.New("the file contains no certificate")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("certificate of the Temporal server %q: %w", identity, err)
+		return nil, fmt.Errorf("reading the certificate of the Temporal server from %q: %w", identity, err)
 	}
 
 	return &tls.Config{MinVersion: tls.VersionTLS13, ServerName: ServerName, RootCAs: roots, Certificates: []tls.Certificate{pair}}, nil

@@ -27,7 +27,7 @@ func probe(ctx context.Context, srv Server) (err error) {
 	_, err = workflowservice.NewWorkflowServiceClient(conn).GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
 	switch status.Code(err) {
 	case codes.DeadlineExceeded, codes.Canceled, codes.Unavailable:
-		return fmt.Errorf("asking the Temporal server for its cluster: %w", err)
+		return fmt.Errorf("reading the cluster information of the Temporal server: %w", err)
 	}
 	return nil
 }
@@ -37,17 +37,17 @@ func probe(ctx context.Context, srv Server) (err error) {
 // is c.WorkflowService().
 func Verify(ctx context.Context, client workflowservice.WorkflowServiceClient, wantClusterID string) error {
 	if wantClusterID == "" {
-		return errors.New("verifying the Temporal server: no cluster id to compare with")
+		return errors.New("verifying the Temporal server: the expected cluster id is empty")
 	}
 
 	info, err := client.GetClusterInfo(ctx, &workflowservice.GetClusterInfoRequest{})
 	if err != nil {
-		return fmt.Errorf("asking the Temporal server for its cluster id: %w", err)
+		return fmt.Errorf("reading the cluster id of the Temporal server: %w", err)
 	}
 
 	if info.GetClusterId() != wantClusterID {
-		return fmt.Errorf("this Temporal server is not ours: cluster id %s (name %q, version %s), want %s; "+
-			"is another Temporal server on this address? Stop it, or change temporal.port",
+		return fmt.Errorf("this is not Ingot's Temporal server: its cluster id is %s (name %q, version %s) instead of %s; "+
+			"if another Temporal server uses this address, stop that server or change temporal.port",
 			info.GetClusterId(), info.GetClusterName(), info.GetServerVersion(), wantClusterID)
 	}
 	return nil

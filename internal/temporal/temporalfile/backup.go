@@ -57,7 +57,7 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 			return err
 		}
 		if c.Schema == 0 {
-			return errors.New("the file is empty")
+			return errors.New("the database has no tables")
 		}
 		if c.Tables, err = dbcopy.Sound(ctx, db); err != nil {
 			return err
@@ -74,7 +74,7 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 		return err
 	})
 	if err != nil {
-		return Copy{}, fmt.Errorf("reading Temporal's copy %q: %w", path, err)
+		return Copy{}, fmt.Errorf("reading the copy %q of Temporal's database: %w", path, err)
 	}
 
 	return c, nil
@@ -89,7 +89,7 @@ func openRuns(ctx context.Context, db *sql.DB) ([]OpenRun, error) {
 			return OpenRun{}, err
 		}
 		if len(run) != 16 {
-			return OpenRun{}, fmt.Errorf("the run of %q has an id of %d bytes", id, len(run))
+			return OpenRun{}, fmt.Errorf("the run id of workflow %q has %d bytes instead of 16", id, len(run))
 		}
 		return OpenRun{id, fmt.Sprintf("%x-%x-%x-%x-%x", run[:4], run[4:6], run[6:8], run[8:10], run[10:])}, nil
 	}
@@ -106,7 +106,7 @@ func Adopt(ctx context.Context, path string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("adopting Temporal's copy %q: %w", path, err)
+		return fmt.Errorf("adopting the copy %q of Temporal's database: %w", path, err)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 		// carryOutOrders returns when the parent closes the pipe or ends.
 		c.carryOutOrders(ctx)
 		time.AfterFunc(stopLimit, func() {
-			logger.Error("temporal server hangs in its stop and is ended", "after", stopLimit)
+			logger.Error("temporal server hangs while it stops; ending its process", "after", stopLimit)
 			os.Exit(1)
 		})
 		cancel()
@@ -115,7 +115,7 @@ func describeFullDisk(err error, file string) error {
 	return &temporalchild.Failure{
 		Kind:    temporalchild.KindSpace,
 		Message: fmt.Sprintf("the disk of %q is full: %v", file, err),
-		Remedy:  "make room (ingot image prune removes images that nothing uses); this is tried again until then",
+		Remedy:  "free disk space (ingot image prune removes images that nothing uses); Ingot tries again until there is space",
 	}
 }
 
@@ -143,7 +143,7 @@ func (c *child) carryOutOrders(ctx context.Context) {
 		var o temporalchild.Order
 		if err := c.orders.Decode(&o); err != nil {
 			if !errors.Is(err, io.EOF) {
-				c.logger.Warn("reading an order of the parent", "err", err)
+				c.logger.Warn("reading an order of the parent process", "err", err)
 				_, _ = io.Copy(io.Discard, c.stdin) // wait for the end of the pipe
 			}
 			return
@@ -157,7 +157,7 @@ func (c *child) carryOutOrders(ctx context.Context) {
 				done.Error = describeFullDisk(err, o.Backup.File).Error()
 			}
 			if err := c.report(temporalchild.Report{Backup: &done}); err != nil {
-				c.logger.Warn("answering a backup order", "err", err)
+				c.logger.Warn("reporting the result of a backup", "err", err)
 			}
 		}()
 	}

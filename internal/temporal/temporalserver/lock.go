@@ -45,7 +45,7 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 			return nil, errors.Join(&temporalchild.Failure{
 				Kind:    temporalchild.KindLock,
 				Holder:  holder,
-				Message: fmt.Sprintf("locking %q: for more than %s it has been held by %s", path, wait, holder),
+				Message: fmt.Sprintf("locking %q: for more than %s the lock has been held by %s", path, wait, holder),
 				Remedy:  remedy,
 			}, f.Close())
 		case <-time.After(50 * time.Millisecond):
@@ -68,11 +68,11 @@ func (l *fileLock) sign() error {
 	if _, err := l.file.WriteAt(text, 0); err != nil {
 		text = nil
 		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-			return fmt.Errorf("signing the lock file: %w", err)
+			return fmt.Errorf("writing the process id into the lock file: %w", err)
 		}
 	}
 	if err := l.file.Truncate(int64(len(text))); err != nil {
-		return fmt.Errorf("signing the lock file: %w", err)
+		return fmt.Errorf("writing the process id into the lock file: %w", err)
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func (l *fileLock) release() {
 
 // lockHolder returns the name of the process whose id is in the lock file, and the advice for the operator.
 func lockHolder(f *os.File) (holder, remedy string) {
-	const otherServer = "is another Ingot running on this data directory? Stop that one first, or give this one another data_dir"
+	const otherServer = "if another Ingot runs on this data directory, stop it first, or set another data_dir for this one"
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
 	if err != nil {
 		return "another process", otherServer
@@ -101,11 +101,11 @@ func lockHolder(f *os.File) (holder, remedy string) {
 	case !ok:
 		return holder, otherServer
 	case p.State == "T" || p.State == "t":
-		return holder + ", which is stopped", fmt.Sprintf("continue it (kill -CONT %d): it ends if its server is gone; "+
-			"or end it: kill -KILL %d. This one is tried again until then", pid, pid)
+		return holder + ", which is stopped", fmt.Sprintf("continue the process (kill -CONT %d), which then ends if its server is gone; "+
+			"or end it: kill -KILL %d. Until then, Ingot tries again", pid, pid)
 	case p.Parent == 1:
-		return holder + ", whose server is gone", fmt.Sprintf("it should end without help; if it does not: kill -KILL %d. "+
-			"This one is tried again until then", pid)
+		return holder + ", whose server is gone", fmt.Sprintf("the process should end on its own; if it does not: kill -KILL %d. "+
+			"Until then, Ingot tries again", pid)
 	}
 
 	return holder, otherServer

@@ -55,7 +55,7 @@ func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
 
 	backup := dbcopy.Name(file, stamp, time.Now())
 	if err := dbcopy.Make(ctx, temporalfile.OpenAgain, temporalfile.OpenAgain, file, backup); err != nil {
-		return "", fmt.Errorf("backing up to %q before the schema changes: %w", backup, err)
+		return "", fmt.Errorf("backing up to %q before the migration: %w", backup, err)
 	}
 
 	return backup, prune()
@@ -90,7 +90,7 @@ func migrateTables(ctx context.Context, tx *sql.Tx, from int) error {
 		"executions", "current_executions", "history_node", "history_tree", "namespaces", "shards", visibilityTable,
 	} {
 		if before[name].Rows != after[name].Rows {
-			return fmt.Errorf("table %q had %d rows and has %d", name, before[name].Rows, after[name].Rows)
+			return fmt.Errorf("table %q had %d rows before the migration and has %d after it", name, before[name].Rows, after[name].Rows)
 		}
 	}
 
@@ -164,7 +164,7 @@ func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 func storedColumns(ctx context.Context, tx *sql.Tx) ([]string, error) {
 	names, err := dbcopy.ReadStrings(ctx, tx, "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0", visibilityTable)
 	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("there is no table %q", visibilityTable)
+		err = fmt.Errorf("table %q is missing or has no columns", visibilityTable)
 	}
 
 	return names, err
@@ -194,7 +194,7 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 
 	for _, w := range want {
 		if !slices.Contains(got, w) {
-			return fmt.Errorf("after the migration the file lacks %q", w)
+			return fmt.Errorf("after the migration, the database does not contain %q", w)
 		}
 	}
 	return nil

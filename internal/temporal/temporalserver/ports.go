@@ -67,7 +67,7 @@ func portOccupied(host string, port int, key string) *temporalchild.Failure {
 		f.Message += " by " + f.Holder
 	}
 
-	f.Remedy = fmt.Sprintf("another Temporal dev server on %d? Stop it, or set %s in the configuration", port, key)
+	f.Remedy = fmt.Sprintf("if another Temporal server uses port %d, stop it, or set another %s in the configuration", port, key)
 	return f
 }
 

@@ -78,7 +78,7 @@ func TestS49TemporalUIAnswersOnlyNamesOfThisHost(t *testing.T) {
 	} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 			code, body := get(method, "/api/v1/namespaces/default/"+path, srv.UI, own...)
-			if code != http.StatusMethodNotAllowed || !strings.Contains(body, "changes none") {
+			if code != http.StatusMethodNotAllowed || !strings.Contains(body, "only shows workflows") {
 				t.Errorf("%s %s: %d %.100q", method, path, code, body)
 			}
 		}

@@ -376,7 +376,7 @@ func TestOccupiedPort(t *testing.T) {
 	if want := fmt.Sprintf("(pid %d)", os.Getpid()); !strings.Contains(f.Holder, want) {
 		t.Errorf("the holder is %q, want it to contain %q", f.Holder, want)
 	}
-	if !strings.Contains(f.Error(), "another Temporal dev server") {
+	if !strings.Contains(f.Error(), "another Temporal server") {
 		t.Errorf("no remedy in %q", f.Error())
 	}
 	if st.Up {

@@ -110,7 +110,8 @@ func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorser
 			return &temporalchild.Failure{
 				Kind:    temporalchild.KindSchema,
 				Message: fmt.Sprintf("search attribute %q of namespace %q is of type %s, not Keyword", name, cfg.Namespace, t),
-				Remedy:  fmt.Sprintf("remove it: temporal operator search-attribute remove --namespace %s --name %s", cfg.Namespace, name),
+				Remedy: fmt.Sprintf("remove the search attribute: temporal operator search-attribute remove --namespace %s --name %s",
+					cfg.Namespace, name),
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 			return l
 		}
 		if failure := portOccupied(host, port, "temporal.ui_port"); failure != nil && !logged && ctx.Err() == nil {
-			e.logger.Error("temporal web UI is off", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
+			e.logger.Error("temporal web UI is unavailable", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
 			logged = true
 		}
 		select {
@@ -120,7 +120,7 @@ func localNames(host string, next http.Handler) http.Handler {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			if o := r.Header.Get("Origin"); o != "" {
 				if from, err := url.Parse(o); err != nil || !strings.EqualFold(from.Host, r.Host) {
-					http.Error(w, "a write from another origin", http.StatusForbidden)
+					http.Error(w, "requests from another origin must not write", http.StatusForbidden)
 					return
 				}
 			}
@@ -139,7 +139,7 @@ func readsOnly(next http.Handler) http.Handler {
 		read := r.Method == http.MethodGet || r.Method == http.MethodHead
 		if !read && (r.Method != http.MethodPost || !isQuery(r.URL.EscapedPath())) {
 			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "this UI shows workflows and changes none; use ingot, its page, or the temporal command line",
+			http.Error(w, "this UI only shows workflows; to change them, use ingot, its web page, or the temporal command line",
 				http.StatusMethodNotAllowed)
 			return
 		}

@@ -43,7 +43,7 @@ func (e *embedded) vacuum(ctx context.Context, db sqlplugin.AdminDB) {
 		case <-tick.C:
 			// Without free pages, this reads only one page.
 			if err := db.Exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages)); err != nil {
-				e.logger.Warn("returning the pages of deleted runs", "err", err)
+				e.logger.Warn("returning the disk space of deleted runs", "err", err)
 			}
 		case <-ctx.Done():
 			return

@@ -73,7 +73,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {
 		return 0, problem.Problem{
-			What:   fmt.Sprintf("must be a duration, but is %q", plaintext.Clip(s, 60)),
+			What:   fmt.Sprintf("invalid duration %q", plaintext.Clip(s, 60)),
 			Remedy: `write for example "1h" or "24h", or a number of seconds`,
 		}
 	}

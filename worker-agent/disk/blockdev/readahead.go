@@ -82,7 +82,7 @@ func (a *ReadAhead) Read(p []byte) (int, error) {
 
 		next, ok := <-a.Ready
 		if !ok {
-			return 0, errors.New("reading a stream after its end")
+			return 0, errors.New("reading a stream that is already closed")
 		}
 		a.current, a.rest, a.err = next.Data, next.Data, next.Err
 	}

@@ -79,7 +79,7 @@ func Read(read func(name string) ([]byte, error), list func(dir string) []string
 }
 
 // ErrNoConfig means that the file system contains no boot loader's configuration.
-var ErrNoConfig = errors.New("there is no grub.cfg and no loader/entries")
+var ErrNoConfig = errors.New("the file system contains neither grub.cfg nor loader/entries")
 
 // parseGrubEnv reads GRUB's environment block.
 func parseGrubEnv(b []byte) map[string]string {
@@ -290,7 +290,7 @@ func grubPath(p string) string {
 // submenu. If nothing matches, it is the first entry.
 func defaultEntry(entries []Entry, want string) (Entry, error) {
 	if len(entries) == 0 {
-		return Entry{}, errors.New("it has no menu entry")
+		return Entry{}, errors.New("the boot loader's configuration has no menu entry")
 	}
 
 	want, inside, _ := strings.Cut(want, ">")

@@ -77,7 +77,7 @@ func Pack(t *testing.T, image []byte, format string) []byte {
 		cmd := exec.Command(words[0], words[1:]...)
 		cmd.Stdin, cmd.Stdout = bytes.NewReader(image), &buf
 		if err := cmd.Run(); err != nil {
-			t.Fatalf("%s is needed for this test (Debian's xz-utils, bzip2): %v", format, err)
+			t.Fatalf("this test needs a program for %s (Debian's xz-utils, bzip2): %v", format, err)
 		}
 		return buf.Bytes()
 	}
@@ -151,11 +151,11 @@ func RequireImage(t *testing.T, res action.Result, disk, image, served []byte) {
 		t.Fatalf("%s: %s\n%s", res.State, res.Message, res.Log)
 	}
 	if !bytes.Equal(disk[:len(image)], image) {
-		t.Fatal("the disk holds something else than the image")
+		t.Fatal("the disk's content differs from the image")
 	}
 	end := len(disk) - blockdev.MiB
 	if len(image) <= end && !blockdev.AllZero(disk[end:]) {
-		t.Fatal("the disk's end still holds old data")
+		t.Fatal("the end of the disk still contains old data")
 	}
 	if res.Output["contentSHA256"] != SHA256(image) || res.Output["sha256"] != SHA256(served) ||
 		res.Output["bytes"] != fmt.Sprint(len(image)) || res.Output["readback"] != "ok" {

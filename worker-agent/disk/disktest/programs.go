@@ -48,7 +48,7 @@ func Judge(t *testing.T, good string, name string, args ...string) {
 		path, err = exec.LookPath("/usr/sbin/" + name)
 	}
 	if err != nil {
-		t.Logf("%s is not installed: its judgement is missing", name)
+		t.Logf("%s is not installed, so the result is not checked with it", name)
 		return
 	}
 	out, err := exec.Command(path, args...).CombinedOutput()

@@ -67,7 +67,7 @@ func (b *BootManager) read(names []string) error {
 
 		e := efiEntry{number: uint16(n)}
 		if e.option, e.bad = parseLoadOption(value); e.bad != nil {
-			b.log("%s cannot be read and is left alone: %v", name, e.bad)
+			b.log("%s cannot be parsed, so it is not changed: %v", name, e.bad)
 		}
 
 		b.entries = append(b.entries, e)
@@ -132,7 +132,7 @@ func (b *BootManager) put(name string, list []uint16) error {
 
 	back, err := b.vars.Get(name)
 	if err != nil || !bytes.Equal(back, value) {
-		return errors.Join(fmt.Errorf("reading %s back: the firmware did not keep what was written", name), err)
+		return errors.Join(fmt.Errorf("reading %s back: the firmware did not store the written value", name), err)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (b *BootManager) delete(which func(efiEntry) bool) error {
 
 		b.entries = slices.DeleteFunc(b.entries, func(x efiEntry) bool { return x.number == e.number })
 		b.deleted = append(b.deleted, name)
-		b.log("%s %q is deleted", name, e.option.description)
+		b.log("deleted %s %q", name, e.option.description)
 	}
 	return nil
 }
@@ -207,9 +207,9 @@ func (b *BootManager) find(what string) (uint16, error) {
 
 	switch {
 	case len(found) == 0:
-		return 0, fmt.Errorf("finding the boot entry %q: there is none; there are: %s", what, strings.Join(there, ", "))
+		return 0, fmt.Errorf("finding the boot entry %q: not found among: %s", what, strings.Join(there, ", "))
 	case len(found) > 1:
-		return 0, fmt.Errorf("finding the boot entry %q: %04X and %04X both have that description", what, found[0], found[1])
+		return 0, fmt.Errorf("finding the boot entry %q: entries %04X and %04X both have this description", what, found[0], found[1])
 	}
 	return found[0], nil
 }
@@ -257,7 +257,7 @@ func (b *BootManager) SetNext(want string) error {
 		return err
 	}
 	b.next = int(n)
-	b.log("the next boot is %s", bootVariable(n))
+	b.log("the next boot starts %s", bootVariable(n))
 	return nil
 }
 

@@ -54,7 +54,7 @@ func (d VarFS) Names() ([]string, error) {
 	}
 	if len(names) == 0 {
 		// Every firmware has variables: an empty directory means that efivarfs is not mounted.
-		return nil, fmt.Errorf("reading %s: it holds no variables: efivarfs is not mounted", string(d))
+		return nil, fmt.Errorf("reading %s: the directory contains no variables, so efivarfs is not mounted", string(d))
 	}
 	return names, nil
 }
@@ -66,7 +66,7 @@ func (d VarFS) Get(name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(b) < len(efiAttributes) {
-		return nil, fmt.Errorf("reading %s: %d bytes are too short for its attributes", name, len(b))
+		return nil, fmt.Errorf("reading %s: the variable has only %d bytes, too few for its attributes", name, len(b))
 	}
 	return b[len(efiAttributes):], nil
 }
@@ -108,7 +108,7 @@ func (d VarFS) unlock(name string) error {
 		return nil // the file system has no such flags
 	}
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags&^immutable); err != nil {
-		return fmt.Errorf("making %s changeable: %w", name, err)
+		return fmt.Errorf("removing the immutable flag of %s: %w", name, err)
 	}
 	return nil
 }

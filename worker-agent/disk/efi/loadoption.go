@@ -37,19 +37,19 @@ const (
 func parseLoadOption(b []byte) (loadOption, error) {
 	var o loadOption
 	if len(b) < 8 {
-		return o, errors.New("reading a load option: it is cut short")
+		return o, errors.New("reading a load option: the option is cut short")
 	}
 
 	o.active = binary.LittleEndian.Uint32(b)&loadActive != 0
 	length := int(binary.LittleEndian.Uint16(b[4:]))
 	text, rest, ended := parttable.DecodeUTF16(b[6:])
 	if !ended {
-		return o, errors.New("reading a load option: its description does not end")
+		return o, errors.New("reading a load option: the end of the description is missing")
 	}
 
 	o.description = text
 	if length > len(rest) {
-		return o, fmt.Errorf("reading a load option: a device path of %d bytes, but %d are left", length, len(rest))
+		return o, fmt.Errorf("reading a load option: the device path has %d bytes, but only %d are left", length, len(rest))
 	}
 	return o, o.parsePath(rest[:length])
 }
@@ -60,12 +60,12 @@ func (o *loadOption) parsePath(p []byte) error {
 	ended := len(p) == 0
 	for len(p) > 0 {
 		if len(p) < 4 {
-			return errors.New("reading a device path: it is cut short")
+			return errors.New("reading a device path: the path is cut short")
 		}
 
 		kind, sub, n := p[0], p[1], int(binary.LittleEndian.Uint16(p[2:]))
 		if n < 4 || n > len(p) {
-			return fmt.Errorf("reading a device path: a node of %d bytes, but %d are left", n, len(p))
+			return fmt.Errorf("reading a device path: a node has %d bytes, but only %d are left", n, len(p))
 		}
 
 		node := p[4:n]
@@ -75,12 +75,12 @@ func (o *loadOption) parsePath(p []byte) error {
 		switch {
 		case kind == pathEnd:
 			if len(node) != 0 || sub != pathEndWhole && sub != pathEndOne {
-				return fmt.Errorf("reading a device path: invalid end of subtype %#x with %d bytes", sub, len(node))
+				return fmt.Errorf("reading a device path: invalid end node of subtype %#x with %d bytes", sub, len(node))
 			}
 			first, ended = false, sub == pathEndWhole
 		case kind == pathMedia && sub == pathHardDrive:
 			if n != hardDriveLength {
-				return fmt.Errorf("reading a device path: a hard drive node of %d bytes, not %d", n, hardDriveLength)
+				return fmt.Errorf("reading a device path: a hard drive node has %d bytes instead of %d", n, hardDriveLength)
 			}
 			if first && o.disk == "" {
 				o.disk = partitionOfNode(node)
@@ -97,7 +97,7 @@ func (o *loadOption) parsePath(p []byte) error {
 		}
 	}
 	if !ended {
-		return errors.New("reading a device path: it does not end")
+		return errors.New("reading a device path: the end node is missing")
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func Check(volume []byte, sector int, files []File) error {
 			return fmt.Errorf("%q: %w", f.Name, err)
 		}
 		if st.Size() != int64(len(f.Contents)) || string(b[:min(len(b), len(f.Contents))]) != f.Contents {
-			return fmt.Errorf("%q does not have the contents that were written", f.Name)
+			return fmt.Errorf("the contents of %q differ from what was written", f.Name)
 		}
 	}
 

@@ -71,7 +71,7 @@ func (v *fatVolume) layOut() error {
 
 	v.table = sectors * v.sector
 	if v.clusters < 4085 || v.clusters > 65524 {
-		return fmt.Errorf("making a FAT16 volume: %d bytes in sectors of %d have %d clusters", len(v.bytes), v.sector,
+		return fmt.Errorf("making a FAT16 volume: %d bytes in sectors of %d bytes give an invalid number of clusters, %d", len(v.bytes), v.sector,
 			v.clusters)
 	}
 	return nil
@@ -114,7 +114,7 @@ func (v *fatVolume) writeBootSector(label string) {
 func (v *fatVolume) addFile(f File, n int) error {
 	first, need := 0, (len(f.Contents)+v.cluster-1)/v.cluster
 	if need > v.clusters+2-v.next {
-		return fmt.Errorf("%q has %d bytes, more than are free", f.Name, len(f.Contents))
+		return fmt.Errorf("%q has %d bytes, more than the volume has free", f.Name, len(f.Contents))
 	}
 
 	if need > 0 {
@@ -148,7 +148,7 @@ func (v *fatVolume) addFile(f File, n int) error {
 // directoryEntries returns the directory entries of a file: the pieces of its long name, the last one first, then its short name.
 func directoryEntries(long, short string) ([]byte, error) {
 	if len(short) > 8 {
-		return nil, errors.New("a short name of more than 8 letters")
+		return nil, errors.New("the short name has more than 8 letters")
 	}
 
 	name := fmt.Sprintf("%-11s", short)

@@ -50,7 +50,7 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 	volume, err := fat.Make16(sizes[512], 512, "CIDATA", want)
 	require.NoError(t, err)
 	changed := bytes.Replace(volume, []byte("#cloud-config"), []byte("#cloud-c0nfig"), 1)
-	require.ErrorContains(t, fat.Check(changed, 512, want), "does not have the contents that were written")
+	require.ErrorContains(t, fat.Check(changed, 512, want), "differ from what was written")
 	require.Error(t, fat.Check(volume, 512, []fat.File{{Name: "meta-data", Contents: "x"}}), "there is no such file")
 }
 
@@ -58,7 +58,7 @@ func TestMake16Refuses(t *testing.T) {
 	_, err := fat.Make16(blockdev.MiB, 512, "X", nil)
 	require.ErrorContains(t, err, "making a FAT16 volume")
 	_, err = fat.Make16(sizes[512], 512, "X", []fat.File{{Name: "big", Contents: strings.Repeat("x", 17*blockdev.MiB)}})
-	require.ErrorContains(t, err, "more than are free")
+	require.ErrorContains(t, err, "more than the volume has free")
 }
 
 // The label in the root directory counts, and the one in the boot sector where that has none.

@@ -47,15 +47,15 @@ func (x *extraction) ExtractInto(root Tree, dir string) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("reading the archive behind %d entries: %w", x.Entries, err)
+			return fmt.Errorf("reading the archive after %d entries: %w", x.Entries, err)
 		}
 		if err := x.extract(h); err != nil {
-			return fmt.Errorf("entry %d, %q: %w", x.Entries+1, h.Name, err)
+			return fmt.Errorf("entry %d (%q): %w", x.Entries+1, h.Name, err)
 		}
 		x.Entries++
 	}
 	if x.Entries == 0 {
-		return errors.New("the archive is empty, or not a tar archive")
+		return errors.New("the archive is empty, or is not a tar archive")
 	}
 
 	// Set the times of folders last: each entry that was extracted into a folder has changed the folder's time.
@@ -82,10 +82,10 @@ func (x *extraction) extract(h *tar.Header) error {
 		}
 
 		if base == "." {
-			return errors.New("the folder itself is an entry that is not a folder")
+			return errors.New("the archive's root entry must be a folder")
 		}
 		if err := unix.Unlinkat(parent, base, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("removing what is there: %w", err)
+			return fmt.Errorf("removing the existing file: %w", err)
 		}
 		if h.Typeflag == tar.TypeLink {
 			return x.link(parent, base, h.Linkname)
@@ -127,11 +127,11 @@ func (x *extraction) link(parent int, base, target string) error {
 	}
 	from, err := File{Path: name}.parent(x.root, false)
 	if err != nil {
-		return fmt.Errorf("its target %q: %w", target, err)
+		return fmt.Errorf("link target %q: %w", target, err)
 	}
 	defer func() { _ = unix.Close(from) }() // nothing is written through it
 	if err := unix.Linkat(from, path.Base(name), parent, base, 0); err != nil {
-		return fmt.Errorf("linking it to %q: %w", target, err)
+		return fmt.Errorf("making a hard link to %q: %w", target, err)
 	}
 	return nil
 }

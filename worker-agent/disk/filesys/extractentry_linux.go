@@ -32,7 +32,7 @@ func makeFolder(parent int, base string) error {
 		return nil
 	}
 	if err := unix.Unlinkat(parent, base, 0); err != nil {
-		return fmt.Errorf("removing what is there: %w", err)
+		return fmt.Errorf("removing the existing file: %w", err)
 	}
 	return unix.Mkdirat(parent, base, 0o700)
 }
@@ -52,7 +52,7 @@ func (x *extraction) make(parent int, base string, h *tar.Header) error {
 	case tar.TypeBlock:
 		return unix.Mknodat(parent, base, unix.S_IFBLK|0o600, device)
 	}
-	return fmt.Errorf("unknown type %q of an entry", h.Typeflag)
+	return fmt.Errorf("unknown entry type %q", h.Typeflag)
 }
 
 func (x *extraction) makeFile(parent int, base string, h *tar.Header) (err error) {
@@ -71,7 +71,7 @@ func (x *extraction) makeFile(parent int, base string, h *tar.Header) (err error
 	if isSparse(h) {
 		// Truncate first: it fails at once if the file system cannot hold a file of this size.
 		if err := f.Truncate(h.Size); err != nil {
-			return fmt.Errorf("making it %d bytes long: %w", h.Size, err)
+			return fmt.Errorf("setting the file's size to %d bytes: %w", h.Size, err)
 		}
 	}
 	return x.copyTo(f, isSparse(h))
@@ -129,7 +129,7 @@ func setAttributes(parent int, base string, h *tar.Header) error {
 	// On FAT, which has no owners, chown succeeds only for the current owner: call it only for a change.
 	if st.Uid != uint32(h.Uid) || st.Gid != uint32(h.Gid) {
 		if err := unix.Fchownat(parent, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return fmt.Errorf("giving it to %d:%d: %w", h.Uid, h.Gid, err)
+			return fmt.Errorf("changing the owner to %d:%d: %w", h.Uid, h.Gid, err)
 		}
 	}
 

@@ -41,7 +41,7 @@ func (s *File) Resolve(root Tree) error {
 		}
 		n, err := root.account(who.file, who.name)
 		if err != nil {
-			return fmt.Errorf("finding the number of %q in the file system's %s: %w: give the number itself", who.name,
+			return fmt.Errorf("finding the numeric id of %q in the file system's %s: %w: set the numeric id instead", who.name,
 				who.file, err)
 		}
 		*who.id = n
@@ -64,7 +64,7 @@ func (s File) Write(root Tree) (err error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil &&
 		st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return errors.New("there is a directory of that name")
+		return errors.New("a directory with this name exists")
 	}
 
 	// The temporary name depends only on the path, so that the file of an interrupted attempt is replaced.
@@ -151,7 +151,7 @@ func (s File) Compare(root Tree, owners bool) error {
 		return err
 	}
 	if owners && (st.Uid != uint32(s.UID) || st.Gid != uint32(s.GID) || st.Mode&0o7777 != s.Mode) {
-		return fmt.Errorf("owner and mode are %d:%d %04o, not %d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777, s.UID, s.GID, s.Mode)
+		return fmt.Errorf("owner and mode are %d:%d %04o instead of %d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777, s.UID, s.GID, s.Mode)
 	}
 	if s.Directory {
 		return nil
@@ -162,7 +162,7 @@ func (s File) Compare(root Tree, owners bool) error {
 		return err
 	}
 	if string(b) != s.Contents {
-		return errors.New("its contents differ from what was written")
+		return errors.New("the file's contents differ from what was written")
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func own(fd, uid, gid int, mode uint32) error {
 	// On FAT, which has no owners, even setting the current owner fails.
 	if st.Uid != uint32(uid) || st.Gid != uint32(gid) {
 		if err := unix.Fchown(fd, uid, gid); err != nil {
-			return fmt.Errorf("changing its owner to %d:%d: %w", uid, gid, err)
+			return fmt.Errorf("changing the owner to %d:%d: %w", uid, gid, err)
 		}
 	}
 	if err := unix.Fchmod(fd, mode); err != nil && !errors.Is(err, unix.EPERM) {

@@ -47,7 +47,7 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 	case fstype == "xfs" && string(head[:4]) == xfsMagic:
 		block := binary.BigEndian.Uint32(head[4:])
 		if block < 512 || block > 65536 {
-			return fmt.Errorf("reading the superblock: invalid block size %d", block)
+			return fmt.Errorf("reading the superblock: invalid block size of %d bytes", block)
 		}
 		if want := uint64(size) / uint64(block); want <= binary.BigEndian.Uint64(head[8:]) {
 			return nil
@@ -60,7 +60,7 @@ func (h HostFilesystems) Grow(ctx context.Context, device, fstype string, size i
 		request = btrfsResize
 		copy(arg[btrfsName:], btrfsGrow)
 	default:
-		return fmt.Errorf("growing the %q: %w", fstype, errors.ErrUnsupported)
+		return fmt.Errorf("growing file system %q: %w", fstype, errors.ErrUnsupported)
 	}
 
 	dir, unmount, err := h.Mount(ctx, device, fstype, false)
@@ -117,7 +117,7 @@ func resize(dir string, request uintptr, arg []byte) error {
 	case unix.ENOTTY, unix.EOPNOTSUPP, unix.EINVAL, unix.EPERM, unix.ENOSYS:
 		// The file system has no space for a longer group table, or is marked as faulty. The kernel cannot correct that, but fsck and the
 		// offline tool can.
-		return fmt.Errorf("the kernel cannot grow it: %w: %w", e, errors.ErrUnsupported)
+		return fmt.Errorf("the kernel cannot grow the file system: %w: %w", e, errors.ErrUnsupported)
 	}
 	return e
 }

@@ -33,7 +33,7 @@ var programs = map[string][]string{
 // findProgram returns the path of a program of the agent's system.
 func findProgram(program string) (string, error) {
 	if _, ok := programs[program]; !ok {
-		return "", fmt.Errorf("finding the program %q: it is not one that the agent runs", program)
+		return "", fmt.Errorf("finding the program %q: the agent does not run this program", program)
 	}
 	for _, dir := range programDirs {
 		p := filepath.Join(dir, program)
@@ -41,7 +41,8 @@ func findProgram(program string) (string, error) {
 			return p, nil
 		}
 	}
-	return "", fmt.Errorf("finding the program %s: the agent's system does not have it: build it again with deploy/agentos/build.sh", program)
+	return "", fmt.Errorf("finding the program %s: the agent OS does not contain it: build the agent OS again with deploy/agentos/build.sh",
+		program)
 }
 
 // Has implements Programs.
@@ -54,7 +55,7 @@ func (h HostFilesystems) Has(program string) error {
 func (h HostFilesystems) BootCode(table string) ([]byte, error) {
 	name, ok := map[string]string{"gpt": "gptmbr.bin", "mbr": "mbr.bin"}[table]
 	if !ok {
-		return nil, fmt.Errorf("finding boot code: there is none for a partition table %q", table)
+		return nil, fmt.Errorf("finding boot code: no boot code exists for partition table %q", table)
 	}
 	return os.ReadFile(filepath.Join(bootCodeDir, name))
 }
@@ -70,7 +71,7 @@ func (h HostFilesystems) Run(ctx context.Context, program string, args []string,
 			break
 		}
 		if err := h.Load(module); err != nil {
-			return 0, fmt.Errorf("loading %s for %s: %w", module, program, err)
+			return 0, fmt.Errorf("loading kernel module %s for %s: %w", module, program, err)
 		}
 	}
 

@@ -86,7 +86,7 @@ func (r Tree) account(file, name string) (int, error) {
 		}
 		n, err := strconv.ParseUint(f[2], 10, 31)
 		if err != nil {
-			return 0, fmt.Errorf("its number is %q", f[2])
+			return 0, fmt.Errorf("invalid numeric id %q", f[2])
 		}
 		return int(n), nil
 	}

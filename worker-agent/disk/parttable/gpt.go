@@ -88,7 +88,7 @@ func ReadGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*GPT, error) {
 		return nil, errors.New("reading the partition table: the header's checksum is wrong")
 	}
 	if g64(b, gptMyLBA) != uint64(lba) {
-		return nil, fmt.Errorf("reading the partition table: the header at sector %d gives its own position as %d", lba,
+		return nil, fmt.Errorf("reading the partition table: the header at sector %d claims to be at sector %d", lba,
 			g64(b, gptMyLBA))
 	}
 
@@ -99,7 +99,7 @@ func ReadGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*GPT, error) {
 
 	at := g64(b, gptEntriesLBA)
 	if at > uint64(size/s) {
-		return nil, errors.New("reading the partition table: its entries lie beyond the end of the disk")
+		return nil, errors.New("reading the partition table: the entries lie beyond the end of the disk")
 	}
 
 	g.entries = blockdev.ReadAt(r, int64(at)*s, int(count*each))
@@ -109,7 +109,7 @@ func ReadGPTAt(r io.ReaderAt, size int64, sector int, lba int64) (*GPT, error) {
 
 	for i := range g.count() {
 		if e := g.Entry(i); !e.unused() && (e.last() < e.first() || e.last() >= uint64(size/s)) {
-			return nil, fmt.Errorf("reading the partition table: partition %d lies outside of the disk", i+1)
+			return nil, fmt.Errorf("reading the partition table: partition %d lies outside the disk", i+1)
 		}
 	}
 	return g, nil
@@ -222,7 +222,7 @@ func (g *GPT) Write(dev blockdev.Device) error {
 
 	mbr := blockdev.ReadAt(dev, 0, int(g.Sector))
 	if len(mbr) < int(g.Sector) {
-		return errors.New("reading the first sector: it is cut short")
+		return errors.New("reading the first sector: the sector is cut short")
 	}
 
 	for i := range 4 {
@@ -322,10 +322,10 @@ func CheckTables(dev blockdev.Device, g *GPT) error {
 	for _, lba := range []int64{1, last} {
 		on, err := ReadGPTAt(dev, dev.Size(), dev.SectorSize(), lba)
 		if err != nil {
-			return fmt.Errorf("table at sector %d: %w", lba, err)
+			return fmt.Errorf("partition table at sector %d: %w", lba, err)
 		}
 		if other := int64(g64(on.header, gptAlternate)); !slices.Equal(on.entries, g.entries) || other != last+1-lba {
-			return fmt.Errorf("table at sector %d: it differs from the expected table", lba)
+			return fmt.Errorf("the partition table at sector %d differs from the expected table", lba)
 		}
 	}
 
@@ -336,7 +336,7 @@ func CheckTables(dev blockdev.Device, g *GPT) error {
 
 	for i := range 4 {
 		if e := mbr[446+16*i:][:16]; e[4] == 0xee && g32(e, 8) == 1 && g32(e, 12) != uint32(min(last, 0xffffffff)) {
-			return errors.New("the protective MBR does not have the size of the disk")
+			return errors.New("the protective MBR does not cover the whole disk")
 		}
 	}
 	return nil
@@ -352,4 +352,4 @@ type Span struct {
 }
 
 // ErrNoTable means that a disk has neither a GPT nor an MBR.
-var ErrNoTable = errors.New("there is no partition table")
+var ErrNoTable = errors.New("the disk has no partition table")

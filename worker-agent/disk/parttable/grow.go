@@ -44,7 +44,7 @@ func room(parts []Span, p Span, limit int64) (int64, error) {
 			continue
 		}
 		if q.Name != SeedLabel {
-			return 0, fmt.Errorf("partition %d %q lies behind partition %d: it cannot grow", q.Number, q.Name, p.Number)
+			return 0, fmt.Errorf("partition %d %q lies behind partition %d, which therefore cannot grow", q.Number, q.Name, p.Number)
 		}
 		seed = min(seed, q.Start)
 	}
@@ -92,7 +92,7 @@ func GrowMBR(dev blockdev.Device, want Growth) (old int64, p Span, mbr []byte, e
 		return 0, p, nil, err
 	}
 	if slices.Contains([]string{"0x05", "0x0f", "0x85"}, p.Kind) {
-		return 0, p, nil, fmt.Errorf("partition %d is an extended partition: the partitions in it cannot grow", p.Number)
+		return 0, p, nil, fmt.Errorf("partition %d is an extended partition; partitions inside it cannot grow", p.Number)
 	}
 
 	sector := int64(dev.SectorSize())

@@ -41,7 +41,7 @@ func AllPartitions(dev blockdev.Device, log func(format string, args ...any)) []
 			if first := int64(g64(g.header, gptEntriesLBA)); lba != 1 {
 				add([]Span{{
 					Start: min(first, lba) * g.Sector,
-					Size:  (max(first+int64(g.entrySectors()), lba+1) - min(first, lba)) * g.Sector, Name: "backup of the table",
+					Size:  (max(first+int64(g.entrySectors()), lba+1) - min(first, lba)) * g.Sector, Name: "backup of the partition table",
 				}})
 			}
 		case !errors.Is(err, ErrNoTable):

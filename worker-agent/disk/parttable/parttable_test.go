@@ -132,7 +132,7 @@ func TestDamagedAndMissingTables(t *testing.T) {
 	cut := newDisk(t, 16*blockdev.MiB, 512)
 	cut.content = cut.content[:6*blockdev.MiB]
 	_, _, err = parttable.ReadAnyGPT(cut, cut.Size(), 512)
-	require.ErrorContains(t, err, "partition 5 lies outside of the disk")
+	require.ErrorContains(t, err, "partition 5 lies outside the disk")
 }
 
 func TestGrowPartition(t *testing.T) {
@@ -146,7 +146,7 @@ func TestGrowPartition(t *testing.T) {
 		"by its number":     {parttable.Growth{Number: 5}, 63, ""},
 		"with a reserve":    {parttable.Growth{Reserve: 10 * blockdev.MiB}, 53, ""},
 		"no room":           {parttable.Growth{Reserve: size}, 0, ""},
-		"one in the middle": {parttable.Growth{Number: 1}, 0, `partition 5 "root" lies behind partition 1: it cannot grow`},
+		"one in the middle": {parttable.Growth{Number: 1}, 0, `partition 5 "root" lies behind partition 1, which therefore cannot grow`},
 		"an unknown one":    {parttable.Growth{Number: 7}, 0, "there is no partition 7"},
 	} {
 		dev := newDisk(t, 16*blockdev.MiB, 512)
@@ -208,12 +208,12 @@ func TestPlaceSeed(t *testing.T) {
 	crowded := newDisk(t, 20*blockdev.MiB, 512)
 	g, _ = readAny(t, crowded)
 	_, _, err = g.PlaceSeed(crowded.Size())
-	require.ErrorContains(t, err, "no 16 MiB are free at the end of the disk")
+	require.ErrorContains(t, err, "16 MiB must be free at the end of the disk")
 	for i := range 128 {
 		g.Entry(i).Set(parttable.BasicData, 2048, 4095, "x")
 	}
 	_, _, err = g.PlaceSeed(64 * blockdev.MiB)
-	require.ErrorContains(t, err, "all entries of the partition table are taken")
+	require.ErrorContains(t, err, "all entries of the partition table are in use")
 }
 
 // writeMBREntry writes entry n of a table of four at byte off.

@@ -31,18 +31,18 @@ func (g *GPT) PlaceSeed(size int64) (number int, first uint64, err error) {
 		end = max(end, e.last())
 	}
 	if free < 0 {
-		return 0, 0, errors.New("all entries of the partition table are taken")
+		return 0, 0, errors.New("all entries of the partition table are in use")
 	}
 
 	sectors, grain := uint64(SeedBytes(int(g.Sector))/g.Sector), uint64(blockdev.MiB/g.Sector)
 	usable := g64(g.header, gptLastUsable) + 1
 	if usable < sectors+grain {
-		return 0, 0, errors.New("the disk is too small")
+		return 0, 0, errors.New("the disk is too small for the seed partition")
 	}
 
 	first = (usable - sectors) / grain * grain
 	if first <= end || first < g64(g.header, gptFirstUsable) {
-		return 0, 0, fmt.Errorf("no %d MiB are free at the end of the disk: the last partition ends at sector %d of %d",
+		return 0, 0, fmt.Errorf("%d MiB must be free at the end of the disk, but the last partition ends at sector %d of %d",
 			SeedBytes(int(g.Sector))/blockdev.MiB, end, usable)
 	}
 

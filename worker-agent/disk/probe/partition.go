@@ -45,7 +45,7 @@ func FindPartition(s action.Partition, r io.ReaderAt, parts []parttable.Span) (p
 
 	switch {
 	case len(found) == 0:
-		return parttable.Span{}, fmt.Errorf("finding the partition %s: there is none; there are: %s", s, strings.Join(there, ", "))
+		return parttable.Span{}, fmt.Errorf("finding the partition %s: not found among: %s", s, strings.Join(there, ", "))
 	case len(found) > 1:
 		return parttable.Span{}, fmt.Errorf("finding the partition %s: partitions %d and %d both match", s, found[0].Number,
 			found[1].Number)
