@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Protocol is the version of the protocol between agent and server. Each side refuses any other
-// version. Both ignore unknown fields, so fields can be added without a new version.
+// Protocol is the version of the protocol between agent and server. Agent and server each refuse any other version. Both ignore
+// unknown fields, so fields can be added without a new version.
 const Protocol = 2
 
 // VendorClass is the vendor class (DHCP option 60) of the agent's operating system.
@@ -37,8 +37,8 @@ type Seconds int64
 // Duration returns s as a time.Duration.
 func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Second }
 
-// A Key identifies one attempt at one action of a run. Every message about an action contains the Key of the attempt; a message with
-// another Key is ignored.
+// A Key identifies one attempt at one action of a run. Every message about an attempt contains its Key. A message about an attempt
+// that is not the current one is ignored.
 type Key struct {
 	Epoch   int64 `json:"epoch"`   // epoch of the run's grant
 	Action  int   `json:"action"`  // index in the plan, from 0
@@ -49,13 +49,13 @@ func (k Key) String() string { return fmt.Sprintf("%d.%d.%d", k.Epoch, k.Action,
 
 // Disk is a disk that the agent has found, with the fields that identify it.
 type Disk struct {
-	Path       string   `json:"path"` // /dev/sda; does not identify the disk
+	Path       string   `json:"path"` // such as /dev/sda; after the next boot, this may be the path of another disk
 	Serial     string   `json:"serial,omitempty"`
 	WWN        string   `json:"wwn,omitempty"`
 	Model      string   `json:"model,omitempty"`
 	ByID       []string `json:"byID,omitempty"`       // names that udev makes under /dev/disk/by-id
 	Size       int64    `json:"size"`                 // bytes
-	SectorSize int      `json:"sectorSize,omitempty"` // logical, bytes; 0 = not known
+	SectorSize int      `json:"sectorSize,omitempty"` // size of the logical sectors, in bytes; 0 = not known
 	Rotational bool     `json:"rotational,omitempty"`
 	Removable  bool     `json:"removable,omitempty"`
 	ReadOnly   bool     `json:"readOnly,omitempty"`
@@ -63,7 +63,7 @@ type Disk struct {
 	Firmware   string   `json:"firmware,omitempty"`  // revision of the disk's firmware
 	Signatures []string `json:"signatures,omitempty"`
 	Written    string   `json:"written,omitempty"` // last run that wrote the disk; set by the server from its records
-	Blank      bool     `json:"blank,omitempty"`   // no signature, and both ends are zero
+	Blank      bool     `json:"blank,omitempty"`   // no signature, and only zeros at the beginning and the end of the disk
 }
 
 // DiskID identifies a disk independently of its connector.
@@ -85,7 +85,7 @@ type NIC struct {
 	Up    bool   `json:"up,omitempty"`
 	// Firmware is the version of the interface's firmware, as its driver reports it.
 	Firmware string `json:"firmware,omitempty"`
-	// Neighbour is the switch port that the interface is connected to, if LLDP has found it.
+	// Neighbour is the switch port to which the interface is connected; nil = LLDP has found none.
 	Neighbour *Neighbour `json:"neighbour,omitempty"`
 }
 
@@ -113,28 +113,31 @@ type Facts struct {
 	NICs         []NIC  `json:"nics,omitempty"`
 	// BMC is the management controller as the machine itself sees it; nil = none was found.
 	BMC *InsideBMC `json:"bmc,omitempty"`
-	// Truncated describes what was left out because of MaxHello; "" if nothing was. DisksOmitted is how many disks were left out
-	// of Disks.
+	// Truncated describes what was left out to keep the Hello below MaxHello; "" if nothing was left out. DisksOmitted is how many
+	// disks were left out of Disks.
 	Truncated    string `json:"truncated,omitempty"`
 	DisksOmitted int    `json:"disksOmitted,omitempty"`
 }
 
-// InsideBMC is what software on the machine can read about its management controller: from the machine's firmware and from the
+// InsideBMC is what software on the machine can read about the machine's management controller, both from the firmware and from the
 // controller itself.
 type InsideBMC struct {
 	IPMI     string `json:"ipmi,omitempty"`     // version of IPMI; "" = the controller does not support IPMI
 	Maker    int    `json:"maker,omitempty"`    // IANA enterprise number: 674 is Dell; 0 = not known
 	Firmware string `json:"firmware,omitempty"` // revision of the controller's firmware
-	// Redfish is the host:port of the Redfish host interface (DSP0270), which only this machine can reach; "" = there is none.
+	// Redfish is the host:port of the Redfish host interface (DSP0270), an internal network that only this machine can reach; "" =
+	// there is none.
 	Redfish string `json:"redfish,omitempty"`
 	Address string `json:"address,omitempty"` // IPv4 address on the management network
 	MAC     string `json:"mac,omitempty"`
 }
 
-// MaxHello is the maximum size of the JSON of a Hello, in bytes. It is small because the sender is not authenticated yet.
+// MaxHello is the maximum size of the JSON of a Hello, in bytes. It is small because the server has not authenticated the sender
+// yet.
 const MaxHello = 64 << 10
 
-// Hello is the agent's first message, POST /agent/v1/claim, with which it redeems the claim of its boot.
+// Hello is the agent's first message, POST /agent/v1/claim. With it, the agent exchanges the claim (a secret for this one boot,
+// from the boot script) for the token in Welcome.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Machine  string `json:"machine"` // as in the boot script
@@ -144,7 +147,7 @@ type Hello struct {
 	Facts    Facts  `json:"facts"`
 }
 
-// Discovery is the report of the agent of an unknown machine, POST /agent/v1/discover.
+// Discovery is what an agent on an unknown machine reports: POST /agent/v1/discover.
 type Discovery struct {
 	Protocol int    `json:"protocol"`
 	MAC      string `json:"mac"` // MAC of the interface that booted
@@ -158,9 +161,10 @@ type Discovered struct {
 	Again   Seconds `json:"again"`             // time until the agent must report again
 }
 
-// Welcome is the answer to Hello. Until the agent first uses the token, it gets the same answer again for the same claim and nonce.
+// Welcome is the answer to Hello. An agent that repeats its Hello, with the same claim and nonce, before it has used the token gets
+// the same answer again.
 type Welcome struct {
-	Protocol  int       `json:"protocol"` // the agent refuses any version but its own
+	Protocol  int       `json:"protocol"` // the agent refuses any version other than its own
 	Token     string    `json:"token"`    // bearer token for all further requests
 	Run       string    `json:"run"`
 	Epoch     int64     `json:"epoch"`
@@ -169,26 +173,26 @@ type Welcome struct {
 	Time      time.Time `json:"time"`      // the server's clock, to which the agent sets its own
 }
 
-// Assignment is an action for the agent to carry out now. It is the answer to GET /agent/v1/next?wait=30; the answer is 204 if there
-// is none yet.
+// Assignment is an action for the agent to carry out now. It is the answer to GET /agent/v1/next?wait=30. While there is no action,
+// the answer is 204.
 type Assignment struct {
 	Key    Key    `json:"key"`
 	Run    string `json:"run"`
 	Action Action `json:"action"`
-	// Disk is the disk that is bound to the run; nil before it is bound and for inspection. The path DiskAlias and the paths of
-	// its partitions in the environment mean this disk.
+	// Disk is the disk that is bound to the run; nil before a disk is bound, and for inspection. In the environment, the path
+	// DiskAlias means this disk, and the paths of partitions of DiskAlias mean its partitions.
 	Disk      *Disk  `json:"disk,omitempty"`
 	DiskAlias string `json:"diskAlias,omitempty"`
 	// Protected are disks that the agent must not write or wipe, whatever the action says.
 	Protected []DiskID `json:"protected,omitempty"`
-	// Leaving means that the agent ends with the action (reboot, kexec, poweroff). The agent then reports success before it
-	// carries out the action.
+	// Leaving means that the action ends the agent (reboot, kexec, poweroff). The agent then reports success before it carries out
+	// the action.
 	Leaving bool `json:"leaving,omitempty"`
-	// Signed contains the fields above, signed by the server. The agent carries out only what is in Signed.
+	// Signed contains the fields above together with the server's signature. The agent carries out only what is in Signed.
 	Signed *Signed `json:"signed,omitempty"`
 }
 
-// State is the state of an action attempt, with the values of Tinkerbell v0.25.
+// State is the state of an action attempt. The values are the same as in Tinkerbell v0.25.
 type State string
 
 // The states of an action attempt.
@@ -198,11 +202,11 @@ const (
 	Success State = "SUCCESS"
 	Failed  State = "FAILED"
 	Timeout State = "TIMEOUT"
-	Stopped State = "STOPPED" // ended by an order to stop; its file descriptors are closed
+	Stopped State = "STOPPED" // ended by an order to stop; all its open files are closed
 )
 
-// Result is the agent's report on one attempt, POST /agent/v1/report. The agent repeats it until the server acknowledges it with 204.
-// 410 means that the run has ended.
+// Result is the agent's report on one attempt, POST /agent/v1/report. The agent repeats the report until the server acknowledges it
+// with 204. The answer 410 means that the run has ended.
 type Result struct {
 	Key      Key       `json:"key"`
 	ID       string    `json:"id"` // id of the report, unique, generated by the agent
@@ -212,7 +216,7 @@ type Result struct {
 	Log      string    `json:"log,omitempty"`     // end of the log, at most 16 KiB
 	Started  time.Time `json:"started"`
 	Ended    time.Time `json:"ended"`
-	// Output has the values that the action reports, by name: sha256, bytes, blank …
+	// Output holds the values that the action reports, by name: sha256, bytes, blank …
 	Output map[string]string `json:"output,omitempty"`
 }
 
@@ -228,8 +232,8 @@ type Progress struct {
 // Heartbeat is sent every Welcome.Heartbeat seconds, also by an idle agent: POST /agent/v1/heartbeat.
 type Heartbeat struct {
 	Running *Progress `json:"running,omitempty"`
-	// Idle means that the agent asks for assignments and carries out no action. By this, the server notices that an assignment
-	// was lost.
+	// Idle means that the agent carries out no action and asks for one. If the server has assigned an action already, this shows
+	// that the assignment was lost on its way to the agent.
 	Idle  bool `json:"idle,omitempty"`
 	Wrote bool `json:"wrote,omitempty"` // this boot has written to a disk
 }
@@ -240,8 +244,8 @@ type Orders struct {
 	Hold bool  `json:"hold,omitempty"` // carry out nothing, and continue to send heartbeats
 }
 
-// Farewell is the body of a 410, the answer to all requests of an agent whose run has ended. The agent then stops the running action.
-// If this boot has written nothing, the agent reboots the machine; otherwise it switches the machine off.
+// Farewell is the body of 410, which is the answer to every request of an agent whose run has ended. The agent then stops the
+// running action. If this boot has written nothing, the agent reboots the machine; otherwise it switches the machine off.
 type Farewell struct {
 	Reason string `json:"reason"`
 }

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Variables of archive2disk, with the names of Tinkerbell's action.
+// Variables of archive2disk. They have the same names as in Tinkerbell's action.
 const (
 	ArchiveURLVariable    = "ARCHIVE_URL"
-	ArchiveDigestVariable = "TARFILE_CHECKSUM" // SHA-256 of the file as it is served
+	ArchiveDigestVariable = "TARFILE_CHECKSUM" // SHA-256 of the file in the form in which it is served
 	ArchivePathVariable   = "DEST_PATH"        // a folder
 )
 
@@ -41,7 +41,7 @@ var archive2Disk = Description{
 
 func fileURL(env map[string]string, name string) error {
 	if env[name] == "" {
-		return nil // the plan sets it
+		return nil // the plan sets the URL
 	}
 	u, err := url.Parse(env[name])
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

@@ -12,8 +12,8 @@ type encodedBytes struct {
 	Base64 *[]byte `json:"base64"` // standard base64 (RFC 4648) with padding
 }
 
-// EncodeBytes returns a value that encoding/json can write without a loss: s itself if it is UTF-8, otherwise an object
-// {"base64": …}. From a string, encoding/json would write U+FFFD in place of each byte that is not UTF-8.
+// EncodeBytes returns a value that encoding/json can write without a loss: s itself if it is UTF-8, otherwise an object {"base64":
+// …}. In a string, encoding/json would replace each byte that is not UTF-8 by U+FFFD.
 func EncodeBytes(s string) any {
 	if utf8.ValidString(s) {
 		return s
@@ -22,7 +22,7 @@ func EncodeBytes(s string) any {
 	return encodedBytes{&b}
 }
 
-// DecodeBytes decodes the JSON of a value of EncodeBytes: text, or {"base64": …}. Its errors do not contain the value.
+// DecodeBytes decodes the JSON of a value that EncodeBytes has returned: text, or {"base64": …}. Errors do not contain the value.
 func DecodeBytes(b []byte) (string, error) {
 	if !utf8.Valid(b) {
 		return "", errors.New(`invalid text; must be UTF-8: write other bytes as {"base64": …}`)
@@ -42,10 +42,10 @@ func DecodeBytes(b []byte) (string, error) {
 	return string(*v.Base64), nil
 }
 
-// Environment are the variables of an action. Their values are bytes: see EncodeBytes.
+// Environment holds the variables of an action by name. Their values are any bytes, not only UTF-8: see EncodeBytes.
 type Environment map[string]string
 
-// MarshalJSON keeps values that are not UTF-8.
+// MarshalJSON encodes each value by EncodeBytes, so that values that are not UTF-8 are kept.
 func (e Environment) MarshalJSON() ([]byte, error) {
 	if e == nil {
 		return []byte("null"), nil

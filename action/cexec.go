@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Variables of cexec, with the names of Tinkerbell's action.
+// Variables of cexec. They have the same names as in Tinkerbell's action.
 const (
 	CommandVariable     = "CMD_LINE"
 	InterpreterVariable = "DEFAULT_INTERPRETER"
 	ResolverVariable    = "UPDATE_RESOLV_CONF"
 )
 
-// Credentials are the variables of actions that may contain a credential. cexec does not pass them on to its commands
-// (security S22).
+// Credentials lists the variables of actions that may contain a credential. cexec does not pass them on to its commands (security
+// S22).
 var Credentials = []string{"IMG_URL", ArchiveURLVariable, UploadURLVariable, HegelVariable, RegistryUserVariable, RegistryPasswordVariable}
 
 // cexec runs commands in the installed system.
@@ -47,8 +47,8 @@ var cexec = Description{
 		"command ends, all processes that it started end, too. The first exit code other than 0 ends the action with that code.",
 }
 
-// Commands returns the commands that cexec starts: for each one, the program and its arguments. The error does not contain the text of
-// CMD_LINE.
+// Commands returns the commands that cexec starts: for each command, the program and its arguments. The error does not contain the
+// text of CMD_LINE.
 func Commands(env map[string]string) ([][]string, error) {
 	text := env[CommandVariable]
 	switch {
@@ -83,8 +83,8 @@ func Commands(env map[string]string) ([][]string, error) {
 	return commands, nil
 }
 
-// splitWords returns the commands in text, each as its words. Commands are separated by a semicolon or a line break. Words can be
-// quoted as in a shell; nothing is expanded.
+// splitWords divides text into commands, and each command into words. Commands are separated by a semicolon or a line break. Words
+// can be quoted as in a shell; nothing is expanded.
 func splitWords(text string) (commands [][]string, err error) {
 	var words []string
 	var word strings.Builder
@@ -139,8 +139,8 @@ func commandLine(env map[string]string, name string) error {
 	return errors.Join(err, programEnvironment(env, name))
 }
 
-// programEnvironment returns an error for each variable that cannot be passed to a program: its name or value contains a zero byte,
-// where the kernel ends a value.
+// programEnvironment returns an error for each variable whose name or value contains a zero byte. Such a variable cannot be passed
+// to a program, because a zero byte ends the variable.
 func programEnvironment(env map[string]string, _ string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(env)) {

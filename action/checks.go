@@ -11,15 +11,15 @@ import (
 	"unicode"
 )
 
-// FileSystems are the file systems that the agent can mount: the values of FS_TYPE.
+// FileSystems lists the file systems that the agent can mount: the values of FS_TYPE.
 var FileSystems = []string{"ext4", "xfs", "btrfs", "vfat"}
 
 // checkVariable returns an error if the variable called name is invalid in env.
 type checkVariable func(env map[string]string, name string) error
 
-// Check returns all errors in the environment of the native action called name that do not depend on the machine. They are joined and
-// sorted by variable. Check ignores variables that the action does not read, because a task gives its environment to all of its
-// actions. Both the plan and the agent call Check. The errors contain no value that could be part of a secret.
+// Check returns all errors in the environment of the native action called name, except those that depend on the machine. The errors
+// are joined and sorted by variable. Check ignores variables that the action does not read, because a task gives its environment to
+// all of its actions. Both the plan and the agent call Check. The errors contain no value that could be part of a secret.
 func Check(name string, env map[string]string) error {
 	variables := slices.SortedFunc(slices.Values(natives[name].Variables), func(a, b Variable) int { return strings.Compare(a.Name, b.Name) })
 
@@ -30,7 +30,8 @@ func Check(name string, env map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// CheckCommand returns an error if the native action called name reads its command and command is not one of Description.Commands.
+// CheckCommand returns an error if command is not one of Description.Commands of the native action called name. It returns nil for
+// an action that does not read its command.
 func CheckCommand(name string, command []string) error {
 	known := natives[name].Commands
 	if known == nil || len(command) == 1 && slices.Contains(known, command[0]) {
@@ -96,14 +97,14 @@ func filePath(env map[string]string, name string) error {
 	return nil
 }
 
-// vfatRefuses are the characters that a file name on FAT cannot contain, besides control characters.
+// vfatRefuses holds the characters that, besides control characters, cannot be in a file name on FAT.
 const vfatRefuses = `*?<>|":\`
 
 // maxPath is PATH_MAX of Linux: the maximum size of a path in bytes, including the zero byte at its end.
 const maxPath = 4096
 
-// pathProblem returns why no file with the path p can be created, or "" if it can. If env sets FS_TYPE, it is the file system for
-// the file.
+// pathProblem returns why a file with the path p cannot be created, or "" if it can. The variable FS_TYPE in env, if set, names the
+// file system of the file.
 func pathProblem(p string, env map[string]string) string {
 	vfat := env[FileSystemVariable] == "vfat"
 	if len(p) >= maxPath {
@@ -122,7 +123,7 @@ func pathProblem(p string, env map[string]string) string {
 	return ""
 }
 
-// textPath returns an error for a path with a zero byte: for the kernel, the path ends there.
+// textPath returns an error for a path that contains a zero byte, because the kernel would end the path there.
 func textPath(env map[string]string, name string) error {
 	if strings.ContainsRune(env[name], 0) {
 		return fmt.Errorf("invalid %s; must not contain a zero byte", name)
@@ -130,7 +131,7 @@ func textPath(env map[string]string, name string) error {
 	return nil
 }
 
-// owner returns an error if the variable is not a number, or is not 0 while FS_TYPE is vfat, which has no owners.
+// owner returns an error if the variable is not a number. With FS_TYPE=vfat it must be 0, because vfat does not store owners.
 func owner(env map[string]string, name string) error {
 	n, err := Number(env, name)
 	if err == nil && n != 0 && env[FileSystemVariable] == "vfat" {
@@ -148,7 +149,8 @@ func oneOf(words ...string) checkVariable {
 	}
 }
 
-// onlyWith returns a check that fails if a variable is set without the variable other: alone, it would have no effect.
+// onlyWith returns a check that fails if a variable is set and the variable other is not set: the variable would then have no
+// effect.
 func onlyWith(other string) checkVariable {
 	return func(env map[string]string, name string) error {
 		if env[other] == "" && env[name] != "" {
@@ -167,8 +169,8 @@ func sha256Digest(env map[string]string, name string) error {
 	return err
 }
 
-// SHA256 returns the variable called name as 64 lower-case hex digits; "" if it is not set. Its value must be a SHA-256, with or
-// without the prefix "sha256:".
+// SHA256 returns the value of the variable called name as 64 lower-case hex digits, or "" if the variable is not set. The value
+// must be a SHA-256, with or without the prefix "sha256:".
 func SHA256(env map[string]string, name string) (string, error) {
 	s := strings.ToLower(strings.TrimPrefix(strings.TrimSpace(env[name]), "sha256:"))
 	if b, err := hex.DecodeString(s); s != "" && (err != nil || len(b) != 32) {
@@ -177,7 +179,7 @@ func SHA256(env map[string]string, name string) (string, error) {
 	return s, nil
 }
 
-// Number returns the variable called name, a number from 0 to 2^31-1; 0 if it is not set.
+// Number returns the value of the variable called name, or 0 if it is not set. The value must be a number from 0 to 2^31-1.
 func Number(env map[string]string, name string) (int, error) {
 	if env[name] == "" {
 		return 0, nil

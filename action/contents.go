@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Variables of writefile for the contents of the file. Exactly one of them is given. ContentsVariable is from Tinkerbell's action,
-// the others are from the action of EKS Anywhere.
+// Variables of writefile for the contents of the file. Exactly one of them must be given. ContentsVariable is from Tinkerbell's
+// action; the others are from the action of EKS Anywhere.
 const (
 	ContentsVariable   = "CONTENTS"
 	BootConfigVariable = "BOOTCONFIG_CONTENTS" // text of a kernel boot configuration
@@ -17,8 +17,8 @@ const (
 // MaxBootConfig is the maximum size of a boot configuration that the kernel reads, in bytes.
 const MaxBootConfig = 32766
 
-// contents returns an error unless exactly one of the variables for the contents is given. An empty CONTENTS counts as given, an empty
-// value of the others does not.
+// contents returns an error unless exactly one of the variables for the contents is given. CONTENTS counts as given even if it is
+// empty; the other variables count as given only if they are not empty.
 func contents(env map[string]string, name string) error {
 	var given []string
 	if _, ok := env[ContentsVariable]; ok {
@@ -54,8 +54,8 @@ func hegelURLs(env map[string]string, _ string) error {
 	return err
 }
 
-// HegelURLs returns the URLs of metadata services in HEGEL_URLS, without slashes at their ends. In the variable, they are separated
-// by commas. Errors do not contain the URLs, which may contain passwords.
+// HegelURLs returns the URLs of metadata services in HEGEL_URLS, without slashes at their ends. In HEGEL_URLS, commas separate the
+// URLs. Errors do not contain the URLs, which may contain passwords.
 func HegelURLs(env map[string]string) ([]string, error) {
 	if env[HegelVariable] == "" {
 		return nil, nil
@@ -74,8 +74,8 @@ func HegelURLs(env map[string]string) ([]string, error) {
 	return all, nil
 }
 
-// staticNetwork returns an error if the variable is true: EKS Anywhere's writefile then makes a network configuration from the
-// machine's DHCP lease, which the agent does not do.
+// staticNetwork returns an error if the variable is true. This variable tells EKS Anywhere's writefile to make a network
+// configuration from the machine's DHCP lease; the agent cannot make one.
 func staticNetwork(env map[string]string, name string) error {
 	if on, err := Bool(env, name, false); err != nil || on {
 		return fmt.Errorf("reading %s: the agent does not make a network configuration: write one into %s, with values of .Hardware.Interfaces",

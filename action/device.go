@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// partitionForms match the paths that the kernel and udev give to partitions. The first group is the path of the disk.
+// partitionForms match the paths that the kernel and udev give to partitions. The first group of each matches the path of the disk.
 var partitionForms = []*regexp.Regexp{
 	regexp.MustCompile(`^(/dev/disk/.+)-part\d+$`),
 	regexp.MustCompile(`^(/dev/(?:cciss/|ida/)?[a-z][a-z0-9]*\d)p\d+$`),
 	regexp.MustCompile(`^(/dev/(?:sd|vd|xvd|hd|dasd)[a-z]+)\d+$`),
 }
 
-// volumeForm matches the paths of md arrays, of device mapper devices, and of logical volumes whose group has a name with vg.
+// volumeForm matches the paths of md arrays, of device mapper devices, and of logical volumes in a group whose name begins with
+// "vg".
 var volumeForm = regexp.MustCompile(`^/dev/(md(\d|/)|dm-|mapper/|vg[^/]*/)`)
 
 // contentForm matches the paths with which udev names a file system or a partition by its label or UUID.
@@ -32,10 +33,10 @@ func DiskOf(path string) string {
 	return path
 }
 
-// IsVolume reports whether path can only name an array or a logical volume.
+// IsVolume reports whether path has a form that only paths of arrays and logical volumes have.
 func IsVolume(path string) bool { return volumeForm.MatchString(path) }
 
-// CheckDevicePath returns an error if path can never name the run's disk or a partition of it.
+// CheckDevicePath returns an error if path can name neither the run's disk nor a partition of it.
 func CheckDevicePath(path string) error {
 	switch {
 	case path == "":
@@ -62,7 +63,7 @@ func PartitionOf(path, disk string) (number int, ok bool) {
 	return n, true
 }
 
-// DiskVariable returns the name of the variable with which env chooses the native action's disk; "" if the action has no such
+// DiskVariable returns the name of the variable in env that names the disk of the native action; "" if the action has no such
 // variable. If the variable is not set, the action uses the run's disk.
 func DiskVariable(name string, env map[string]string) string {
 	if name == Wipe && env["BLOCK_DEVICE"] == "" && env["DEST_DISK"] != "" {
@@ -72,8 +73,8 @@ func DiskVariable(name string, env map[string]string) string {
 }
 
 // CheckDevice returns an error if a native action cannot use the device that its environment env names. names are the paths that
-// env uses for the run's disk; if there are none, the disk of the named device counts as the run's. Both the plan and the agent
-// call CheckDevice in addition to Check.
+// env uses for the run's disk. If names is empty, CheckDevice assumes that the device is the run's disk or a partition of it. Both
+// the plan and the agent call CheckDevice in addition to Check.
 func CheckDevice(native string, env map[string]string, names ...string) error {
 	row, variable := natives[native], DiskVariable(native, env)
 	device := env[variable]
@@ -104,7 +105,7 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 		return errors.Join(checkStorageDevice(env, variable, names), checkGrubDisks(native, env, own, disks))
 	case !own:
 		return wrong("it is not the disk bound to this run (%s)", names[0])
-	case native == RootIO: // it takes its partitions from the storage; PARTITION may come from the task, for other actions
+	case native == RootIO: // rootio takes its partitions from STORAGE, and PARTITION may be meant for other actions of the task
 		return nil
 	case number != 0 && !row.Volumes && !row.Partitions:
 		return wrong("%s takes a whole disk, not partition %d", native, number)
@@ -116,8 +117,8 @@ func CheckDevice(native string, env map[string]string, names ...string) error {
 	return checkGrubDisks(native, env, own, disks)
 }
 
-// checkStorageDevice returns an error unless STORAGE declares the device that the variable names, and the device can contain a file
-// system.
+// checkStorageDevice returns an error unless STORAGE declares the device that the variable names, and a file system can be on this
+// device.
 func checkStorageDevice(env map[string]string, variable string, names []string) error {
 	device := env[variable]
 	s, err := ParseStorage(env[StorageVariable])
@@ -157,9 +158,9 @@ func checkStorageDevice(env map[string]string, variable string, names []string) 
 	return nil
 }
 
-// checkGrubDisks returns an error for each disk in GRUB_DISK that is neither the run's disk nor, if the system is on another device
-// of STORAGE, a disk of STORAGE. own means that the system is on the run's disk. names are the paths of the run's disk; without
-// any, only partitions are refused.
+// checkGrubDisks returns an error for each disk in GRUB_DISK that may not get GRUB. The run's disk may, and so may every disk of
+// STORAGE if the system is on another device of STORAGE. own means that the system is on the run's disk. names are the paths of the
+// run's disk; if there are none, checkGrubDisks refuses only partitions.
 func checkGrubDisks(native string, env map[string]string, own bool, names []string) error {
 	if native != Grub2Disk {
 		return nil

@@ -16,7 +16,7 @@ const (
 	AllDisksVariable   = "ALL_DISKS"   // true: wipe every fixed disk
 )
 
-// WipeModes are the values of WIPE_MODE, the default first.
+// WipeModes are the values of WIPE_MODE. The first is the default.
 var WipeModes = [...]string{"metadata", "quick"}
 
 // Ways to select a partition of a disk, in the notation of fstab(5) and blkid(8).
@@ -29,12 +29,13 @@ const (
 	ByType   = "PARTTYPE" // type of the partition: a GUID, or a number such as 0x83 in an MBR
 )
 
-// Partition selects a partition: By is one of the constants above. The zero value selects none.
+// Partition selects a partition of a disk. By is one of the constants above. The zero value selects no partition.
 type Partition struct{ By, Value string }
 
 func (p Partition) String() string { return p.By + "=" + p.Value }
 
-// ParsePartition parses a number from 1, or one of the constants except ByNumber, "=" and a value. For "", it returns the zero value.
+// ParsePartition parses a partition number (from 1), or a selector such as LABEL=root. A selector begins with one of the constants
+// above other than ByNumber. For "", ParsePartition returns the zero value.
 func ParsePartition(text string) (Partition, error) {
 	if text == "" {
 		return Partition{}, nil
@@ -51,7 +52,8 @@ func ParsePartition(text string) (Partition, error) {
 	return Partition{by, value}, nil
 }
 
-// Bool parses the variable called name, which is true or false. If the variable is empty or invalid, it returns otherwise.
+// Bool parses the variable called name, which is true or false. If the variable is empty or invalid, Bool returns the argument
+// otherwise.
 func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	if env[name] == "" {
 		return otherwise, nil
@@ -63,7 +65,7 @@ func Bool(env map[string]string, name string, otherwise bool) (bool, error) {
 	return b, nil
 }
 
-// MiB parses the variable called name, which is a number of MiB, and returns the number of bytes; 0 if it is empty.
+// MiB parses the variable called name, which is a number of MiB, and returns the number of bytes; 0 if the variable is empty.
 func MiB(env map[string]string, name string) (int64, error) {
 	if env[name] == "" {
 		return 0, nil

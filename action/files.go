@@ -17,8 +17,8 @@ import (
 // File is a file or a directory that inject writes to a file system.
 type File struct {
 	Path string `json:"path"` // absolute path in the file system
-	// Contents, Base64 and From are sources of the contents: at most one is set; if none is set, the file is empty. From is the
-	// name of a variable of the environment with the contents, so that long texts and secrets need no quoting.
+	// Contents, Base64 and From are three sources of the file's contents. At most one is set; if none is set, the file is empty.
+	// From is the name of a variable of the environment that holds the contents, so that long texts and secrets need no quoting.
 	Contents string `json:"contents,omitempty"`
 	Base64   string `json:"base64,omitempty"`
 	From     string `json:"from,omitempty"`
@@ -28,22 +28,21 @@ type File struct {
 	Owner string `json:"owner,omitempty"`
 	Group string `json:"group,omitempty"`
 	Mode  string `json:"mode,omitempty"` // octal; "" = 0644, or 0755 for a directory
-	// DirMode is the octal mode of missing parent directories; "" = 0755. They get the owner and
-	// group of the file.
+	// DirMode is the octal mode of missing parent directories; "" = 0755. These directories get the owner and group of the file.
 	DirMode string `json:"dirMode,omitempty"`
 }
 
 // FilesVariable is the variable of inject that contains the files, as a JSON array of File.
 const FilesVariable = "FILES"
 
-// maxFiles is how many files one action may write.
+// maxFiles is the maximum number of files that one action may write.
 const maxFiles = 256
 
-// accountName matches the names that useradd accepts, and numbers.
+// accountName matches the account names that useradd accepts. It also matches numbers.
 var accountName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$`)
 
-// Files parses the files in inject's environment. In the returned files, Contents has the contents from whichever source is set, and
-// Path is clean. The error joins all problems, in the order of the files, and does not contain their contents.
+// Files parses the files in inject's environment. In each returned file, Contents holds the contents, whichever source was set, and
+// Path is clean. The error joins all problems, in the order of the files, and does not contain the contents of files.
 func Files(env map[string]string) ([]File, error) {
 	if strings.TrimSpace(env[FilesVariable]) == "" {
 		return nil, fmt.Errorf("reading %s: it is missing: give a JSON array of {path, contents, owner, group, mode}",
@@ -99,7 +98,8 @@ func Files(env map[string]string) ([]File, error) {
 	return files, errors.Join(append(errs, checkFolders(files))...)
 }
 
-// checkFolders returns an error for each file whose path would have to be a folder, because another file is below it.
+// checkFolders returns an error for each file whose path would have to be a folder, because the path of another file begins with
+// it.
 func checkFolders(files []File) error {
 	var errs []error
 	for i, f := range files {
@@ -126,7 +126,7 @@ func decodeFiles(text string) ([]File, error) {
 	return files, nil
 }
 
-// fill sets f.Contents from the source that is set, and clears Base64 and From. It reports problems to wrong.
+// fill sets f.Contents from the source that is set, and clears Base64 and From. It calls wrong for each problem.
 func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 	sources := 0
 	for _, s := range []string{f.Contents, f.Base64, f.From} {
@@ -158,7 +158,7 @@ func (f *File) fill(env map[string]string, wrong func(string, ...any)) {
 	f.From, f.Base64 = "", ""
 }
 
-// Octal parses a file mode such as 0644 or 0o2775. For "", it returns otherwise.
+// Octal parses a file mode such as 0644 or 0o2775. If s is "", it returns the argument otherwise.
 func Octal(s string, otherwise uint32) (uint32, error) {
 	if s == "" {
 		return otherwise, nil

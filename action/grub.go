@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Variables of grub2disk, with the names of Tinkerbell's action.
+// Variables of grub2disk. They have the same names as in Tinkerbell's action.
 const (
 	GrubSystemVariable = "GRUB_INSTALL_PATH"
 	GrubDisksVariable  = "GRUB_DISK"

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// HandlerTime is how long a handler, the on-failure or on-timeout of an action, may take.
+// HandlerTime is the maximum duration of a handler. A handler is the on-failure or on-timeout of an action.
 const HandlerTime Seconds = 300
 
 // maxHandlerWords is the maximum number of words in a handler.
@@ -23,9 +23,9 @@ type Handler struct {
 	Environment map[string]string
 }
 
-// ParseHandler parses the words of an action's on-failure or on-timeout: the name of a native action and its variables as NAME=VALUE,
-// or echo and a text. If there are no words, it returns the zero Handler. It returns all errors at once. They contain no values of
-// variables, which may be secret. Both the plan and the agent call ParseHandler.
+// ParseHandler parses the words of an action's on-failure or on-timeout: the name of a native action and its variables as
+// NAME=VALUE, or echo and a text. If there are no words, it returns the zero Handler. It returns all errors at once. The errors
+// contain no values of variables, because these may be secret. Both the plan and the agent call ParseHandler.
 func ParseHandler(words []string) (Handler, error) {
 	if len(words) == 0 {
 		return Handler{}, nil
@@ -77,14 +77,14 @@ func Handlers() []string {
 	return slices.DeleteFunc(Natives(), func(name string) bool { return !canHandle(natives[name]) })
 }
 
-// canHandle reports whether an action may be a handler. An action may not if it ends the agent (the run decides that), writes a whole
-// disk (only the actions of a run may write its images), gets a part of its environment from the server (a handler gets none), or
-// sends the content of the disk.
+// canHandle reports whether an action may be a handler. Not allowed are actions that end the agent (the run decides that), that
+// write a whole disk (only the actions of a run may write its images), that get a part of their environment from the server (a
+// handler gets none), and that send the content of the disk.
 func canHandle(row Description) bool {
 	return !row.Leaves && !row.Whole && row.Adds == "" && row.Upload == ""
 }
 
-// handlers returns the handlers of a, without those that ParseHandler refuses.
+// handlers returns the valid handlers of a. It leaves out those that ParseHandler refuses.
 func (a Action) handlers() (all []Handler) {
 	for _, words := range [][]string{a.OnFailure, a.OnTimeout} {
 		if h, err := ParseHandler(words); err == nil && h.Native != "" {
@@ -94,26 +94,28 @@ func (a Action) handlers() (all []Handler) {
 	return all
 }
 
-// NeedsDisk reports whether a or its handlers need the bound disk.
+// NeedsDisk reports whether the action or one of its handlers needs the disk that is bound to the run.
 func (a Action) NeedsDisk() bool {
 	native, _ := Native(a.Image)
 	return natives[native].Reads || a.WritesDisk()
 }
 
-// WritesDisk reports whether a or its handlers write to the bound disk, or start a system from it.
+// WritesDisk reports whether the action or one of its handlers writes to the disk that is bound to the run, or starts a system from
+// it.
 func (a Action) WritesDisk() bool {
 	native, _ := Native(a.Image)
 	return Writes(native, a.Environment) ||
 		slices.ContainsFunc(a.handlers(), func(h Handler) bool { return Writes(h.Native, h.Environment) })
 }
 
-// WritesAny reports whether a or its handlers write to any disk, bound or not, or start a system from one.
+// WritesAny reports whether the action or one of its handlers writes to any disk, bound to the run or not, or starts a system from
+// one.
 func (a Action) WritesAny() bool {
 	native, _ := Native(a.Image)
 	return WritesAny(native) || slices.ContainsFunc(a.handlers(), func(h Handler) bool { return WritesAny(h.Native) })
 }
 
-// Longest returns the maximum time that the agent needs for a, including one handler.
+// Longest returns the maximum time that the agent needs for the action and one of its handlers.
 func (a Action) Longest() Seconds {
 	if len(a.handlers()) == 0 {
 		return a.Timeout

@@ -2,9 +2,9 @@ package action
 
 import "fmt"
 
-// ImageFits returns an error if a disk image does not fit on d, or if no system would find its partitions there. sectorSize is the
-// size of the logical sectors in which the image's partition table counts (UEFI 2.10, 5.3). end is how many bytes the image needs.
-// 0 means that a value is not known.
+// ImageFits returns an error if a disk image is too large for d, or if its partition table is made for sectors of another size than
+// those of d. sectorSize is the size of the logical sectors for which the table is made (UEFI 2.10, 5.3). end is how many bytes the
+// image needs. 0 means that a value is not known.
 func ImageFits(sectorSize int, end int64, d Disk) error {
 	switch {
 	case sectorSize != 0 && d.SectorSize != 0 && sectorSize != d.SectorSize:
@@ -16,8 +16,8 @@ func ImageFits(sectorSize int, end int64, d Disk) error {
 	return nil
 }
 
-// BootForm returns how the machine's firmware starts a disk for which it has no boot entry: "bios", or "uefi-" and the architecture.
-// It returns "" if the facts do not contain this.
+// BootForm returns how the machine's firmware starts a disk for which it has no boot entry: "bios", or "uefi-" and the
+// architecture. BootForm returns "" if the facts do not tell this.
 func (f Facts) BootForm() string {
 	switch {
 	case f.Firmware == "uefi" && f.Arch != "":

@@ -11,7 +11,7 @@ import (
 // Natives lists the names of the native actions, sorted.
 func Natives() []string { return slices.Sorted(maps.Keys(natives)) }
 
-// Names returns the names and aliases of the native actions, sorted. A template may use them without a repository.
+// Names returns the names and aliases of the native actions, sorted. In a template, these names are valid without a repository.
 func Names() []string {
 	names := Natives()
 	for _, n := range natives {
@@ -21,15 +21,15 @@ func Names() []string {
 	return names
 }
 
-// repositories are where native actions are published: the path in front of their names, and the public registries (hosts) where
-// this path belongs to the publisher. In another public registry, anyone may own a repository with this path.
+// repositories lists where native actions are published. path precedes the name of the action. hosts are the public registries in
+// which this path belongs to the publisher; in any other public registry, anyone may own the path.
 var repositories = []struct {
 	path  string
 	hosts []string
 }{
 	{waitDaemonRepository, []string{"ghcr.io"}},
 	{"eks-anywhere/tinkerbell/hub/", []string{"public.ecr.aws"}},
-	{"eks-anywhere/tinkerbell/actions/", []string{"public.ecr.aws"}}, // must come before "tinkerbell/actions/", with which this path ends
+	{"eks-anywhere/tinkerbell/actions/", []string{"public.ecr.aws"}}, // ends with "tinkerbell/actions/", so it must come before that path
 	{"tinkerbell/actions/", []string{"quay.io", "ghcr.io"}},
 	{"tinkerbell-actions/", []string{"quay.io"}},
 	{"embedded/", nil}, // HookOS's own registry, at 127.0.0.1
@@ -42,12 +42,12 @@ var publicRegistries = []string{
 	"registry.hub.docker.com", "registry.k8s.io", "registry.redhat.io", "ttl.sh",
 }
 
-// PublicRegistries returns the public registries, where only the publisher's repositories contain native actions. Their subdomains
-// are public, too. All other registries count as mirrors of the publisher's.
+// PublicRegistries returns the public registries. In these, only the publisher's repositories contain native actions. The
+// subdomains of a public registry are public, too. Every other registry counts as a mirror of the publisher's.
 func PublicRegistries() []string { return slices.Clone(publicRegistries) }
 
-// Repositories returns the prefixes of image references that may name a native action: HOST/PATH if the path belongs to the publisher
-// only in certain public registries, otherwise PATH.
+// Repositories returns the prefixes of image references that may name a native action. A prefix is HOST/PATH if the path belongs to
+// the publisher only in certain public registries, otherwise PATH.
 func Repositories() (out []string) {
 	for _, r := range repositories {
 		path := r.path
@@ -79,9 +79,9 @@ func indexNames() map[string]string {
 	return index
 }
 
-// Native returns the name of the native action that an image reference means, and whether there is one. It ignores tag and digest,
-// and also the host of a registry that is not public, which counts as a mirror. A repository whose last element is the name of an
-// action does not mean this action, unless repositories has its path.
+// Native returns the name of the native action that an image reference means, or false if it means none. Native ignores the tag,
+// the digest, and the host of a registry that is not public, because such a registry counts as a mirror. An image whose last path
+// element is the name of an action means this action only if the rest of its path is in repositories.
 func Native(image string) (string, bool) {
 	r := parseImage(image)
 	name, ok := nameOf[r.name]
@@ -91,8 +91,8 @@ func Native(image string) (string, bool) {
 	return name, true
 }
 
-// Foreign returns why an image with the name of a native action is not this action: it is in a public registry, under a path that does
-// not belong to the publisher. For all other images, it returns "".
+// Foreign returns why an image with the name of a native action is not this action: the image is in a public registry, under a path
+// that does not belong to the publisher. For all other images, Foreign returns "".
 func Foreign(image string) string {
 	r := parseImage(image)
 	name, ok := nameOf[r.name]
@@ -102,7 +102,7 @@ func Foreign(image string) string {
 	return r.foreign(name)
 }
 
-// foreign returns why r, for which published returns false, is not the native action with this name.
+// foreign returns why r is not the native action called name. published must have returned false for r.
 func (r imageReference) foreign(name string) string {
 	if r.host == "" {
 		return fmt.Sprintf(
@@ -116,8 +116,8 @@ func (r imageReference) foreign(name string) string {
 		name, r.host, cmp.Or(r.before+r.repository, r.name))
 }
 
-// Mirror returns the host of the registry if image is a native action in a registry that counts as a mirror of the publisher's;
-// otherwise "".
+// Mirror returns the host of the image's registry if the image is a native action and the registry counts as a mirror of the
+// publisher's; otherwise "".
 func Mirror(image string) string {
 	r := parseImage(image)
 	if _, ok := nameOf[r.name]; !ok || r.host == "" || publicRegistry(r.host) != "" {
@@ -149,17 +149,17 @@ func Rule(image string) string {
 
 // An imageReference is an image reference, divided into the parts that decide whether it means a native action.
 type imageReference struct {
-	host       string // host of the registry, in lower case and without the port; "" = the reference has none
-	before     string // folders in front of repository
-	repository string // path of an entry of repositories; "" = none of them is in the reference
-	name       string // name of the action; if repository is "", the whole path
+	host       string // host of the registry, in lower case and without the port; "" = there is no host in the reference
+	before     string // folders of the path in front of repository
+	repository string // one of the paths in repositories; "" = the reference contains none of them
+	name       string // name of the action; the whole path if repository is ""
 }
 
 // published reports whether the reference means the publisher's image, in the publisher's registry or in a mirror.
 func (r imageReference) published() bool {
 	public := publicRegistry(r.host)
 	switch {
-	case r.host == "": // with further folders in front, it is an image of another user of Docker Hub
+	case r.host == "": // folders in front of the repository would make it an image of another user of Docker Hub
 		return r.before == ""
 	case public == "":
 		return true
@@ -202,7 +202,7 @@ func parseImage(image string) (r imageReference) {
 
 	r.name = path
 	for _, known := range repositories {
-		// A mirror keeps the repository path and may add folders in front.
+		// A mirror keeps the publisher's path and may add folders in front of it.
 		i := strings.Index("/"+path, "/"+known.path)
 		if i < 0 || known.path == waitDaemonRepository && path[i+len(known.path):] != WaitDaemon {
 			continue

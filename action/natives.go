@@ -36,11 +36,11 @@ const (
 type Description struct {
 	Text    string // what it does
 	Aliases []string
-	// Variables are the variables that the action reads. It ignores all others, because a task gives its environment to all of
-	// its actions.
+	// Variables are the variables that the action reads. The action ignores all other variables, because a task gives its
+	// environment to all of its actions.
 	Variables []Variable
-	// Commands are the possible values of the action's command, which must be exactly one of them; nil = the command is not
-	// read.
+	// Commands are the possible values of the action's command, which must be exactly one of them. If Commands is nil, the action
+	// does not read its command.
 	Commands []string
 	Output   []string // names of the values that the action reports
 	Limits   string   // "" for none
@@ -50,26 +50,26 @@ type Description struct {
 	Writes bool
 	// Reads means that the action reads the run's disk and changes nothing.
 	Reads bool
-	// Upload is the variable with the URL to which the action sends the content of the disk; "" if it sends nothing.
+	// Upload is the variable with the URL to which the action sends the content of the disk; "" if the action sends nothing.
 	Upload string
 	// Whole means that the action replaces everything on the disk.
 	Whole bool
-	// URL is the variable with the URL of the file that the action fetches, and Digest the variable with the SHA-256 of that
-	// file as it is served. Both are "" if the action fetches no file.
+	// URL is the variable with the URL of the file that the action fetches. Digest is the variable with the SHA-256 of this file in
+	// the form in which it is served. Both are "" if the action fetches no file.
 	URL, Digest string
 	// Disk is the variable that names the disk. If the variable is not set, the action uses the
 	// run's disk.
 	Disk string
 	// Partitions means that the variable Disk may also name a partition of the run's disk.
 	Partitions bool
-	// Volumes means that the variable Disk may name, besides the run's disk and its partitions, an array, a logical volume or
-	// a partition of another disk, if the machine's storage declares it.
+	// Volumes means that the variable Disk may also name an array, a logical volume or a partition of another disk, if the
+	// machine's storage declares it. The run's disk and its partitions are always allowed.
 	Volumes bool
-	// AllDisks means that the action has the variable AllDisksVariable. If it is true, the action handles every disk and needs
-	// no bound disk.
+	// AllDisks means that the action has the variable AllDisksVariable. If this variable is true, the action handles every disk and
+	// needs no disk that is bound to the run.
 	AllDisks bool
-	// Leaves means that the agent ends with the action, such as a reboot. It can only be the last action, and the next phase of
-	// the run must prove its success.
+	// Leaves means that the action ends the agent, as a reboot does. Such an action must be the last one, and the next phase of the
+	// run must prove that it succeeded.
 	Leaves bool
 	// Loader means that the action can install or start a boot loader or a kernel, so that the machine does not depend on
 	// the loader of the image on its disk.
@@ -80,12 +80,12 @@ type Description struct {
 type Variable struct {
 	Name     string
 	Text     string
-	Default  string // what is used if the variable is empty or missing; "" for nothing
+	Default  string // value if the variable is empty or missing; "" for none
 	Required bool
 	check    checkVariable // nil: any text
 }
 
-// Check returns an error if the variable in env is invalid for every machine.
+// Check returns an error if the value of the variable in env is invalid on every machine.
 func (v Variable) Check(env map[string]string) error {
 	if v.check == nil {
 		return nil
@@ -124,7 +124,7 @@ const (
 	partitionText = "partition of the disk: a number, or LABEL=, UUID=, PARTLABEL=, PARTUUID= or PARTTYPE= and a value"
 )
 
-// natives are the descriptions of the native actions, by name.
+// natives holds the descriptions of the native actions, by name.
 var natives = map[string]Description{
 	Image2Disk: {
 		Text:    "Writes an image to the disk and reads it back.",
@@ -290,11 +290,11 @@ var natives = map[string]Description{
 // Describe returns the description of a native action, or the zero Description if there is none.
 func Describe(name string) Description { return natives[name] }
 
-// Leaves reports whether the agent ends with the native action; see Description.Leaves.
+// Leaves reports whether the native action ends the agent; see Description.Leaves.
 func Leaves(name string) bool { return natives[name].Leaves }
 
-// Writes reports whether the native action writes to the bound disk or, like kexec, starts a system from it. It returns false for
-// a wipe of all disks, which needs no bound disk.
+// Writes reports whether the native action writes to the disk that is bound to the run or, like kexec, starts a system from it.
+// Writes returns false for a wipe of all disks, because this wipe needs no bound disk.
 func Writes(name string, env map[string]string) bool {
 	n := natives[name]
 	if !n.AllDisks {
@@ -304,11 +304,10 @@ func Writes(name string, env map[string]string) bool {
 	return n.Writes && (err != nil || !all)
 }
 
-// WritesWhole reports whether the native action replaces everything on the bound disk.
+// WritesWhole reports whether the native action replaces everything on the disk that is bound to the run.
 func WritesWhole(name string) bool { return natives[name].Whole }
 
-// WritesAny reports whether the native action writes to any disk, bound or not, or starts a system
-// from one.
+// WritesAny reports whether the native action writes to any disk, bound to the run or not, or starts a system from one.
 func WritesAny(name string) bool { return natives[name].Writes }
 
 // Requires reports whether the template must set this variable of the native action.
@@ -319,7 +318,7 @@ func Requires(name, variable string) bool {
 // Installs reports whether the native action writes a system to a disk: an image or an archive.
 func Installs(name string) bool { return natives[name].URL != "" || name == OCI2Disk }
 
-// DiskVariables returns the names of all variables that name the disk of some action, sorted.
+// DiskVariables returns the names of all variables with which actions name their disk, sorted.
 func DiskVariables() []string {
 	var all []string
 	for _, n := range natives {

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Variables of oci2disk, with the names of Tinkerbell's action.
+// Variables of oci2disk. They have the same names as in Tinkerbell's action.
 const (
 	RegistryUserVariable     = "REGISTRY_USERNAME"
 	RegistryPasswordVariable = "REGISTRY_PASSWORD"
 )
 
-// oci2Disk is image2disk with an image from an OCI registry.
+// oci2Disk does the same as image2disk, with an image from an OCI registry.
 var oci2Disk = Description{
 	Text:   "Writes an image from an OCI registry to the disk and reads it back.",
 	Writes: true, Whole: true, Disk: "DEST_DISK",
@@ -46,7 +46,7 @@ type OCIReference struct {
 	Pinned bool   // Name contains a digest
 }
 
-// OCIImage returns the reference in IMG_URL. The error does not contain the value, which may contain a password.
+// OCIImage returns the reference in IMG_URL. The error does not contain the value of IMG_URL, which may contain a password.
 func OCIImage(env map[string]string) (OCIReference, error) {
 	text := env["IMG_URL"]
 	if !ociForm.MatchString(text) {

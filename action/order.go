@@ -9,25 +9,25 @@ import (
 	"strings"
 )
 
-// Order is what the server signs, and what an agent needs to carry out an assignment: the assignment itself (key, action with the digest
-// of its image, identity of the disk) and its recipient.
+// Order is what the server signs: an assignment (with the key, the action, the digest of its image and the identity of the disk),
+// and for which machine and boot it is meant.
 type Order struct {
 	Machine string `json:"machine"`
-	// Boot is the boot whose agent may carry out the order; 0 means any boot of the run.
+	// Boot is the number of the boot whose agent may carry out the order; 0 means any boot of the run.
 	Boot int `json:"boot,omitempty"`
 	// Plan is the digest of the run's plan, which is the same in all orders of a run.
 	Plan string `json:"plan"`
 	Assignment
 }
 
-// Signed is an Order as it is sent: with the exact bytes that were signed. Therefore server and agent need not encode an Order in the
-// same way, and an agent may ignore unknown fields.
+// Signed is an Order in the form in which it is sent: the exact bytes that were signed. Therefore server and agent may encode an
+// Order in different ways, and an agent may ignore unknown fields.
 type Signed struct {
 	Order     []byte `json:"order"`     // JSON of an Order
-	Signature []byte `json:"signature"` // Ed25519 signature (RFC 8032) of orderContext and Order
+	Signature []byte `json:"signature"` // Ed25519 signature (RFC 8032) of orderContext followed by Order
 }
 
-// orderContext is signed in front of each order, so that a signature for another purpose is never valid for an order.
+// orderContext precedes each order in the signed bytes, so that a signature made for another purpose is never valid for an order.
 const orderContext = "ingot order 1\x00"
 
 // Sign signs o with key.
@@ -43,7 +43,8 @@ func Sign(key ed25519.PrivateKey, o Order) (*Signed, error) {
 	return &Signed{Order: b, Signature: ed25519.Sign(key, append([]byte(orderContext), b...))}, nil
 }
 
-// Verify returns the order, or an error if its signature is not valid for the public key. s may be nil, which is an error, too.
+// Verify returns the order, or an error if its signature is not valid for the public key. If s is nil, Verify returns an error,
+// too.
 func (s *Signed) Verify(key ed25519.PublicKey) (Order, error) {
 	switch {
 	case len(key) != ed25519.PublicKeySize:
@@ -62,11 +63,11 @@ func (s *Signed) Verify(key ed25519.PublicKey) (Order, error) {
 	return o, nil
 }
 
-// planKeyPrefix is the type of the key, in front of it.
+// planKeyPrefix precedes the key in its text form and names the type of the key.
 const planKeyPrefix = "ed25519:"
 
-// FormatPlanKey returns the public key for checking orders as text for the boot script: 51 characters that need no quoting on a kernel
-// command line.
+// FormatPlanKey returns the public key, with which agents check orders, as text for the boot script: 51 characters that need no
+// quoting on a kernel command line.
 func FormatPlanKey(key ed25519.PublicKey) string {
 	return planKeyPrefix + base64.RawURLEncoding.EncodeToString(key)
 }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// qemuImg2Disk is image2disk with the variables of Tinkerbell's qemuimg2disk. The agent does not read qcow2, because its parts are in
-// any order in the file: the agent would have to read the file a second time, after verifying its digest. Instead, the server
-// converts qcow2 when an image is added.
+// qemuImg2Disk does the same as image2disk, with the variables of Tinkerbell's qemuimg2disk. The agent does not read qcow2: the
+// parts of a qcow2 file are in any order, so the agent would have to read the file a second time after it has verified the digest.
+// Instead, the server converts qcow2 when an image is added.
 var qemuImg2Disk = Description{
 	Text:   "Writes an image to the disk and reads it back: image2disk under another name.",
 	Writes: true, Whole: true, Disk: "DEST_DISK", URL: "IMG_URL", Digest: "IMG_SHA256",

@@ -49,7 +49,7 @@ func onlyGPT(env map[string]string, name string) error {
 
 func storageOfRun(env map[string]string, name string) error {
 	if env[name] == "" {
-		return nil // the plan sets the machine's storage
+		return nil // the plan sets STORAGE to the machine's storage
 	}
 	s, err := ParseStorage(env[name])
 	if err != nil {
@@ -80,8 +80,8 @@ func ParseStorage(text string) (Storage, error) {
 	return s, nil
 }
 
-// CheckStorageDisks returns an error for each disk of STORAGE that is not the run's disk and has neither a serial number nor a WWN.
-// alias is the path that STORAGE uses for the run's disk.
+// CheckStorageDisks returns an error for each disk of STORAGE, other than the run's disk, that has neither a serial number nor a
+// WWN. alias is the path that STORAGE uses for the run's disk.
 func CheckStorageDisks(env map[string]string, alias string) error {
 	s, err := ParseStorage(env[StorageVariable])
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// Variables of slurp, with the names of Tinkerbell's action.
+// Variables of slurp. They have the same names as in Tinkerbell's action.
 const (
 	SourceDiskVariable = "SOURCE_DISK"
 	UploadURLVariable  = "DEST_URL"
@@ -19,7 +19,7 @@ const (
 // UploadField is the field of the form in which slurp sends the disk.
 const UploadField = "BootyImage"
 
-// slurp sends a disk to a host that the configuration lists.
+// slurp sends the content of a disk to a host that the configuration lists.
 var slurp = Description{
 	Text:  "Reads the disk and posts its content to another host, as the file `" + UploadField + "` of a form (multipart/form-data).",
 	Reads: true, Disk: SourceDiskVariable, Upload: UploadURLVariable,
@@ -60,7 +60,7 @@ func uploadName(env map[string]string, name string) error {
 	return nil
 }
 
-// Upload returns the URL to which the action a sends the content of a disk; "" if it sends nothing.
+// Upload returns the URL to which the action a sends the content of a disk; "" if the action sends nothing.
 func (a Action) Upload() string {
 	native, _ := Native(a.Image)
 	if variable := natives[native].Upload; variable != "" {

@@ -14,8 +14,8 @@ type Storage struct {
 	VolumeGroups []StorageVolumes    `json:"volume_groups,omitempty"` // volume groups of LVM
 }
 
-// A StorageDisk is a disk with its partitions. Device is only a name: if it is the path that the run uses for its disk, the
-// StorageDisk is the run's disk. Any other disk is identified by a serial number or a WWN.
+// A StorageDisk is a disk with its partitions. Device is only a name. If Device is the path that the run uses for the run's disk,
+// the StorageDisk is the run's disk. Every other disk is identified by a serial number or a WWN.
 type StorageDisk struct {
 	Device string `json:"device"` // path that the storage uses for the disk
 	DiskID
@@ -27,7 +27,7 @@ type StorageDisk struct {
 // A StoragePartition is one partition of a GPT.
 type StoragePartition struct {
 	Label    string `json:"label"`               // name in the GPT; SWAP, BIOS and EFI set the type
-	Number   int    `json:"number,omitempty"`    // 0 = the position in the list, from 1
+	Number   int    `json:"number,omitempty"`    // 0 = the number is the position in the list, from 1
 	Start    int64  `json:"start,omitempty"`     // sectors of 512 bytes; 0 = after the previous partition in the list
 	Size     int64  `json:"size,omitempty"`      // sectors of 512 bytes; 0 = the rest of the disk
 	TypeGUID string `json:"type_guid,omitempty"` // "" = the label decides
@@ -54,10 +54,10 @@ type StorageMount struct {
 	Point  string        `json:"point,omitempty"` // absolute path; "" for swap
 }
 
-// StorageCreate are options for making a file system.
+// StorageCreate holds the options for making a file system.
 type StorageCreate struct {
-	Force   bool     `json:"force,omitempty"`   // not needed: rootio formats only what it may overwrite
-	Options []string `json:"options,omitempty"` // options of mkfs, such as -L ROOT; one that names another device is refused
+	Force   bool     `json:"force,omitempty"`   // has no effect: rootio formats only what it may overwrite
+	Options []string `json:"options,omitempty"` // options of mkfs, such as -L ROOT; options that name another device are refused
 }
 
 // StorageVolumes is a volume group of LVM.
@@ -72,7 +72,7 @@ type StorageVolumes struct {
 type StorageVolume struct {
 	Name string `json:"name"`           // letters, digits and - _ . +
 	Size int64  `json:"size,omitempty"` // bytes; 0 = the rest of the group
-	// Options are refused: no option of lvcreate is supported.
+	// Options must be empty: no option of lvcreate is supported.
 	Options []string `json:"opts,omitempty"`
 }
 

@@ -17,10 +17,11 @@ var (
 	guidForm    = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
 )
 
-// RAIDLevels are the levels that a machine may declare.
+// RAIDLevels are the RAID levels that the storage of a machine may declare.
 var RAIDLevels = []string{"0", "1", "10"}
 
-// A DiskSize is the size of a disk and the size of its logical sectors, in bytes. The zero value means that both are not known.
+// A DiskSize is the size of a disk and the size of its logical sectors, both in bytes. The zero value means that they are not
+// known.
 type DiskSize struct{ Size, Sector int64 }
 
 // Kinds of devices in a Storage.
@@ -52,7 +53,8 @@ type storageCheck struct {
 // Problems returns the problems of s that do not depend on the sizes of disks.
 func (s Storage) Problems() []StorageProblem { return s.ProblemsOn(nil) }
 
-// ProblemsOn returns the problems of s on disks of these sizes, which are in the order of s.Disks. A missing size is not known.
+// ProblemsOn returns the problems of s on disks of these sizes. sizes are in the order of s.Disks; a size that is missing at the
+// end counts as not known.
 func (s Storage) ProblemsOn(sizes []DiskSize) []StorageProblem {
 	c := storageCheck{Storage: s, devices: map[string]*storageDevice{}}
 	for i, d := range s.Disks {
@@ -68,7 +70,8 @@ func (s Storage) ProblemsOn(sizes []DiskSize) []StorageProblem {
 	return c.storageProblems
 }
 
-// declare adds the device d at path and returns true. If path is declared already, it adds a problem and returns false.
+// declare adds the device d at path and returns true. If another device is declared at path already, declare adds a problem and
+// returns false.
 func (c *storageCheck) declare(path string, d storageDevice) bool {
 	if other := c.devices[path]; other != nil {
 		c.add(d.field, "remove one of the two", "%s is declared by %s already", path, other.field)
@@ -111,7 +114,7 @@ func (c *storageCheck) checkDisk(i int, d StorageDisk, size DiskSize) {
 		if k := slices.IndexFunc(placed, func(x PlacedPartition) bool { return x.Number == n }); k >= 0 {
 			p.size = placed[k].Size
 		}
-		if slices.Index(d.numbers(), n) == j { // Layout reports a number that two partitions have
+		if slices.Index(d.numbers(), n) == j { // if two partitions have the same number, Layout reports that
 			c.declare(PartitionPath(d.Device, n), p)
 		}
 	}
@@ -121,8 +124,8 @@ func devicePath(p string) bool {
 	return strings.HasPrefix(p, "/dev/") && path.Clean(p) == p && storagePath.MatchString(p) && len(p) < 256
 }
 
-// take marks the device at path as used by field and returns it. If the device does not exist, is used already or is not of one of the
-// kinds, it adds a problem and returns nil.
+// take marks the device at path as used by field and returns the device. If there is no such device, if it is used already, or if
+// its kind is not one of kinds, take adds a problem and returns nil.
 func (c *storageCheck) take(field, path string, kinds ...string) *storageDevice {
 	d := c.devices[path]
 	switch {
@@ -139,8 +142,8 @@ func (c *storageCheck) take(field, path string, kinds ...string) *storageDevice 
 	return nil
 }
 
-// rewritten adds a problem if disk i has no WipeTable. Disks of arrays and volume groups need it: each attempt at the action makes these
-// again, so what is on their partitions must be overwritten.
+// rewritten adds a problem if WipeTable is not set on disk i. Disks in arrays and volume groups need WipeTable, because each
+// attempt at the action creates the array or group again and so overwrites what is on the partitions.
 func (c *storageCheck) rewritten(field string, i int) {
 	if i >= 0 && !c.Disks[i].WipeTable {
 		c.add(field, fmt.Sprintf("set wipe_table: true in disks[%d]", i), "it is on disk %s, which must not be overwritten", c.Disks[i].Device)
@@ -230,7 +233,7 @@ func (c *storageCheck) checkVolumes() {
 	}
 }
 
-// checkLogical checks the logical volumes of g. room is the maximum size of all of them, in bytes.
+// checkLogical checks the logical volumes of g. room is the maximum of the sum of their sizes, in bytes.
 func (c *storageCheck) checkLogical(field string, g StorageVolumes, room int64) {
 	left := room
 	for j, v := range g.LogicalVolumes {
@@ -264,7 +267,7 @@ func (c *storageCheck) checkFilesystems() {
 		field, m := fmt.Sprintf("filesystems[%d].mount", i), f.Mount
 		kinds := []string{diskPartition, raidArray, logicalVolume}
 		if m.Format == "vfat" {
-			kinds = append(kinds, efiPartition) // UEFI reads no other file system
+			kinds = append(kinds, efiPartition) // only vfat, because UEFI reads no other file system
 		}
 		c.take(field+".device", m.Device, kinds...)
 
@@ -296,12 +299,13 @@ func (r StorageRAID) Kind() string { return strings.TrimPrefix(r.Level, "raid") 
 // Path returns the path of the logical volume v of g.
 func (g StorageVolumes) Path(v StorageVolume) string { return "/dev/" + g.Name + "/" + v.Name }
 
-// Mapped returns the name that the device mapper gives to the logical volume v of g: both names, with doubled dashes, joined by a dash.
+// Mapped returns the name that the device mapper gives to the logical volume v of g: the name of the group and the name of the
+// volume, joined by a dash. Dashes within the two names are doubled.
 func (g StorageVolumes) Mapped(v StorageVolume) string {
 	return strings.ReplaceAll(g.Name, "-", "--") + "-" + strings.ReplaceAll(v.Name, "-", "--")
 }
 
-// Disk returns the index in s.Disks of the disk with the partition at the path device, and the number of this partition. The index is
+// Disk returns which disk has the partition at the path device: its index in s.Disks, and the number of the partition. The index is
 // -1 if s has no such partition.
 func (s Storage) Disk(device string) (disk, number int) {
 	for i, d := range s.Disks {
@@ -323,7 +327,7 @@ func (s Storage) Declares(device string) bool {
 		})
 }
 
-// numbers returns the numbers of the partitions, in the order of the list.
+// numbers returns the numbers of the disk's partitions, in the order of d.Partitions.
 func (d StorageDisk) numbers() []int {
 	var out []int
 	for i, p := range d.Partitions {

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// A maker is a program that makes a file system, and the options that the storage of a machine may pass to it.
+// A maker describes a program that makes a file system, and the options that the storage of a machine may pass to the program.
 type maker struct {
 	program string
 	args    []string
-	// options are the letters of allowed options with a value, flags the letters of allowed options without one.
+	// options are the letters of the allowed options that have a value. flags are the letters of those that have none.
 	options, flags string
-	// label is the letter of the option for the label. longest is how many bytes a label may have.
+	// label is the letter of the option that sets the label. longest is the maximum size of a label, in bytes.
 	label   string
 	longest int
 }
 
-// makers are the programs by format. Options that name another device, such as an external journal, are not allowed, because only
+// makers holds the makers by format. Options that name another device, such as an external journal, are not allowed, because only
 // the partition may be written.
 var makers = map[string]maker{
 	"ext2": {"mke2fs", []string{"-q", "-F", "-t", "ext2"}, "LUmbiINOETg", "jqF", "L", 16},
@@ -30,8 +30,8 @@ var makers = map[string]maker{
 	"swap": {"mkswap", nil, "LU", "f", "L", 16},
 }
 
-// optionValue matches allowed values of options. It has no slash, so no value is the path of a file or device. mkfs.xfs also takes
-// such names in its option -d, which is not allowed.
+// optionValue matches allowed values of options. It allows no slash, so that no value is the path of a file or device. The option
+// -d of mkfs.xfs also accepts names without a slash; it is not allowed.
 var optionValue = regexp.MustCompile(`^[A-Za-z0-9_.,:=^+%-]{1,128}$`)
 
 // StorageFormats returns the possible values of StorageMount.Format, sorted.
@@ -45,7 +45,7 @@ func Mkfs(format string, options []string) (program string, args []string, err e
 }
 
 // MkfsOptions returns options as arguments for the program of the format, or an error if one is not allowed. An option with a value
-// may be written as one or two elements: "-L ROOT", "-LROOT", or "-L" and "ROOT".
+// may be written in one element ("-L ROOT" or "-LROOT") or in two ("-L" and "ROOT").
 func MkfsOptions(format string, options []string) ([]string, error) {
 	m, ok := makers[format]
 	if !ok {

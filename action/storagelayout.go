@@ -19,7 +19,7 @@ const (
 	maxStorage = int64(1) << 60
 )
 
-// labelTypes are the types of partitions by label. A partition with any other label has linuxType.
+// labelTypes maps labels to types of partitions. A partition with any other label has the type linuxType.
 var labelTypes = map[string]string{
 	"SWAP": "0657FD6D-A4AB-43C4-84E5-0933C84B4F4F",
 	"BIOS": "21686148-6449-6E6F-744E-656564454649",
@@ -28,17 +28,17 @@ var labelTypes = map[string]string{
 
 const linuxType = "0FC63DAF-8483-4772-8E79-3D69D8477DE4"
 
-// A PlacedPartition is a partition with its position and size in bytes. Size 0 means the rest of the disk, if the size of the disk is
-// not known.
+// A PlacedPartition is a partition with its position and size in bytes. If the size of the disk is not known, Size 0 means that the
+// partition takes the rest of the disk.
 type PlacedPartition struct {
 	Number      int
 	Label, Type string
 	Start, Size int64
 }
 
-// Layout returns the positions of d's partitions on a disk of size bytes with sectors of sector bytes, and all problems of the
-// partitions. Size 0 means that the size is not known: then Layout checks only what does not depend on it. A partition without a
-// start begins at the next MiB after the previous partition.
+// Layout returns the positions of d's partitions on a disk, and all problems of the partitions. size is the size of the disk and
+// sector the size of its sectors, in bytes. If size is 0, it is not known, and Layout checks only what does not depend on it. A
+// partition without a start begins at the next MiB after the previous partition.
 func (d StorageDisk) Layout(size, sector int64) ([]PlacedPartition, []StorageProblem) {
 	var ps storageProblems
 	entries := (gptEntries + sector - 1) / sector
@@ -120,7 +120,7 @@ func (p StoragePartition) check(ps *storageProblems, field string) {
 	}
 }
 
-// kind returns the type of the partition as a GUID in upper case: TypeGUID, or else the type for the label.
+// kind returns the type of the partition as a GUID in upper case: TypeGUID if it is set, otherwise the type for the label.
 func (p StoragePartition) kind() string {
 	return strings.ToUpper(cmp.Or(p.TypeGUID, labelTypes[p.Label], linuxType))
 }

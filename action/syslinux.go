@@ -2,7 +2,7 @@ package action
 
 import "errors"
 
-// SyslinuxPartitionVariable is the variable that names the partition for syslinux, as in Tinkerbell's action.
+// SyslinuxPartitionVariable is the variable that names the partition for syslinux. It has the same name as in Tinkerbell's action.
 const SyslinuxPartitionVariable = "DEST_PARTITION"
 
 // syslinux installs the SYSLINUX that the agent contains.

@@ -2,8 +2,8 @@ package action
 
 import "net/url"
 
-// PublicURL returns the URL text in a form for messages: without user, password, query and fragment, which may contain passwords,
-// signatures and tokens. If text is not a URL, it returns "an invalid URL".
+// PublicURL returns the URL text in a form for messages. It leaves out user, password, query and fragment, because these may
+// contain passwords, signatures and tokens. If text is not a URL, PublicURL returns "an invalid URL".
 func PublicURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

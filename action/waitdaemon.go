@@ -12,22 +12,22 @@ const (
 	waitVariable       = "WAIT_SECONDS"
 )
 
-// waitDaemonRepository is the repository where waitdaemon is published, and no other native action.
+// waitDaemonRepository is the repository where waitdaemon is published. No other native action is published there.
 const waitDaemonRepository = "jacobweinstock/"
 
-// leaving are the native actions with Leaves, except waitdaemon itself; a test compares them with natives.
+// leaving lists the native actions that end the agent (Leaves), except waitdaemon itself. A test compares the list with natives.
 var leaving = []string{Kexec, PowerOff, Reboot}
 
-// leavingCommands maps the command of a container that waitdaemon starts to the native action that does the same. The commands are
-// in the form to which LeavingCommand shortens them.
+// leavingCommands maps the command of a container that waitdaemon starts to the native action that does the same. Commands are in
+// the shortened form that LeavingCommand makes.
 var leavingCommands = map[string]string{
 	"reboot": Reboot, "systemctl reboot": Reboot, "shutdown -r now": Reboot, "echo b > /proc/sysrq-trigger": Reboot,
 	"poweroff": PowerOff, "systemctl poweroff": PowerOff, "shutdown -h now": PowerOff, "shutdown -P now": PowerOff,
 	"halt -p": PowerOff, "echo o > /proc/sysrq-trigger": PowerOff,
 }
 
-// LeavingCommand returns Reboot or PowerOff if the command of a container restarts the machine or switches it off, such as
-// ["reboot"] or ["/bin/sh", "-c", "sleep 5; reboot -f"]. ok is false for any other command.
+// LeavingCommand returns Reboot or PowerOff if the command of a container restarts the machine or switches it off. Examples are
+// ["reboot"] and ["/bin/sh", "-c", "sleep 5; reboot -f"]. For any other command, ok is false.
 func LeavingCommand(command []string) (native string, ok bool) {
 	words := command
 	if len(words) == 3 && words[1] == "-c" && strings.HasSuffix(words[0], "sh") {
@@ -50,8 +50,9 @@ func LeavingCommand(command []string) (native string, ok bool) {
 	return native, ok
 }
 
-// waitDaemon starts another action after a while, so that the success of waitdaemon is reported before the machine restarts.
-// Ingot's agent reports success before it leaves in any case, so the plan contains the other action in place of waitdaemon.
+// waitDaemon starts another action after a delay, so that its own success is reported before the other action restarts the machine.
+// Ingot's agent always reports success before it carries out such an action, so the plan contains the other action in place of
+// waitdaemon.
 var waitDaemon = Description{
 	Text: "Replaced in the plan by the action that `IMAGE` names. The agent always reports success before it " +
 		"leaves.",

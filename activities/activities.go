@@ -1,11 +1,12 @@
 // Package activities holds the Temporal activities: everything that a workflow reads or changes outside itself.
 //
-// Every activity may run twice, and may run after its run has ended. Therefore each change is bound to the run and
-// epoch of an inventory.Owner, which the changing SQL statement compares with the grant.
+// Every activity may run twice, and may still run after its run has ended. Therefore each change names an
+// inventory.Owner (a run and its epoch), and the SQL statement that makes the change checks that this owner still
+// holds the machine's grant.
 package activities
 
-// Activities holds all activities, in one struct for each subject. A worker registers it; the name of a method is
-// the activity type.
+// Activities holds all activities, in one struct for each subject. A worker registers Activities; the name of each
+// method is the activity type.
 type Activities struct {
 	*shared
 	*assignments
@@ -21,7 +22,7 @@ type Activities struct {
 	*routers
 }
 
-// New returns the activities with their dependencies in c.
+// New returns the activities, which use the dependencies in c.
 func New(c Config) *Activities {
 	s := &shared{Config: c}
 	return &Activities{

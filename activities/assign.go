@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// assignments holds the activities that give actions to agents and check what is known of the agents.
+// assignments holds the activities that give actions to agents, and those that find out what an agent has done.
 type assignments struct{ *shared }
 
 // AssignRequest asks to assign an attempt of an action to the agent.
@@ -24,18 +24,18 @@ type AssignRequest struct {
 	Boot  int             `json:"boot"`
 	Key   action.Key      `json:"key"`
 	Disk  *action.Disk    `json:"disk,omitempty"`
-	// Next, if not zero, means that the machine boots the plan's installer after the action. If the action reports
-	// success, that boot is allowed for this long.
+	// Next is not zero if the machine is to boot the plan's installer after the action. When the action reports
+	// success, the boot of the installer is allowed for the time Next.
 	Next time.Duration `json:"next,omitempty"`
 }
 
-// Assign stores the assignment that the agent's long poll reads. Storing the same key again keeps the first
-// assignment. Only here are references to secrets replaced by their values.
+// Assign stores the assignment that the agent's long poll reads. If an assignment with the same key is stored
+// already, that one is kept. Only Assign replaces references to secrets by their values.
 func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if errors.Is(err, inventory.ErrNotFound) {
-		// After a reset the run has a new id, without a plan. Report that it does not own the machine, if so: that is
-		// the cause.
+		// A run that was reset has a new id, for which no plan is stored. If the run does not own the machine,
+		// report this cause instead of the missing plan.
 		if err := a.fence(ctx, q.Owner); err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 
 	writes := slices.ContainsFunc(plan.Actions[:q.Key.Action+1], action.Action.WritesDisk)
 
-	if writes { // the cloud-init seed names this installation, which the inventory does not store yet
+	if writes { // the cloud-init seed names this installation, which is not in the inventory yet
 		m.Installation = &inventory.Installation{Owner: q.Owner, Boot: q.Boot}
 	}
 
@@ -100,9 +100,9 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	return a.Assignments.Assign(ctx, row)
 }
 
-// fromHere changes the URLs of images from the base URL then, which was valid when the plan was made, to the
-// present one, because another server may have become the active one since. In plans of older servers, whose URLs
-// have no digest, it adds the digest.
+// fromHere adapts the URLs of images in the action to this server. then is the base URL that was valid when the
+// plan was made. fromHere replaces it by the present one, because another server may have become the active one
+// since. Plans of older servers have URLs without a digest; fromHere adds the digest to them.
 func (a *assignments) fromHere(x action.Action, then string) action.Action {
 	if a.Site.ImageURL == nil || then == "" {
 		return x
@@ -122,8 +122,8 @@ func (a *assignments) fromHere(x action.Action, then string) action.Action {
 	return rewrite(x, func(s string) string { return inventory.Rebase(s, then, now) })
 }
 
-// sign returns the signed order that the agent verifies before it executes payload; nil without a key. It returns
-// an error if the plan's actions do not match its digest.
+// sign returns the signed order that the agent verifies before it executes payload. If this server has no key, sign
+// returns nil. If the plan's actions do not match the plan's digest, sign returns an error.
 func (a *assignments) sign(q AssignRequest, plan inventory.Plan, payload action.Assignment) (*action.Signed, error) {
 	if a.Site.PlanKey == nil {
 		return nil, nil
@@ -162,39 +162,40 @@ func (a *assignments) AgentFacts(ctx context.Context, o inventory.Owner) (action
 	return agent.Facts, nil
 }
 
-// Heartbeat is how often an agent contacts the server. Backoff is its longest pause between attempts to reach a
-// server that does not answer.
+// Heartbeat is how often an agent contacts the server. Backoff is an agent's longest pause between two attempts to
+// reach a server that does not answer.
 const (
 	Heartbeat = 5 * time.Second
 	Backoff   = 5 * time.Second
-	// quiet is how long an agent must be silent until it counts as Silent: a back-off, a heartbeat and a margin. The
-	// server must have listened for at least as long.
+	// quiet is how long an agent must be silent until it counts as Silent: a back-off, a heartbeat and a margin.
+	// The server must also have listened for this long.
 	quiet = 30 * time.Second
 )
 
 // Values of EvidenceFound.Kind.
 const (
 	Report = "report" // the report is stored
-	Alive  = "alive"  // no report, but the agent is alive
-	Silent = "silent" // no report and no sign of the agent
+	Alive  = "alive"  // no report is stored, but the agent is alive
+	Silent = "silent" // no report is stored, and the agent is silent
 )
 
-// maxAgentText limits the bytes of a text from an agent or a BMC that enters the workflow history.
+// maxAgentText limits a text from an agent or a BMC that enters the workflow history, in bytes.
 const maxAgentText = 2 << 10
 
-// EvidenceRequest asks what is known of an attempt or, with a zero key, of the agent alone.
+// EvidenceRequest asks what is known of an attempt and its agent. With a zero key, it asks about the agent only.
 type EvidenceRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Key   action.Key      `json:"key"`
-	// Wait is the wait whose time is up.
+	// Wait is the wait of the workflow that asks. By the wall clock, its time is up.
 	Wait Wait `json:"wait,omitzero"`
 }
 
-// A Wait describes a wait whose time is up by the wall clock, which Temporal uses.
+// A Wait describes a wait of a workflow. Its time is up by the wall clock, which Temporal uses.
 type Wait struct {
 	Began time.Time     `json:"began"`
 	For   time.Duration `json:"for"`
-	// Served: the wait depends on this server, so only time in which the server was up counts.
+	// Served: the workflow waits for something that needs this server, so only time in which the server was up
+	// counts.
 	Served bool `json:"served,omitempty"`
 }
 
@@ -205,20 +206,20 @@ type EvidenceFound struct {
 	ExitCode int          `json:"exitCode,omitempty"`
 	Message  string       `json:"message,omitempty"`
 	Boot     int          `json:"boot,omitempty"` // boot number of the newest agent
-	// Left is the part of the wait that did not really pass, because the clock was set or this server was down.
+	// Left is how much of the wait is not really over, because the clock was changed or this server was down.
 	Left time.Duration `json:"left,omitempty"`
 }
 
 // Evidence returns what is known of an attempt or agent, for a workflow whose deadline has passed. After an outage
-// or a clock change all timers fire at once, while the reports that they wait for are still in transit. So
-// Evidence waits until it is certain: it returns Silent only after this server has listened for long enough, and
-// Alive or Silent only after all events were sent to the workflow. It returns a stored report at once.
+// or a clock change, all timers fire at once, although the reports that the workflows wait for may still be on
+// their way. So Evidence waits until it is certain. It returns a stored report at once. It returns Alive or Silent
+// only after all events were sent to the workflow, and Silent only after this server has listened for long enough.
 //
 // Silence is measured by the monotonic clock of this process. A contact that is only in the database is older than
 // the process and proves nothing.
 func (a *assignments) Evidence(ctx context.Context, q EvidenceRequest) (EvidenceFound, error) {
 	defer heartbeat(ctx)()
-	// Before the loop: the time that this call takes is not part of the wait.
+	// Measure before the loop: the time that this call takes is not part of the wait.
 	left := a.left(q.Wait)
 	for {
 		found, sure, err := a.evidence(ctx, q)
@@ -234,7 +235,7 @@ func (a *assignments) Evidence(ctx context.Context, q EvidenceRequest) (Evidence
 	}
 }
 
-// left returns the part of w that has not really passed.
+// left returns how much of the wait w is not really over.
 func (a *assignments) left(w Wait) time.Duration {
 	if w.For <= 0 {
 		return 0
@@ -280,7 +281,7 @@ func (a *assignments) evidence(ctx context.Context, q EvidenceRequest) (found Ev
 	return found, pending == 0 && (found.Kind == Alive || a.Clock.Up() >= quiet), nil
 }
 
-// secrets returns x with its references to secrets replaced by their values for the owner's run.
+// secrets returns the action x with references to secrets replaced by the secrets' values for the owner's run.
 func (a *assignments) secrets(ctx context.Context, o inventory.Owner, m inventory.Machine, x action.Action) (action.Action, error) {
 	s := seeds{a: a.shared, o: o, m: m}
 	if native, _ := action.Native(x.Image); native == action.ConfigDrive {

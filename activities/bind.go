@@ -9,30 +9,31 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BindRequest asks which disk of the machine is to be written.
+// BindRequest asks which disk of the machine the run is to write.
 type BindRequest struct {
 	Owner inventory.Owner `json:"owner"`
-	// Selector is the operator's answer to an earlier question. If nil, the machine's selector applies.
+	// Selector is the operator's answer to an earlier question. If Selector is nil, the machine's disk selector
+	// applies.
 	Selector *inventory.DiskSelector `json:"selector,omitempty"`
-	// Disk is the disk that an earlier run wrote. The same disk must be chosen.
+	// Disk is the disk that an earlier run wrote. If set, this disk must be chosen again.
 	Disk *action.Disk `json:"disk,omitempty"`
-	// Anyway: the operator has named the disk after a question with CanConfirm, so the image is written although it
-	// has no loader for the machine.
+	// Anyway: the operator was asked about a disk with Bound.CanConfirm and has named it, so the image is written
+	// although the image has no loader for the machine.
 	Anyway bool `json:"anyway,omitempty"`
-	// From is the index of the first action that is carried out.
+	// From is the index of the first action that the run carries out.
 	From int `json:"from,omitempty"`
 }
 
-// Bound is the result of Bind: the disk, or the reason why none was chosen, and the disks that exist.
+// Bound is the result of Bind: the chosen disk, or the reason why no disk was chosen, and all disks of the machine.
 type Bound struct {
 	Disk   *action.Disk `json:"disk,omitempty"`
 	Reason string       `json:"reason,omitempty"`
-	// CanConfirm: the operator may name the disk in spite of Reason, see BindRequest.Anyway.
+	// CanConfirm: the operator may name the disk in spite of Reason; see BindRequest.Anyway.
 	CanConfirm bool          `json:"canConfirm,omitempty"`
 	Disks      []action.Disk `json:"disks,omitempty"`
 }
 
-// Bind chooses, by the disk selector, one of the disks that the agent has found.
+// Bind chooses one of the disks that the agent has found. The disk selector decides.
 func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return Bound{}, err
@@ -77,7 +78,8 @@ func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 		fmt.Sprintf("disk %s (serial %q, wwn %q), %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
 }
 
-// chooseDisk returns the disk that the request or the machine's selector selects, or nil and the reason.
+// chooseDisk returns the disk that the selector of the request or of the machine selects. If there is none, it
+// returns nil and the reason.
 func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Disk, string) {
 	selector := m.DiskSelector
 	known := q.Disk != nil && (q.Disk.Serial != "" || q.Disk.WWN != "")
@@ -90,7 +92,7 @@ func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Dis
 	}
 
 	if n := f.DisksOmitted; n > 0 && (selector == nil || selector.Serial == "" && selector.WWN == "") {
-		// The selector may match an omitted disk as well.
+		// The selector could also match a disk that the agent did not report.
 		return nil, fmt.Sprintf("the machine has %d more disks than the agent could report: give the serial "+
 			"number of the disk to write", n)
 	}
@@ -107,7 +109,7 @@ func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Dis
 	return d, reason
 }
 
-// chooseUnprotected is DiskSelector.Choose among the disks that are not protected.
+// chooseUnprotected calls DiskSelector.Choose with those of the disks that are not protected.
 func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inventory.DiskSelector) (*action.Disk, string) {
 	var free []action.Disk
 	var spared []string
@@ -126,7 +128,7 @@ func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inven
 	return d, reason
 }
 
-// Identities returns the keys under which the inventory stores a disk: by serial number and by WWN.
+// Identities returns the keys under which the inventory stores a disk: one for its serial number, one for its WWN.
 func Identities(d action.Disk) []string {
 	var ids []string
 	if d.Serial != "" {

@@ -15,13 +15,14 @@ import (
 // bmcs holds the activities that use management controllers (BMCs).
 type bmcs struct{ *shared }
 
-// coldStart returns the tasks of a power cycle: off, then the tasks in boot, then on.
+// coldStart returns the tasks of a power cycle: power off, then the tasks in boot, then power on.
 func coldStart(boot []inventory.BMCTask) []inventory.BMCTask {
 	return slices.Concat([]inventory.BMCTask{{Power: "off"}}, boot, []inventory.BMCTask{{Power: "on"}})
 }
 
-// BMCTasks carries out the operator's job task by task, under the grant of o, and verifies each task. The first
-// task that fails ends the job. A job that only reads needs no grant; its owner has epoch 0.
+// BMCTasks carries out the operator's job, task by task, and verifies each task. The first task that fails ends the
+// job. The owner o must hold the machine's grant. A job that only reads needs no grant; the epoch of its owner is
+// 0.
 func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BMCJob) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
@@ -37,8 +38,8 @@ func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BM
 		return err
 	}
 
-	// The operator may have seen that the job failed, so another attempt must not repeat it: the error is not
-	// retried. A job whose worker died is continued.
+	// The error must not be retried: the operator may have seen that the job failed, so another attempt must not
+	// repeat it. Only a job whose worker died is continued.
 	var app *temporal.ApplicationError
 	var kind string
 	if errors.As(fail(err), &app) {
@@ -47,7 +48,7 @@ func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BM
 	return temporal.NewNonRetryableApplicationError(err.Error(), kind, nil)
 }
 
-// failedTask is the error of a task whose failure is stored in the record of the job.
+// failedTask is the error of a task that failed, after the failure was stored in the record of the job.
 type failedTask struct{ cause error }
 
 func (f failedTask) Error() string { return f.cause.Error() }
@@ -57,15 +58,15 @@ func (f failedTask) Unwrap() error { return f.cause }
 type taskList struct {
 	owner inventory.Owner
 	job   inventory.BMCJob
-	from  int // index of the first task; earlier ones are done
+	from  int // index of the first task; the tasks before it are done
 	fence Fence
-	// after, if not nil, is called after each task with its index. The list then starts at from. Without after, it
-	// resumes where the record of an earlier attempt ends.
+	// after, if not nil, is called after each task with the task's index. The list then starts at from. If after is
+	// nil, the list continues after the last task that an earlier attempt has recorded as done.
 	after func(done int) error
 }
 
-// tasks carries out a list of BMC tasks and stores their states. It skips tasks that an earlier attempt of this
-// run has done, according to the record of the job.
+// tasks carries out a list of BMC tasks and stores their states. It skips tasks that the record of the job shows as
+// done by an earlier attempt of this run.
 func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error {
 	o, job, from := l.owner, l.job, l.from
 	job.Machine, job.Run, job.Started, job.State = m.Name, o.Run, a.Now(), inventory.StateRunning
@@ -103,7 +104,7 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 		if err != nil {
 			t.State, t.Message = inventory.StateFailed, err.Error()
 			job.State, job.Message, job.Ended = inventory.StateFailed, err.Error(), a.Now()
-			// Return the error of the task, not the failure to record it.
+			// Return the error of the task, even if the record cannot be written.
 			if e := a.BMCJobs.PutBMCJob(context.WithoutCancel(ctx), job); e != nil {
 				a.Log.With(o.LogKeys(0)...).Error("recording a BMC job", "job", job.Name, "error", e)
 			}
@@ -112,7 +113,7 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 		if err := a.keep(ctx, job); err != nil {
 			return err
 		}
-		// The task is done and recorded; the event is only information for operators.
+		// The task is done and recorded. The event only informs operators.
 		a.Log.With(o.LogKeys(0)...).Info("a BMC task is done", "job", job.Name, "task", describe(*t))
 		if err := a.power(ctx, o, job.Name, *t); err != nil {
 			a.Log.With(o.LogKeys(0)...).Error("recording a BMC task", "job", job.Name, "error", err)
@@ -123,12 +124,12 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 	return a.keep(ctx, job)
 }
 
-// keep stores a job after a successful task and retries until the activity's time is up. Without the record,
-// another attempt would repeat the task, on a machine that may have booted since.
+// keep writes the record of a job after a successful task, and retries until the activity's time is up. Without the
+// record, another attempt would repeat the task on a machine that may have booted since.
 func (a *bmcs) keep(ctx context.Context, job inventory.BMCJob) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		err := a.BMCJobs.PutBMCJob(context.WithoutCancel(ctx), job)
-		if a.Troubles != nil { // no record can show the failure until a write succeeds
+		if a.Troubles != nil { // the record cannot show that writing it fails
 			a.Troubles.note(job.Run, "record of BMC job "+job.Name, fail(err))
 		}
 		var never *temporal.ApplicationError

@@ -27,8 +27,7 @@ func (a *clusters) cluster(ctx context.Context, name string) (genesis.Cluster, i
 	return c, newEndpoint(c.API, c.Fingerprint), err
 }
 
-// ClusterReady waits until the cluster answers at its virtual address, so that
-// other nodes can join.
+// ClusterReady waits until the cluster answers at its virtual address. From then on, other nodes can join.
 func (a *clusters) ClusterReady(ctx context.Context, q LabRequest) error {
 	_, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
@@ -37,9 +36,9 @@ func (a *clusters) ClusterReady(ctx context.Context, q LabRequest) error {
 	return a.until(ctx, func(ctx context.Context) error { return a.Clusters.Ready(ctx, e) })
 }
 
-// ClusterHas waits until the cluster lists as many nodes as it has once q.Machine has joined. It counts them,
-// because the name of a node comes from its own configuration. Without a machine, all nodes of the lab file must
-// be ready.
+// ClusterHas waits until the cluster lists as many nodes as there are when q.Machine has joined. It only counts
+// them, because the name of a node comes from the node's own configuration. If q.Machine is "", ClusterHas waits
+// until all nodes of the lab file are ready.
 func (a *clusters) ClusterHas(ctx context.Context, q LabRequest) error {
 	c, e, err := a.cluster(ctx, q.Name)
 	if err != nil {
@@ -64,8 +63,8 @@ func (a *clusters) ClusterHas(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// checkNodes returns nil if there are at least want nodes; with mustBeReady, only ready nodes count. Otherwise it
-// returns inventory.ErrUnreachable with the names of the nodes that are not ready.
+// checkNodes returns nil if there are at least want nodes. If mustBeReady is set, it counts only ready nodes.
+// Otherwise it returns inventory.ErrUnreachable with the names of the nodes that are not ready.
 func checkNodes(nodes []inventory.ClusterNode, want int, mustBeReady bool) error {
 	ready, notReady := countReady(nodes)
 	count, text := len(nodes), fmt.Sprintf("the cluster lists %d of %d nodes", len(nodes), want)
@@ -82,10 +81,10 @@ func checkNodes(nodes []inventory.ClusterNode, want int, mustBeReady bool) error
 	return fmt.Errorf("%s: %w", text, inventory.ErrUnreachable)
 }
 
-// logOutTime limits how long the activity waits for the logout.
+// logOutTime limits the duration of the logout.
 const logOutTime = 10 * time.Second
 
-// clusterSession uses one log-in for all requests, because clusters keep the token of each log-in for hours. The
+// clusterSession logs in once for all requests, because a cluster keeps the token of each login for hours. The
 // token is not stored.
 type clusterSession struct {
 	clusters Clusters
@@ -94,7 +93,8 @@ type clusterSession struct {
 	token    inventory.Secret // zero while not logged in
 }
 
-// nodes returns the cluster's nodes. If the cluster refuses the token, the next call logs in again.
+// nodes returns the cluster's nodes. If the cluster refuses the token, nodes returns the error, and its next call
+// logs in again.
 func (s *clusterSession) nodes(ctx context.Context) ([]inventory.ClusterNode, error) {
 	if s.token.IsZero() {
 		token, err := s.clusters.LogIn(ctx, s.at, clusterUser, s.password)
@@ -129,8 +129,8 @@ func (a *shared) kubeconfig(ctx context.Context, q LabRequest) (inventory.Secret
 	return k, nil
 }
 
-// KubernetesReady waits until the platform's API server answers and has at least one node, and all nodes are
-// ready.
+// KubernetesReady waits until the platform's API server answers, the cluster has at least one node, and all nodes
+// are ready.
 func (a *clusters) KubernetesReady(ctx context.Context, q LabRequest) error {
 	k, err := a.kubeconfig(ctx, q)
 	if err != nil {
@@ -172,8 +172,8 @@ func (a *clusters) platform(ctx context.Context, name string) (genesis.Platform,
 	return section(lab.Platform, "platform")
 }
 
-// TalosReady waits until the platform's Talos API answers with a certificate of the authority in the lab's
-// talosconfig. The certificate of another cluster fails.
+// TalosReady waits until the platform's Talos API answers with a certificate that is signed by the authority in the
+// lab's talosconfig. A certificate of another cluster is not accepted.
 func (a *clusters) TalosReady(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {
@@ -186,8 +186,8 @@ func (a *clusters) TalosReady(ctx context.Context, q LabRequest) error {
 }
 
 // TalosBootstrap bootstraps the cluster on the platform's node, once per installation, and stores the kubeconfig.
-// If the worker died before it recorded the bootstrap, the call is repeated, and Talos answers that the cluster
-// exists.
+// If a worker has died after the bootstrap and before recording it, the next attempt calls Bootstrap again, and
+// Talos answers that the cluster exists.
 func (a *clusters) TalosBootstrap(ctx context.Context, q LabRequest) error {
 	p, err := a.platform(ctx, q.Name)
 	if err != nil {

@@ -23,8 +23,8 @@ type DecommissionRequest struct {
 	Wipe    string `json:"wipe,omitempty"` // one of action.WipeModes; default quick
 }
 
-// Timeouts of a decommissioning's actions, in seconds. Overwriting a large disk that cannot
-// erase itself takes more than a day.
+// Timeouts of the actions of a Decommission, in seconds. Overwriting a large disk that has no erase command of its
+// own takes more than a day.
 const (
 	wipeTimeout      action.Seconds = 72 * 3600
 	metadataTimeout  action.Seconds = 3600
@@ -32,8 +32,8 @@ const (
 	offTimeout       action.Seconds = 120
 )
 
-// PlanDecommission creates and stores the plan of a Decommission: wipe all disks, delete the boot entries that
-// have lost their disk and, without a BMC, switch the machine off.
+// PlanDecommission creates and stores the plan of a Decommission: wipe all disks, delete the boot entries whose
+// disk is gone and, if the machine has no BMC, switch the machine off.
 func (a *retirements) PlanDecommission(ctx context.Context, q DecommissionRequest) (Planned, error) {
 	p, err := a.planDecommission(ctx, q)
 	if err != nil {
@@ -84,7 +84,7 @@ func (a *retirements) planDecommission(ctx context.Context, q DecommissionReques
 	return out, a.Plans.PutPlan(ctx, plan)
 }
 
-// wipeAction returns the action that workflows add to a plan to wipe disks.
+// wipeAction returns the action that wipes disks, which workflows add to a plan.
 func wipeAction(mode string) action.Action {
 	x := action.Action{
 		Name: "wipe", Image: action.Wipe, Timeout: wipeTimeout,
@@ -99,16 +99,15 @@ func wipeAction(mode string) action.Action {
 // RetireRequest asks to take a machine out of service.
 type RetireRequest struct {
 	Owner inventory.Owner `json:"owner"`
-	// Doubts lists what could not be verified. If there is one entry, the machine is quarantined.
+	// Doubts lists what could not be verified. If it is not empty, the machine is quarantined.
 	Doubts []string `json:"doubts,omitempty"`
 	Notes  []string `json:"notes,omitempty"`
-	// KeepAddress keeps the reserved addresses of the machine.
+	// KeepAddress means that the machine keeps its reserved addresses.
 	KeepAddress bool `json:"keepAddress,omitempty"`
 }
 
-// Retire purges the secrets of a decommissioned machine and returns its new standing. A disk
-// that Ingot wrote and that the agent did not find is only a note, because it may have been
-// removed.
+// Retire purges the secrets of a decommissioned machine and returns the machine's new standing. A disk that Ingot
+// wrote may be missing because it was removed, so Retire only adds a note about such a disk.
 func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.Standing, error) {
 	if err := a.fence(ctx, q.Owner); err != nil {
 		return inventory.Standing{}, err
@@ -120,7 +119,7 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 	}
 
 	if m.Standing != nil && m.Standing.Run == q.Owner.Run {
-		return *m.Standing, nil // an earlier attempt has done it
+		return *m.Standing, nil // an earlier attempt has retired the machine
 	}
 
 	notes := q.Notes
@@ -145,11 +144,11 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 	return st, a.Machines.Retire(ctx, q.Owner, st, keep)
 }
 
-// findMissingDisks returns the disks that Ingot wrote and the run's agent did not find.
+// findMissingDisks returns the disks that Ingot has written but that the run's agent did not find.
 func (a *retirements) findMissingDisks(ctx context.Context, o inventory.Owner) ([]string, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if errors.Is(err, inventory.ErrNotFound) {
-		return nil, nil // no agent ran, which is already a doubt
+		return nil, nil // no agent ran, which is already one of the doubts
 	}
 
 	if err != nil {

@@ -19,14 +19,14 @@ const (
 	TypeRefused     = "Refused"
 	TypeUnsupported = "Unsupported"
 	TypeUnreachable = "Unreachable"
-	// TypeClock: this server's clock is behind its newest event.
+	// TypeClock: the clock of this server is behind the server's newest event.
 	TypeClock = "Clock"
-	// TypeClaimed: the agent of a boot that was given up has reported.
+	// TypeClaimed: the agent of a boot has reported, although that boot was given up.
 	TypeClaimed = "Claimed"
 )
 
-// fail converts the inventory's errors to Temporal's. Only fail decides which errors are retried. The interceptor
-// Errors applies it to the error of every activity.
+// fail converts an error of the inventory to an error of Temporal. Only fail decides which errors are retried. The
+// interceptor Errors calls fail for the error of every activity.
 func fail(err error) error {
 	if err == nil {
 		return nil

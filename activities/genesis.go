@@ -15,50 +15,50 @@ type labs struct{ *shared }
 // Names of the facts that Genesis stores between its runs.
 const (
 	factKubeconfig   = "kubeconfig"
-	factBootstrapped = "bootstrapped" // value: the installation on which the cluster was bootstrapped
-	factTakenBack    = "taken-back/"  // followed by a machine; value: its installation that was undone
+	factBootstrapped = "bootstrapped" // value: the run id of the installation on which the cluster was bootstrapped
+	factTakenBack    = "taken-back/"  // prefix of the name of a machine; value: the run id of its installation that was undone
 )
 
-// LabRequest names a lab file, the run of Genesis that carries it out, and the machine of a step.
+// LabRequest names a lab file, the run of Genesis that carries out the file, and the machine of one step.
 type LabRequest struct {
 	Name    string `json:"name"` // name of the lab file
 	Run     string `json:"run,omitempty"`
 	Machine string `json:"machine,omitempty"`
-	// Resume keeps the finished steps of an earlier run.
+	// Resume means that steps that an earlier run has finished are not repeated.
 	Resume bool `json:"resume,omitempty"`
-	// Again allows a run without Resume to repeat steps that an earlier run has done.
+	// Again allows a run without Resume to repeat steps that an earlier run has finished.
 	Again bool `json:"again,omitempty"`
 	// Installed is the list LabTable.Installed.
 	Installed []string `json:"installed,omitempty"`
 	// Ours is the list LabTable.Ours.
 	Ours []string `json:"ours,omitempty"`
-	// Since is the start time of this run of Genesis; zero if it resumes an earlier one.
+	// Since is the start time of this run of Genesis. It is zero if the run resumes an earlier one.
 	Since time.Time `json:"since,omitzero"`
 }
 
 func (q LabRequest) operation() string { return "genesis/" + q.Name }
 
-// LabStep is a step of a lab file with the data that its execution needs.
+// LabStep is a step of a lab file with the data that is needed to carry it out.
 type LabStep struct {
 	genesis.Step
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	Manual      bool              `json:"manual,omitempty"`
-	Finished    bool              `json:"finished,omitempty"` // an earlier run has done it
+	Finished    bool              `json:"finished,omitempty"` // an earlier run has finished the step
 }
 
-// LabTable is the part of a lab file that a workflow may see: no secrets.
+// LabTable is the part of a lab file that a workflow may see. It contains no secrets.
 type LabTable struct {
 	SHA256 string    `json:"sha256"`
 	Steps  []LabStep `json:"steps"`
 	Target string    `json:"target,omitempty"` // name of the peer to migrate to
-	// Installed lists the machines that an earlier run has installed, which therefore answer at their addresses.
+	// Installed lists the machines that an earlier run has installed. These may already answer at their addresses.
 	Installed []string `json:"installed,omitempty"`
-	// Ours lists the machines that may answer although their steps are not done: an earlier run started to install
-	// them, or another run of this server has installed them.
+	// Ours lists the machines that may already answer although an earlier run has not finished their steps: an
+	// earlier run started to install them, or another run of this server has installed them.
 	Ours []string `json:"ours,omitempty"`
 }
 
-// section returns *s, a section of a lab file, or an error if s is nil.
+// section returns the section s of a lab file, or an error if the file does not have this section (s is nil).
 func section[T any](s *T, name string) (T, error) {
 	if s == nil {
 		var none T
@@ -68,7 +68,7 @@ func section[T any](s *T, name string) (T, error) {
 }
 
 // ReadLab returns the steps of the lab file and marks those that earlier runs of this name have finished. If an
-// earlier run has installed a machine, it returns an error unless the request has Resume or Again.
+// earlier run has installed a machine, ReadLab returns an error, unless q.Resume or q.Again is set.
 func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	lab, b, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 		for _, o := range open {
 			own := o.Run == q.Run || o.ID == q.operation()
 			if lab.Migrate != nil && o.ID == "migrate/"+lab.Migrate.Target {
-				of, err := labOf(o) // an earlier run of this name has started it, or the operator for this lab
+				of, err := labOf(o) // the migration was started by an earlier run of this name, or by the operator for this lab
 				if err != nil {
 					return LabTable{}, err
 				}
@@ -139,8 +139,8 @@ func (a *labs) ReadLab(ctx context.Context, q LabRequest) (LabTable, error) {
 	return t, nil
 }
 
-// ours reports whether the machine may use its address because of this server: its latest installation was started
-// by the operation, or has succeeded.
+// ours reports whether this server is the reason that the machine may answer at its address: the latest
+// installation of the machine was started by the operation, or has succeeded.
 func (a *labs) ours(ctx context.Context, machine, operation string) (bool, error) {
 	list, err := a.installations(ctx, machine)
 	if err != nil || len(list) == 0 {
@@ -152,8 +152,8 @@ func (a *labs) ours(ctx context.Context, machine, operation string) (bool, error
 	return startedBy(list[0], operation)
 }
 
-// doneBefore reports, for each step that earlier runs of this name tried, whether the newest of these runs
-// finished it.
+// doneBefore returns, by name, whether a step is finished. The newest earlier run of this name that tried the step
+// decides. Steps that no earlier run has tried are not in the map.
 func (a *labs) doneBefore(ctx context.Context, q LabRequest) (map[string]bool, error) {
 	runs, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: q.operation()})
 	done := map[string]bool{}

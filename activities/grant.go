@@ -12,15 +12,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// grants holds the activities that change which run owns a machine and which windows it has open.
+// grants holds the activities that change which run owns a machine, and whether the run may boot the machine over
+// the network and read secrets (the netboot window and the secrets window).
 type grants struct {
 	*shared
-	// confirmed is the time, in Unix nanoseconds, of the newest event when the operator last confirmed the clock.
-	// Events up to then do not count against the clock.
+	// confirmed is the time, in Unix nanoseconds, of the newest event at the moment when the operator last
+	// confirmed the server's clock. Events up to that time do not show that the clock is wrong.
 	confirmed atomic.Int64
 }
 
-// ClockTolerance is how far the server's clock may be behind its newest event. Beyond it, Arm returns an error.
+// ClockTolerance is how far the server's clock may be behind the server's newest event. If the clock is further
+// behind, Arm returns an error.
 const ClockTolerance = 2 * time.Second
 
 // ArmRequest asks for a machine's grant.
@@ -31,13 +33,14 @@ type ArmRequest struct {
 	Force      bool   `json:"force,omitempty"`
 	// Plan is the digest of the run's plan; empty for a run without a plan.
 	Plan string `json:"plan,omitempty"`
-	// ResetOf is the id of the run that was reset by a Temporal client to make this one; "" for none.
+	// ResetOf is the id of the earlier run if a Temporal client has made this run by resetting it; otherwise "".
 	ResetOf string `json:"resetOf,omitempty"`
-	// ClockRight: the operator confirms the clock; the time of the newest event is wrong.
+	// ClockRight: the operator confirms that the clock is correct and the time of the newest event is not.
 	ClockRight bool `json:"clockRight,omitempty"`
 }
 
-// Arm takes the machine's grant for the run, which fences every earlier owner. It opens no window; Power does.
+// Arm takes the machine's grant for the run. From then on, no earlier owner can change anything. Arm does not allow
+// a network boot; Power does.
 func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
 	if err := a.Keys.KeyCheck(ctx); err != nil {
 		return inventory.Owner{}, fmt.Errorf("arming %q: %w (see ingot secret status)", q.Machine, err)
@@ -77,8 +80,9 @@ func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error)
 	return g.Owner, nil
 }
 
-// refuseSuperseded returns an error for a run that was reset by a Temporal client, if another run has installed or
-// wiped the machine since the first one began, or if the record of the first one is deleted.
+// refuseSuperseded checks a run that a Temporal client has made by resetting an earlier run. It returns an error if
+// the record of the earlier run is deleted, or if another run has installed or wiped the machine since the earlier
+// run began.
 func (a *grants) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	if q.ResetOf == "" {
 		return nil
@@ -95,9 +99,9 @@ func (a *grants) refuseSuperseded(ctx context.Context, q ArmRequest) error {
 	return err
 }
 
-// planStands returns an error if the run's plan is not stored, so that the machine is not started for nothing. A
-// run that was reset has a new id, under which no plan is stored. The plan of a run that resumes an earlier one is
-// deleted if another run writes to the machine first.
+// planStands returns an error if the run's plan is not stored, because the machine would be started for nothing. If
+// the run was made by a reset, its id is new and no plan is stored for it. If the run resumes an earlier one, its
+// plan is deleted when another run writes to the machine.
 func (a *grants) planStands(ctx context.Context, q ArmRequest) error {
 	if q.Plan == "" {
 		return nil
@@ -117,9 +121,9 @@ func (a *grants) planStands(ctx context.Context, q ArmRequest) error {
 	return nil
 }
 
-// refuseUnanswered returns an error if the run would network-boot a machine by its BMC, which interrupts the
-// machine's work, although this server would not answer the machine. A BMC job needs no answer. A machine without
-// a BMC is switched on by an operator, who has time to fix the server.
+// refuseUnanswered returns an error if the run would boot a machine over the network by its BMC, but this server
+// would not answer the machine: the boot would interrupt the machine's work for nothing. A BMC job needs no answer.
+// A machine without a BMC is switched on by the operator, who has time to correct the server's configuration.
 func (a *grants) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 	off := a.Site.bootable()
 	if off == nil || q.WorkflowID != "machine/"+q.Machine {
@@ -131,16 +135,17 @@ func (a *grants) refuseUnanswered(ctx context.Context, q ArmRequest) error {
 	return off
 }
 
-// WindowRequest asks to open a window of the owner's grant, or to keep it open, for the time For.
+// WindowRequest asks to open a window of the owner's grant for the time For from now on. The netboot window allows
+// the machine to boot over the network; the secrets window allows it to read its secrets.
 type WindowRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	For   time.Duration   `json:"for,omitempty"`
-	// Installer: the boot is for the plan's installer. Its documents are secrets, so the secrets window is opened as
-	// well.
+	// Installer: the boot is for the plan's installer. The documents of an installer are secrets, so the secrets
+	// window is opened as well.
 	Installer bool `json:"installer,omitempty"`
 }
 
-// RenewNetboot keeps the netboot window open for q.For from now on.
+// RenewNetboot keeps the netboot window open, so that the machine may boot over the network for q.For from now on.
 func (a *grants) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	until := a.Now().Add(q.For)
 	err := a.Windows.RenewNetboot(ctx, q.Owner, until)
@@ -150,29 +155,31 @@ func (a *grants) RenewNetboot(ctx context.Context, q WindowRequest) error {
 	return err
 }
 
-// Disarm closes the netboot window, if it is open. If another run owns the machine, the error is Fenced.
+// Disarm closes the netboot window if it is open, so that the machine cannot boot over the network. If another run
+// owns the machine, the error has the type Fenced.
 func (a *grants) Disarm(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.CloseNetboot(ctx, o)
 }
 
-// OpenSecrets opens the secrets window for q.For from now on. The cloud-init of the installed system reads its
-// secrets several times.
+// OpenSecrets opens the secrets window for q.For from now on. While it is open, the cloud-init of the installed
+// system may read the machine's secrets; cloud-init reads them several times.
 func (a *grants) OpenSecrets(ctx context.Context, q WindowRequest) error {
 	return a.Windows.OpenSecrets(ctx, q.Owner, a.Now().Add(q.For))
 }
 
-// CloseSecrets closes the secrets window.
+// CloseSecrets closes the secrets window. Then the machine can no longer read its secrets.
 func (a *grants) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.CloseSecrets(ctx, o)
 }
 
-// MoreBoots lets the run boot the machine inventory.MaxBoots times more, after the operator has agreed.
+// MoreBoots lets the run boot the machine inventory.MaxBoots more times, after the operator has agreed.
 func (a *grants) MoreBoots(ctx context.Context, o inventory.Owner) error {
 	return a.Windows.MoreBoots(ctx, o, inventory.MaxBoots)
 }
 
-// End releases the grant and closes both windows. It leaves the grant of another run unchanged. With epoch 0 it
-// releases the run's grant of any epoch, because the result of Arm may have been lost after Arm took effect.
+// End releases the run's grant and closes the grant's windows. It does not change the grant of another run. If the
+// epoch is 0, End releases the run's grant of any epoch, because the result of Arm may have been lost after Arm
+// took the grant.
 func (a *grants) End(ctx context.Context, o inventory.Owner) error {
 	if o.Epoch == 0 {
 		g, err := a.Grants.Grant(ctx, o.Machine)
@@ -184,8 +191,8 @@ func (a *grants) End(ctx context.Context, o inventory.Owner) error {
 	return a.Grants.EndGrant(ctx, o)
 }
 
-// Idle returns a Conflict error unless no run owns the machine and its netboot window is closed. An undo calls it
-// first.
+// Idle returns an error of type Conflict if a run owns the machine or the machine's netboot window is open. It is
+// called before the installation of a machine is undone.
 func (a *grants) Idle(ctx context.Context, machine string) error {
 	g, err := a.Grants.Grant(ctx, machine)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -18,10 +18,10 @@ import (
 // TypeHeld is the type of the error with which a Hold refuses an activity.
 const TypeHeld = "Held"
 
-// A Hold is an interceptor that refuses the activities of runs that were open when the server was restored from a
-// backup, and of runs that these have started or continued as. Since the backup the machine may have been
-// installed, moved to another server or discarded without this server's knowledge. Allowed are only the activities
-// that record the state of a run and that release its grant.
+// A Hold is an interceptor that holds runs after the server was restored from a backup. It refuses the activities
+// of runs that were open at that time, and of runs that these have started or continued as. Since the backup, the
+// machine may have been installed, moved to another server or discarded without this server's knowledge. Only two
+// kinds of activities are allowed: those that record the state of a run, and the one that releases the run's grant.
 type Hold struct {
 	interceptor.WorkerInterceptorBase
 
@@ -29,14 +29,14 @@ type Hold struct {
 	text string
 }
 
-// NewHold returns a Hold of the runs in r.Held.
+// NewHold returns a Hold that refuses the activities of the runs in r.Held.
 func NewHold(r inventory.Restore) *Hold {
 	h := &Hold{text: HeldText(r)}
 	h.Add(r.Held)
 	return h
 }
 
-// Add adds runs to hold.
+// Add makes the Hold refuse the activities of these runs, too.
 func (h *Hold) Add(runs []inventory.HeldRun) {
 	for _, x := range runs {
 		h.runs.Store(x.Run, struct{}{})
@@ -61,8 +61,8 @@ func letThrough(name string) bool {
 	return name == "Record" || name == "RecordOperation" || name == "End"
 }
 
-// InterceptWorkflow adds a run to the Hold if it comes from a held run, which can start a child or continue as new
-// before one of its own activities is refused.
+// InterceptWorkflow adds a run to the Hold if the run comes from a held run. A held run can start a child, or
+// continue as a new run, before any of its activities is refused.
 func (h *Hold) InterceptWorkflow(ctx workflow.Context,
 	next interceptor.WorkflowInboundInterceptor,
 ) interceptor.WorkflowInboundInterceptor {

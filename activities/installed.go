@@ -10,17 +10,17 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// InstalledRequest asks whether an operation has installed a machine or is installing it.
+// InstalledRequest asks whether an operation has installed a machine or is installing the machine now.
 type InstalledRequest struct {
 	Machine string    `json:"machine"`
 	Parent  string    `json:"parent"` // workflow id of the operation
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// Installed returns the machine's latest installation if the operation started it after q.Since and has not undone
-// it, and if it is open or has succeeded; otherwise the zero OwnRun. One query reads all runs, so that no run can
-// end unnoticed in between. BMC jobs and inspections do not count. The error is Conflict if another run has
-// installed the machine after the operation did.
+// Installed returns the machine's latest installation if the operation has started it after q.Since and has not
+// undone it, and if the installation is open or has succeeded. Otherwise it returns the zero OwnRun. If another run
+// has installed the machine after the operation did, the error has the type Conflict. BMC jobs and inspections do
+// not count as installations. One query reads all runs, so that a run cannot end unnoticed between two queries.
 func (a *operations) Installed(ctx context.Context, q InstalledRequest) (OwnRun, error) {
 	list, err := a.installations(ctx, q.Machine)
 	if err != nil {
@@ -56,19 +56,19 @@ func (a *operations) Installed(ctx context.Context, q InstalledRequest) (OwnRun,
 	return OwnRun{}, nil
 }
 
-// OwnRun is a run of a machine, if there is one.
+// OwnRun is a run of a machine. The zero OwnRun means that there is no such run.
 type OwnRun struct {
 	Run string `json:"run,omitempty"` // "" if there is none
-	// Mine reports whether the requesting operation started the run.
+	// Mine means that the operation that asks has started the run.
 	Mine bool `json:"mine,omitempty"`
 }
 
-// OpenRunRequest asks for the open run of a machine.
+// OpenRunRequest is the request of an operation for the open run of a machine.
 type OpenRunRequest struct {
 	Machine string `json:"machine"`
-	Parent  string `json:"parent"` // workflow id of the requesting operation
-	// TakeBack: the operation undoes its installation. From then on, the machine's latest installation does not count
-	// for Installed.
+	Parent  string `json:"parent"` // workflow id of the operation that asks
+	// TakeBack: the operation undoes its installation of the machine. From then on, Installed ignores the machine's
+	// latest installation.
 	TakeBack bool `json:"takeBack,omitempty"`
 }
 
@@ -93,8 +93,8 @@ func (a *operations) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 	return OwnRun{Run: w.Run, Mine: mine}, err
 }
 
-// takeBack records that the machine's latest installation was undone, if the operation started it. The record also
-// holds for an operation that resumes; a later installation counts again.
+// takeBack records that the machine's latest installation was undone, if the operation has started this
+// installation. The record stays valid if the operation is resumed. It does not affect a later installation.
 func (a *operations) takeBack(ctx context.Context, q OpenRunRequest) error {
 	last, err := a.latestInstallation(ctx, q.Machine)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -109,7 +109,7 @@ func (a *operations) takeBack(ctx context.Context, q OpenRunRequest) error {
 	return a.Genesis.PutFact(ctx, q.Parent, factTakenBack+q.Machine, inventory.NewSecret(last.Run))
 }
 
-// startedBy reports whether the operation with this workflow id started the run.
+// startedBy reports whether the run was started by the operation with the workflow id parent.
 func startedBy(w inventory.Workflow, parent string) (bool, error) {
 	var in struct {
 		Parent string `json:"parent"`

@@ -19,8 +19,8 @@ type PlannedInstaller struct {
 	Payload  string         `json:"payload"`
 	Complete string         `json:"complete"` // webhook | phone-home | talos
 	Timeout  action.Seconds `json:"timeout"`
-	// Loaded: the firmware or loader loads the whole payload before the installer starts, so a report of the
-	// installer proves that the payload was delivered.
+	// Loaded: the firmware or the boot loader loads the whole payload before it starts the installer. A report of
+	// the installer then proves that the payload was delivered.
 	Loaded bool `json:"loaded,omitempty"`
 }
 
@@ -37,14 +37,14 @@ func (p *Planned) install(plan inventory.Plan) {
 	p.Evidence = i.Complete
 	for _, d := range plan.Documents {
 		if inventory.Refers(d.Contents, inventory.RefNonce) || inventory.Refers(d.Contents, inventory.RefPhoneHomeURL) {
-			p.Evidence = EvidencePhoneHome // the installed system phones home without the installer's help
+			p.Evidence = EvidencePhoneHome // the installed system reports by phone-home, without the installer's help
 		}
 	}
 }
 
-// installer adds the documents and the installer to the plan and validates them, so that no machine is started for
-// a document that its program would refuse. The stored plan holds the documents as they were validated; only
-// values of the run are resolved later.
+// installer adds the documents and the installer to the plan. It also validates them, so that no machine is started
+// with a document that the program that reads it would refuse. The plan holds the documents exactly as they were
+// validated; only references to values of the run are replaced later.
 func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.Rendered, plan *inventory.Plan) error {
 	var problems inventory.Problems
 	if r.Installer != nil {
@@ -88,8 +88,8 @@ func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.R
 	return problems.Err()
 }
 
-// mayInstall returns why m must not boot an installer other than the agent; nil if it may. Such an installer
-// chooses by itself which disks it writes.
+// mayInstall returns the reasons why m must not boot an installer other than the agent; nil if there are none. Such
+// an installer chooses by itself to which disks it writes.
 func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	if m.DiskSelector == nil && len(m.Disks) != 1 {
 		problems.Add("machine."+m.Name+".diskSelector", "give the machine a diskSelector with the serial or wwn of the disk "+
@@ -105,7 +105,8 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	return problems
 }
 
-// findServed returns the digest of an image. If this server cannot serve the image, it adds a problem.
+// findServed returns the digest of an image of this server. If this server cannot serve the image, it adds a
+// problem.
 func (a *plans) findServed(ctx context.Context, name string, problems *inventory.Problems) (sha256 string, err error) {
 	img, err := a.Images.Image(ctx, name)
 	switch {
@@ -127,8 +128,8 @@ func (a *plans) findServed(ctx context.Context, name string, problems *inventory
 	return img.SHA256, nil
 }
 
-// document returns d completed as it will be served, and validated. user and vendor are the machine's user-data
-// and vendor-data.
+// document validates the document d and returns it as it will be served. user and vendor are the machine's
+// user-data and vendor-data, which d may refer to.
 func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.Document, user,
 	vendor inventory.Secret,
 ) (inventory.Document, error) {
@@ -153,7 +154,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 		return d, err
 	}
 
-	// The epoch is unknown until the run has the grant; no check depends on it.
+	// The run has no grant yet, so its epoch is unknown. No check depends on the epoch.
 	stand := inventory.Owner{Machine: m.Name, Run: plan.Run, Epoch: 1}
 	if err := systems.CheckDocument(d.Kind, file, []byte(a.ofRun(contents, stand))); err != nil {
 		return d, err
@@ -193,7 +194,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 	return d, nil
 }
 
-// ofRun replaces the references in text that depend on the run o by their values.
+// ofRun replaces references in text by their values, if the values depend on the run o.
 func (a *plans) ofRun(text string, o inventory.Owner) string {
 	out, err := inventory.Resolve(text, func(ref string) (string, error) {
 		if v, ok := cloudinit.Reference(ref, a.Site.MetadataURL, a.Site.ClaimKey, o); ok {
@@ -202,13 +203,14 @@ func (a *plans) ofRun(text string, o inventory.Owner) string {
 		return ref, nil
 	})
 	if err != nil {
-		return text // the lookup above returns no error
+		return text // the function above never returns an error
 	}
 	return out
 }
 
-// digestPlan returns the digest of a plan's actions, installer, and names and kinds of documents. It leaves out
-// the contents of documents, which are secret: a digest in a workflow history could reveal them.
+// digestPlan returns the digest of a plan: its actions, its installer, and the names and kinds of its documents. It
+// leaves out the contents of documents. They are secret, and a digest of them in a workflow history could reveal
+// them.
 func digestPlan(plan inventory.Plan) (string, error) {
 	if plan.Installer == nil && len(plan.Documents) == 0 {
 		return digest(plan.Actions)
@@ -222,11 +224,11 @@ func digestPlan(plan inventory.Plan) (string, error) {
 	return digest([]any{plan.Actions, plan.Installer, named})
 }
 
-// installedEvery is how often TalosInstalled tries to get the proof.
+// installedEvery is how often TalosInstalled asks the system for the proof.
 const installedEvery = 5 * time.Second
 
-// TalosInstalled waits until the system on the owner's machine proves that it runs with this run's document. It
-// returns the proof as text.
+// TalosInstalled waits until the system on the owner's machine proves that it runs with the document of this run.
+// It returns the proof as text.
 func (a *plans) TalosInstalled(ctx context.Context, o inventory.Owner) (string, error) {
 	defer heartbeat(ctx)()
 	return a.waitForProof(ctx, o)

@@ -8,8 +8,8 @@ import (
 
 // The worker's interceptors see each attempt of each activity, also of local activities.
 
-// around returns an interceptor that calls attempt for each attempt of an activity. The argument do of attempt
-// carries out the activity by next.
+// around returns an interceptor that calls attempt for each attempt of an activity. attempt gets a function do,
+// which executes the activity by calling next.
 func around(next interceptor.ActivityInboundInterceptor,
 	attempt func(ctx context.Context, do func() (any, error)) (any, error),
 ) interceptor.ActivityInboundInterceptor {
@@ -26,8 +26,8 @@ func (i *inbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteAc
 	return i.attempt(ctx, func() (any, error) { return i.Next.ExecuteActivity(ctx, in) })
 }
 
-// Errors is an interceptor that converts the errors of activities to the types that workflows distinguish. It is
-// the innermost interceptor, so that the others see these types.
+// Errors is an interceptor that converts the errors of activities to the types that workflows distinguish. It must
+// be the innermost interceptor, so that the other interceptors see these types.
 type Errors struct {
 	interceptor.WorkerInterceptorBase
 }

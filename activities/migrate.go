@@ -17,7 +17,7 @@ import (
 // moves holds the activities that move the active role to another server.
 type moves struct{ *shared }
 
-// typeNoPeers is the type of the error of a server that cannot move.
+// typeNoPeers is the error type of a server that has no peers and so cannot move.
 const typeNoPeers = "NoPeers"
 
 func (a *moves) mover() (Mover, error) {
@@ -33,9 +33,9 @@ type MigrateRequest struct {
 	ID     string `json:"id"`     // workflow id of the migration
 }
 
-// CheckTarget returns an error if the target runs another version, has too little space or no free ports, or owns
-// a site epoch. It also refuses a second migration, and a migration while a Genesis is open to which it does not
-// belong.
+// CheckTarget returns an error if the target runs another version, has too little space, has no free ports, or
+// already owns a site epoch. It also returns an error if another migration is open, or if a Genesis is open and has
+// not started this migration.
 func (a *moves) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	m, err := a.mover()
 	if err != nil {
@@ -62,7 +62,7 @@ func (a *moves) CheckTarget(ctx context.Context, q MigrateRequest) error {
 	return m.CheckTarget(ctx, q.Target)
 }
 
-// labOf returns the name of the lab file in the input of a migration, or "".
+// labOf returns the name of the lab file in the input of a migration, or "" if the input has none.
 func labOf(o inventory.Operation) (string, error) {
 	var in struct {
 		Genesis string `json:"genesis"`
@@ -73,8 +73,8 @@ func labOf(o inventory.Operation) (string, error) {
 	return in.Genesis, nil
 }
 
-// RelaySwitchRequest asks to list a server in the DHCP relay of the lab's router, or to remove it: the target or,
-// with Source, the server of the lab file's seed.
+// RelaySwitchRequest asks to add a server to the DHCP relay of the lab's router (Listed), or to remove it. The
+// server is the migration's target or, with Source, the server that the lab file calls the seed.
 type RelaySwitchRequest struct {
 	Genesis string `json:"genesis"` // name of the lab file
 	Target  string `json:"target"`  // name of the target of the migration
@@ -82,8 +82,8 @@ type RelaySwitchRequest struct {
 	Listed  bool   `json:"listed,omitempty"`
 }
 
-// RelaySwitch adds the server to the lab's DHCP relay, or removes it. It returns false if the lab has no relay to
-// switch.
+// RelaySwitch adds the server to the lab's DHCP relay, or removes it. It returns false if the lab has no router or
+// no migration.
 func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, error) {
 	lab, _, err := a.lab(ctx, q.Genesis)
 	if err != nil {
@@ -95,7 +95,8 @@ func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, 
 	}
 
 	if q.Target != lab.Migrate.Target {
-		// For example a migration back: the lab file's source and target would be swapped.
+		// For example, if the server migrates back, the source and the target in the lab file would be the wrong
+		// way round.
 		return false, fmt.Errorf("the lab file of %q names the migration target %q, not %q: start the migration without the lab, "+
 			"and change the router's DHCP relay "+
 			"by hand: %w", q.Genesis, lab.Migrate.Target, q.Target, inventory.ErrInvalid)
@@ -108,8 +109,8 @@ func (a *routers) RelaySwitch(ctx context.Context, q RelaySwitchRequest) (bool, 
 	return true, a.relayTo(ctx, RelayRequest{Genesis: q.Genesis, Server: server}, q.Listed)
 }
 
-// SyncImages sends the image files that the target lacks, by digest, and resumes interrupted transfers. It returns
-// how many it sent.
+// SyncImages sends the image files that the target lacks, and resumes interrupted transfers. Digests show which
+// files the target lacks. SyncImages returns how many files it sent.
 func (a *moves) SyncImages(ctx context.Context, q MigrateRequest) (int, error) {
 	m, err := a.mover()
 	if err != nil {
@@ -127,11 +128,11 @@ func (a *moves) CloseIntake(ctx context.Context, q MigrateRequest) error {
 // OpenIntake makes the server accept new runs again.
 func (a *moves) OpenIntake(ctx context.Context) error { return a.HandOvers.OpenIntake(ctx) }
 
-// maxNamed is how many machines a list of open runs names.
+// maxNamed is the maximum number of machines that a list of open runs names.
 const maxNamed = 10
 
-// AwaitDrained waits until no machine has an open run, or until ctx ends. Its heartbeats name the machines with
-// open runs.
+// AwaitDrained waits until no machine has an open run, or until ctx ends. Each heartbeat names machines with open
+// runs.
 func (a *moves) AwaitDrained(ctx context.Context) error {
 	tick := time.NewTicker(a.lookEvery(outcomeEvery))
 	defer tick.Stop()
@@ -150,8 +151,8 @@ func (a *moves) AwaitDrained(ctx context.Context) error {
 	}
 }
 
-// OpenRuns returns the names of the machines with open runs: at most maxNamed, followed by the number of the
-// others.
+// OpenRuns returns the names of machines with open runs. After maxNamed names, the last element tells how many more
+// there are.
 func (a *moves) OpenRuns(ctx context.Context) ([]string, error) {
 	return a.openRuns(ctx)
 }
@@ -180,7 +181,7 @@ func (a *moves) RequestHandOver(ctx context.Context, h inventory.HandOver) error
 	return a.HandOvers.RequestHandOver(ctx, h)
 }
 
-// WithdrawHandOver withdraws the request if the hand-over has not begun.
+// WithdrawHandOver withdraws the request for a hand-over that has not begun.
 func (a *moves) WithdrawHandOver(ctx context.Context, id string) error {
 	m, err := a.mover()
 	if err != nil {
@@ -195,8 +196,8 @@ type HandedOver struct {
 	Why   string `json:"why,omitempty"` // why it did not move
 }
 
-// AwaitHandOver waits until this server knows the result of a hand-over. It only reads the server's state, so it
-// may be interrupted at any time and started again, on this server or on the target.
+// AwaitHandOver waits until this server knows the result of a hand-over. It only reads the server's state. So it
+// may be interrupted at any time and started again, either on this server or on the target.
 func (a *moves) AwaitHandOver(ctx context.Context, id string) (HandedOver, error) {
 	m, err := a.mover()
 	if err != nil {
@@ -222,8 +223,8 @@ func (a *moves) AwaitHandOver(ctx context.Context, id string) (HandedOver, error
 	}
 }
 
-// VerifyMoved checks this server after it has become the active one: whether its keys open, whether machines can
-// be booted, and which BMCs answer. It returns notes for the operator.
+// VerifyMoved checks this server after it has become the active one: whether it can decrypt the secrets with its
+// keys, whether machines can be booted, and which BMCs answer. It returns notes for the operator.
 func (a *moves) VerifyMoved(ctx context.Context) ([]string, error) {
 	defer heartbeat(ctx)()
 	if err := a.Keys.KeyCheck(ctx); err != nil {

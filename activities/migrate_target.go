@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// labWithMigration returns the lab of this name, or an error if it has no migration.
+// labWithMigration returns the lab file called name, or an error if the file has no migration.
 func (a *moves) labWithMigration(ctx context.Context, name string) (genesis.Lab, error) {
 	lab, _, err := a.lab(ctx, name)
 	if err == nil {
@@ -19,9 +19,10 @@ func (a *moves) labWithMigration(ctx context.Context, name string) (genesis.Lab,
 	return lab, err
 }
 
-// DeployTarget starts the standby to which this server moves, by applying the lab's manifest to its platform, and
-// waits until it answers. If the lab has no manifest, the peer must be known already. DeployTarget may be
-// repeated, and does nothing once the server has moved there or is about to.
+// DeployTarget starts the standby server to which this server will move: it applies the lab's manifest to the lab's
+// platform, and waits until the standby answers. If the lab has no manifest, the standby must be known already.
+// DeployTarget may be repeated. It does nothing if this server has moved to the target already, or if a migration
+// to it is open.
 func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, err := a.labWithMigration(ctx, q.Name)
@@ -33,8 +34,8 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 		return fmt.Errorf("this server has no peers to move to: %w", inventory.ErrUnsupported)
 	}
 
-	// A new identity for the server that runs there would lock out every client, and a standby to which a move is
-	// under way has an identity already.
+	// Do not deploy twice. If the server has moved to the target, a new identity would lock out every client. If a
+	// migration is open, the standby has an identity already.
 	last, moved, err := a.findMove(ctx, lab.Migrate.Target)
 	switch {
 	case err != nil:
@@ -65,7 +66,8 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 		return err
 	}
 
-	// The manifest comes first, because it creates the namespace of the Secret. Its pod waits for the Secret.
+	// The manifest comes before the Secret, because the manifest creates the Secret's namespace. The pod in the
+	// manifest waits for the Secret.
 	names, err := a.Kubernetes.Apply(ctx, k, inventory.NewSecret(lab.Migrate.Manifest+"\n---\n"+secret.Reveal()))
 	if err != nil {
 		return err
@@ -76,8 +78,8 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 		return nil
 	}
 
-	// The pod first pulls its image. The migration checks the target next and does not wait for that, so wait here.
-	// Other problems are left to that check.
+	// Wait here until the pod has pulled its image and answers, because the migration's check of the target does
+	// not wait. Errors other than ErrUnreachable are left to the migration's check.
 	return a.until(ctx, func(ctx context.Context) error {
 		err := a.Mover.CheckTarget(ctx, lab.Migrate.Target)
 		if errors.Is(err, inventory.ErrUnreachable) {
@@ -87,8 +89,8 @@ func (a *moves) DeployTarget(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// MovedTo returns the latest migration to the lab's target if it has succeeded and began after q.Since; otherwise
-// the zero OwnRun.
+// MovedTo returns the run of the latest migration to the lab's target if this run has succeeded and began after
+// q.Since; otherwise the zero OwnRun.
 func (a *moves) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	lab, err := a.labWithMigration(ctx, q.Name)
 	if err != nil {
@@ -101,7 +103,8 @@ func (a *moves) MovedTo(ctx context.Context, q LabRequest) (OwnRun, error) {
 	return OwnRun{Run: last.Run, Mine: true}, nil
 }
 
-// RemoveTarget undoes DeployTarget. If this server has moved to the target, or is about to, the error is Conflict.
+// RemoveTarget undoes DeployTarget. If this server has moved to the target, or if a migration to it is open, the
+// error has the type Conflict.
 func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, _, err := a.lab(ctx, q.Name)
@@ -136,8 +139,9 @@ func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 	return a.Peers.Forget(ctx, lab.Migrate.Target)
 }
 
-// findMove returns the latest migration to the target, or the zero Operation, and whether it has made the target
-// the active server. Unless the record of the migration shows success, the role of this server decides that.
+// findMove returns the latest migration to the target, or the zero Operation. moved means that this migration has
+// made the target the active server. If the record of the migration does not show success, the role of this server
+// decides.
 func (a *moves) findMove(ctx context.Context, target string) (last inventory.Operation, moved bool, err error) {
 	all, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: "migrate/" + target, Limit: 1})
 	if err != nil || len(all) == 0 {
@@ -151,8 +155,9 @@ func (a *moves) findMove(ctx context.Context, target string) (last inventory.Ope
 	return last, moved, err
 }
 
-// Migrated waits until the record of the latest migration to the lab's target shows success and the router's DHCP
-// relay lists only the target. The record moves with the server.
+// Migrated waits until two conditions are met: the record of the latest migration to the lab's target shows
+// success, and the router's DHCP relay lists only the target. The target has this record, too, because records move
+// with the server.
 func (a *moves) Migrated(ctx context.Context, q LabRequest) error {
 	lab, err := a.labWithMigration(ctx, q.Name)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// findMisfit returns why an image of the plan cannot be written to the disk, or could not start the machine from
-// it; "" if no reason is known. It uses what the server found in an image when it was stored. Images that another
-// server serves are checked only by the agent, before its first write.
+// findMisfit returns why an image of the plan cannot be written to the disk, or why the machine could not start
+// from it; "" if no reason is known. findMisfit knows what this server found in each image when the image was
+// stored. Only the agent checks the images that another server serves, before its first write.
 //
 // An image that does not fit the disk is never written. If the image has no loader for the machine's firmware,
-// canConfirm is true: if the operator then names the disk, the image is written, because the firmware's settings
-// can be changed later.
+// findMisfit sets canConfirm: the image is written if the operator then names the disk, because the settings of the
+// firmware can be changed later.
 func (a *assignments) findMisfit(
 	ctx context.Context, q BindRequest, d action.Disk, f action.Facts,
 ) (reason string, canConfirm bool, err error) {
@@ -58,7 +58,7 @@ func writesImage(x action.Action) bool {
 	return action.WritesWhole(native)
 }
 
-// bringsLoader reports whether one of the actions may add a boot loader to the disk.
+// bringsLoader reports whether one of the actions might add a boot loader to the disk.
 func bringsLoader(actions []action.Action) bool {
 	return slices.ContainsFunc(actions, func(x action.Action) bool {
 		native, ok := action.Native(x.Image)
@@ -66,7 +66,7 @@ func bringsLoader(actions []action.Action) bool {
 	})
 }
 
-// cannotBoot returns why the machine's firmware finds no loader in the image; "" if it may find one.
+// cannotBoot returns why the machine's firmware finds no loader in the image; "" if the firmware may find a loader.
 func cannotBoot(img inventory.Image, f action.Facts) string {
 	form := f.BootForm()
 	if form == "" || len(img.Boots) == 0 || slices.Contains(img.Boots, form) {

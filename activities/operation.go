@@ -11,25 +11,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// operations holds the activities by which an operation follows the workflows that it starts.
+// operations holds the activities with which an operation follows the runs and operations that it has started.
 type operations struct{ *shared }
 
 // OutcomeRequest asks for the outcome of a run or an operation.
 type OutcomeRequest struct {
 	Run string `json:"run"`
-	// Asking: return also when the run waits for the operator.
+	// Asking means that the activity also returns when the run waits for the operator.
 	Asking bool `json:"asking,omitempty"`
-	// Known is the question that the caller already knows, as text. With it, the activity returns only when the
-	// question has changed or is answered, or the record is final.
+	// Known is the text of the question that the caller knows already. If Known is set, the activity returns only
+	// when the question has changed, the question is answered, or the record is final.
 	Known string `json:"known,omitempty"`
 }
 
-// hasOutcome reports whether the record of an open run already shows what q asks for.
+// hasOutcome reports whether the record of an open run already shows what q waits for.
 func (q OutcomeRequest) hasOutcome(asks bool, message string) bool {
 	return q.Asking && (asks && message != q.Known || !asks && q.Known != "")
 }
 
-// Outcome is the state of a run or an operation according to its record.
+// Outcome is the state of a run or an operation, as its record shows it.
 type Outcome struct {
 	Run     string `json:"run"`
 	State   string `json:"state"`
@@ -52,20 +52,21 @@ func (a *operations) operationOutcome(ctx context.Context, run string) (Outcome,
 	return Outcome{Run: o.Run, State: o.State, Phase: o.Step, Message: o.Message, Asks: o.Question != nil}, err
 }
 
-// outcomeEvery is how often a record is read. A read costs a millisecond, which is cheaper than a Temporal event
+// outcomeEvery is how often a record is read. A read takes a millisecond, which costs less than a Temporal event
 // for each change of the record.
 const outcomeEvery = time.Second
 
-// answerEvery is outcomeEvery for runs that wait for the operator, because there may be thousands of them.
+// answerEvery takes the place of outcomeEvery for runs that wait for the operator, because there may be thousands
+// of them.
 const answerEvery = 5 * time.Second
 
-// noRecord is how long a run may take to write its first record. It is an error then, because this worker also
-// runs the workflow.
+// noRecord is how long a run may take to write its first record. A longer time is an error, because the run's
+// workflow is executed by this same worker.
 const noRecord = 5 * time.Minute
 
-// AwaitRun returns when the record of the run is final, or earlier if q asks for that. It heartbeats, so that it
-// is started again if its worker dies. Operations read outcomes from the inventory, because a parent that was
-// reset misses the completion of its child.
+// AwaitRun returns when the record of the run is final, or earlier if q asks for that. It sends heartbeats, so that
+// Temporal starts it again if its worker dies. Operations read the outcomes of their runs from the inventory,
+// because a parent workflow that was reset does not learn when its child completes.
 func (a *operations) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "run", a.runOutcome)
 }
@@ -73,7 +74,8 @@ func (a *operations) AwaitRun(ctx context.Context, q OutcomeRequest) (Outcome, e
 // An outcomeReader returns the state of a run or an operation from its record.
 type outcomeReader = func(ctx context.Context, run string) (Outcome, error)
 
-// outcome reads a record by look until it shows what q asks for. kind names the kind of record in errors.
+// outcome reads a record, by the function look, until the record shows what q asks for. kind names the kind of
+// record in errors.
 func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (Outcome, error) {
 	began := time.Now()
 	every := outcomeEvery
@@ -102,7 +104,7 @@ func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string,
 	}
 }
 
-// AwaitOperation is AwaitRun for an operation.
+// AwaitOperation does for an operation what AwaitRun does for a run.
 func (a *operations) AwaitOperation(ctx context.Context, q OutcomeRequest) (Outcome, error) {
 	return a.outcome(ctx, q, "operation", a.operationOutcome)
 }
@@ -129,7 +131,7 @@ func outcomeNow(ctx context.Context, run string, look outcomeReader) (Outcome, e
 func (a *operations) OpenOperation(ctx context.Context, id string) (string, error) {
 	list, err := a.Operations.Operations(ctx, inventory.OperationFilter{ID: id, Open: true, Limit: 1})
 	if err == nil && len(list) == 0 {
-		// The operation ended after Temporal had refused to start another one.
+		// Temporal refused to start another operation, because this one was open. It has ended since.
 		err = fmt.Errorf("operation %q ended before this run could follow it; choose retry to start it again: %w", id, inventory.ErrConflict)
 	}
 	if err != nil {

@@ -31,12 +31,12 @@ type PlanRequest struct {
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	// Wipe adds a wipe of the bound disk as the first action.
 	Wipe bool `json:"wipe,omitempty"`
-	// Resume is the id of an earlier run, whose plan is carried out again from the failed step.
+	// Resume is the id of an earlier run. The plan of that run is carried out again, from the step that failed.
 	Resume string `json:"resume,omitempty"`
 }
 
-// Planned is the part of a plan that enters the workflow history: names, timeouts, policies and the digest. It
-// holds no environment, because that may contain secrets.
+// Planned is the part of a plan that enters the workflow history: names, timeouts, policies and the digest. Planned
+// holds no environment, because environments may contain secrets.
 type Planned struct {
 	// Run is the id of the run under which the plan is stored.
 	Run           string          `json:"run,omitempty"`
@@ -49,9 +49,10 @@ type Planned struct {
 	Evidence      string          `json:"evidence"`         // phone-home | webhook | talos | weak
 	// Installer is the installer that the machine boots after the actions; nil for none.
 	Installer *PlannedInstaller `json:"installer,omitempty"`
-	// NoSystem: no action writes a system, and there is no installer.
+	// NoSystem means that no action writes a system to a disk, and that there is no installer.
 	NoSystem bool `json:"noSystem,omitempty"`
-	// From is the index of the first action to carry out. Disk is the disk that the resumed run wrote.
+	// From is the index of the first action to carry out. Disk is the disk that the earlier run wrote, if this run
+	// resumes one.
 	From     int          `json:"from,omitempty"`
 	Disk     *action.Disk `json:"disk,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
@@ -62,14 +63,14 @@ type PlannedAction struct {
 	Name    string         `json:"name"`
 	Task    string         `json:"task,omitempty"`
 	Image   string         `json:"image"`
-	Timeout action.Seconds `json:"timeout"` // includes the time of its handlers
+	Timeout action.Seconds `json:"timeout"` // includes the time of the action's handlers
 	Leaving bool           `json:"leaving,omitempty"`
-	Writes  bool           `json:"writes,omitempty"` // the action needs the bound disk
-	// Seed: the action writes cloud-init's instance id, which depends on the boot, to the disk.
+	Writes  bool           `json:"writes,omitempty"` // the action needs the disk that is bound to the run
+	// Seed: the action writes to the disk an instance id for cloud-init that depends on the number of the boot.
 	Seed bool `json:"seed,omitempty"`
 }
 
-// Values of Planned.Evidence: what proves that the installed system is up.
+// Values of Planned.Evidence. They tell what proves that the installed system is up.
 const (
 	EvidencePhoneHome = "phone-home"
 	EvidenceWebhook   = "webhook"
@@ -77,8 +78,8 @@ const (
 	EvidenceWeak      = inventory.EvidenceWeak
 )
 
-// Plan renders the template with the machine's data, replaces images by their digests and stores the plan. Invalid
-// input is an error here, before anything is changed.
+// Plan renders the template with the machine's data, replaces images by their digests and stores the plan. If the
+// input is invalid, Plan returns an error before anything is changed.
 func (a *plans) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	p, err := a.plan(ctx, q)
 	if err != nil {
@@ -109,7 +110,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if q.Resume == "" {
 		plan, err = a.render(ctx, q, m, &out)
 	} else if plan, err = a.resume(ctx, q, &out); err == nil && plan.Installer != nil {
-		err = mayInstall(m).Err() // disks may have been protected after the earlier run was planned
+		err = mayInstall(m).Err() // a disk may have been protected since the earlier run was planned
 	}
 	if err == nil {
 		err = a.Site.mayUpload(plan.Actions[min(out.From, len(plan.Actions)):]...)
@@ -148,7 +149,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		return out, err
 	}
 
-	// Only now: from here on the stored plan protects its files from removal.
+	// Check the image files only now: they are protected from removal only after the plan is stored.
 	return out, a.requireImages(ctx, m.Name, plan, out.From)
 }
 
@@ -159,8 +160,8 @@ type ImagesRequest struct {
 	Action  int    `json:"action"`
 }
 
-// ChangedImage returns why a file in place (inventory.InPlace) that the action needs cannot be served as planned,
-// or "" if all can. A file in place belongs to another program, which can restore it.
+// ChangedImage returns why a file that the action needs cannot be served as planned; "" if all can be served. It
+// checks only files in place (inventory.InPlace). These belong to other programs, which can restore them.
 func (a *plans) ChangedImage(ctx context.Context, q ImagesRequest) (why string, err error) {
 	plan, err := a.Plans.Plan(ctx, q.Run)
 	if err != nil {
@@ -183,7 +184,7 @@ func (a *plans) ChangedImage(ctx context.Context, q ImagesRequest) (why string, 
 	return "", nil
 }
 
-// inService returns an error for a machine that a Decommission has quarantined or left without an address.
+// inService returns an error if a Decommission has quarantined the machine or has released its address.
 func inService(m inventory.Machine) error {
 	if m.Quarantined() {
 		return fmt.Errorf("the machine is quarantined: %s (once that is resolved: ingot machine release %s): %w",
@@ -192,7 +193,7 @@ func inService(m inventory.Machine) error {
 	return checkAddress(m)
 }
 
-// checkAddress returns an error for a machine that could not boot because a Decommission has released its address.
+// checkAddress returns an error if the machine cannot boot because a Decommission has released its address.
 func checkAddress(m inventory.Machine) error {
 	if nic, _ := m.Netboot(); m.Standing != nil && !nic.Address.IsValid() {
 		return fmt.Errorf("the machine's address was released when it was decommissioned: store the machine with an address (ingot "+
@@ -239,7 +240,7 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 	if q.Wipe {
 		wipe := wipeAction(action.WipeModes[0])
 		r.Actions = append([]action.Action{wipe}, r.Actions...)
-		if r.GlobalTimeout > 0 { // the template's timeout does not include the wipe
+		if r.GlobalTimeout > 0 { // the timeout in the template does not include the wipe
 			r.GlobalTimeout += wipe.Timeout
 		}
 	}
@@ -258,9 +259,9 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 	return plan, err
 }
 
-// writtenImage returns the name of an image of this server that the plan writes to a disk: given, the image of the
-// run, if it is one of them; "" if there is none. With an installer it returns given, because an installer may
-// fetch images that no action names.
+// writtenImage returns the name of an image of this server that the plan writes to a disk; "" if there is none. If
+// the plan writes several, or several names have the same digest, it prefers given, the image of the run. If the
+// plan has an installer, it returns given, because an installer may fetch images that no action names.
 func writtenImage(plan inventory.Plan, images []inventory.Image, given string) string {
 	if plan.Installer != nil {
 		return given
@@ -282,8 +283,8 @@ func writtenImage(plan inventory.Plan, images []inventory.Image, given string) s
 	return written
 }
 
-// pin adds the digest to the URLs of this server's images in the plan, so that the run gets the planned file even
-// if another file gets the image's name.
+// pin adds the digest to each URL of an image of this server in the plan. The run then gets the planned file even
+// if another file gets the name of the image.
 func pin(plan *inventory.Plan, images []inventory.Image) {
 	if plan.ImagesURL == "" {
 		return
@@ -313,8 +314,8 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 	}
 }
 
-// rewrite returns x with change applied to each value of its environment and each word of its command and
-// handlers.
+// rewrite returns x after applying change to each value of its environment and to each word of its command and of
+// its handlers.
 func rewrite(x action.Action, change func(string) string) action.Action {
 	if x.Environment != nil {
 		x.Environment = maps.Clone(x.Environment)
@@ -331,8 +332,8 @@ func rewrite(x action.Action, change func(string) string) action.Action {
 	return x
 }
 
-// resume returns the plan of the earlier run q.Resume of the same machine, and sets out.From, Template, Image and
-// Disk.
+// resume returns the plan of the earlier run q.Resume, which must be a run of the same machine. It sets the fields
+// From, Template, Image and Disk of out.
 func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (inventory.Plan, error) {
 	w, err := a.Workflows.Workflow(ctx, q.Resume)
 	if err != nil {
@@ -364,8 +365,8 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 		return inventory.Plan{}, fmt.Errorf("run %q has no step left to carry out: %w", q.Resume, inventory.ErrInvalid)
 	}
 
-	// Repeat the actions that wrote the nonce or the URLs of the earlier run to the disk, because these are no longer
-	// valid.
+	// Repeat the actions that wrote the nonce or the URLs of the earlier run to the disk, because this nonce and
+	// these URLs are no longer valid.
 	for i, x := range plan.Actions {
 		if native, _ := action.Native(x.Image); i < out.From && (native == action.ConfigDrive || phonesHome(x)) {
 			out.From = i

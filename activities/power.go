@@ -18,43 +18,45 @@ import (
 type PowerRequest struct {
 	Owner inventory.Owner `json:"owner"`
 	Boot  int             `json:"boot"` // number of the boot, from 1
-	For   time.Duration   `json:"for"`  // how long netboot stays open
-	// Warm: set network boot for one boot and reset, instead of a power cycle.
+	For   time.Duration   `json:"for"`  // how long the machine may boot over the network
+	// Warm: set the boot device for one boot and reset the machine, instead of a power cycle.
 	Warm bool `json:"warm,omitempty"`
 	// ResetBMC: restart the BMC first.
 	ResetBMC bool `json:"resetBMC,omitempty"`
-	// OtherPath: boot by EFI instead of legacy BIOS, unless the inventory sets the boot path.
+	// OtherPath: boot by EFI instead of legacy BIOS, unless the inventory lists several boot paths.
 	OtherPath bool `json:"otherPath,omitempty"`
-	// Path is how many of the machine's boot paths were tried without an answer; BMC.Path returns the next one.
+	// Path is how many of the machine's boot paths were tried without an answer. BMC.Path(Path) is the next path to
+	// try.
 	Path int `json:"path,omitempty"`
 	// Installer: boot the plan's installer instead of the agent.
 	Installer bool `json:"installer,omitempty"`
-	// Unclaimed: the boot before this one was given up because its agent did not report. If that agent has reported
-	// by now, do not start the machine (inventory.ErrClaimed).
+	// Unclaimed: the previous boot was given up because its agent did not report. If that agent has reported since,
+	// the machine must not be started (inventory.ErrClaimed).
 	Unclaimed bool `json:"unclaimed,omitempty"`
 }
 
 // Powered is the result of Power.
 type Powered struct {
-	// How describes what was done and what was not possible; empty if there was nothing to do.
+	// How describes what was done and what was not possible; "" if there was nothing to do.
 	How string `json:"how,omitempty"`
 	// Shim means that an interface of the machine boots by inventory.LoaderShim.
 	Shim bool `json:"shim,omitempty"`
 }
 
-// errFurther is the error of a Fence if another attempt of this activity has already allowed the boot: this
-// attempt must not write to the BMC.
+// errFurther is the error of a Fence if another attempt of this activity has already allowed the boot. The attempt
+// that gets this error must not write to the BMC.
 var errFurther = errors.New("another attempt of this activity has already allowed the boot")
 
-// Power starts boot q.Boot of the run: it switches the power off, verifies that, opens the netboot window for this
-// boot, sets the boot device for one boot and switches the power on. So each event with this boot number is later
-// than the verified power-off. For a machine without a BMC, Power only opens the window; the operator switches the
-// machine on. A machine with wake-on-LAN also gets a magic packet, which has no effect if the machine is on.
+// Power starts boot q.Boot of the run. It switches the power off, verifies that, opens the netboot window (which
+// allows this one network boot), sets the boot device for one boot and switches the power on. So each event with
+// this boot number is later than the verified power-off. If the machine has no BMC, Power only opens the window,
+// and the operator switches the machine on. If the machine has wake-on-LAN, Power also sends a magic packet, which
+// has no effect on a machine that is on.
 //
-// A warm start resets the machine instead. It is for a machine whose agent never reported and therefore has no
-// work.
+// A warm start resets the machine instead of switching it off and on. It is used if the machine's agent has never
+// reported, because such an agent has no work that a reset could interrupt.
 //
-// Power may be repeated: once the boot is allowed, it does not switch the machine off again, because that would
+// Power may be repeated. Once the boot is allowed, Power does not switch the machine off again, because that would
 // stop the agent that has just started.
 func (a *bmcs) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
@@ -82,8 +84,8 @@ func (a *bmcs) Power(ctx context.Context, q PowerRequest) (Powered, error) {
 	return done, err
 }
 
-// checkPlanned returns an error, before the machine is touched, if this server cannot serve the run's installer as
-// planned. It skips the check if the installer has already reported.
+// checkPlanned returns an error if this server cannot serve the run's installer as planned. It is called before the
+// machine is touched. If the installer has already reported, checkPlanned returns nil.
 func (a *bmcs) checkPlanned(ctx context.Context, q PowerRequest) error {
 	g, err := a.readOwnGrant(ctx, q.Owner)
 	if err != nil || g.Spent && (q.Unclaimed || g.Boot >= q.Boot) {
@@ -96,15 +98,15 @@ func (a *bmcs) checkPlanned(ctx context.Context, q PowerRequest) error {
 	return a.requireImages(ctx, q.Owner.Machine, plan, len(plan.Actions))
 }
 
-// allowBoot opens the netboot window for the boot of the agent or the installer. afterReset means that the machine
-// was reset already and runs. If it has then claimed the boot before, which was given up, the window stays as it
-// is and the error is inventory.ErrClaimed.
+// allowBoot opens the netboot window for the boot q.Boot of the agent or the installer. afterReset means that the
+// machine was reset before the call and is running. If the previous boot was given up but its agent has reported
+// after the reset, the window stays as it is and the error is inventory.ErrClaimed.
 func (a *bmcs) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) error {
 	allow := a.Windows.AllowBoot
 	if q.Installer {
 		m, err := a.Machines.Machine(ctx, q.Owner.Machine)
 		if err == nil {
-			err = mayInstall(m).Err() // disks may have been protected after the run was planned
+			err = mayInstall(m).Err() // a disk may have been protected since the run was planned
 		}
 		if err != nil {
 			return err
@@ -120,7 +122,7 @@ func (a *bmcs) allowBoot(ctx context.Context, q PowerRequest, afterReset bool) e
 	return err
 }
 
-// wake sends the machine its magic packet. If that fails, the boot goes on, because the operator can still press
+// wake sends the machine its magic packet. A failure does not end the boot, because the operator can still press
 // the power button.
 func (a *bmcs) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {
 	err := a.BMC.Set(ctx, m.Controller(), inventory.Secret{}, "on", a.fenceBoot(q.Owner, q.Boot))
@@ -162,7 +164,7 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 		return before(ctx)
 	}}
 	if g.Owner == q.Owner && g.Boot >= q.Boot {
-		// A question to the operator may have closed the window since.
+		// The netboot window may have been closed since, by a question to the operator.
 		if err := allow(false); err != nil {
 			return Powered{}, err
 		}
@@ -195,8 +197,9 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 	}
 
 	if warm {
-		// Allow the boot only after the reset: an agent that claimed it just before would use it up. A machine that
-		// reports earlier claims the boot before, which then continues.
+		// Allow the boot only after the reset. Otherwise the old agent could claim the boot just before the reset
+		// and so use it up. If that agent reports before the boot is allowed, it claims the previous boot, which
+		// then continues.
 		list.job.Tasks, list.after = append(slices.Clone(boot), inventory.BMCTask{Power: "reset"}), allowAfter(len(boot), true)
 		err := a.tasks(ctx, m, list)
 		if err == nil {
@@ -215,14 +218,14 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 	return a.recordStart(ctx, q, append(how, "off, "+by+" once, on")), nil
 }
 
-// bootWords describes each boot path for the operator.
+// bootWords describes each boot path in words for the operator.
 var bootWords = map[string]string{
 	inventory.PathPXE: "network boot", inventory.PathHTTP: "UEFI HTTP boot", inventory.PathMedia: "virtual media",
 }
 
-// bootTasks returns the tasks that make the machine boot by the path of the request; the last one sets the boot
-// device. For virtual media it first records the inserted image, so that the server ejects it even if the run
-// fails; see ejectMedia in package server.
+// bootTasks returns the BMC tasks that make the machine boot by the path of the request. The last task sets the
+// boot device. For virtual media, bootTasks first records which image will be inserted, so that the server ejects
+// the image even if the run fails; see ejectMedia in package server.
 func (a *bmcs) bootTasks(ctx context.Context, m inventory.Machine, q PowerRequest) ([]inventory.BMCTask, error) {
 	nic, _ := m.Netboot()
 	boot := inventory.BMCTask{BootDevice: &inventory.BootDevice{Device: "pxe", EFI: nic.UEFI}}
@@ -247,9 +250,9 @@ func (a *bmcs) bootTasks(ctx context.Context, m inventory.Machine, q PowerReques
 	return []inventory.BMCTask{boot}, nil
 }
 
-// startsWarm reports whether the machine is reset instead of power-cycled. Only a machine that is on can be reset.
-// If the BMC resets by a power cycle, it must be off when the boot is allowed: after the reset, the firmware may
-// already have sent its first packet.
+// startsWarm reports whether the machine is reset instead of switched off and on. Only a machine that is on can be
+// reset. Some BMCs reset a machine by a power cycle. With such a BMC, the machine must be off when the boot is
+// allowed, because after the reset the firmware may have sent its first packet too early.
 func (a *bmcs) startsWarm(ctx context.Context, m inventory.Machine, q PowerRequest) (bool, error) {
 	if !q.Warm || m.BMC.Capabilities().ResetByCycle {
 		return false, nil
@@ -258,8 +261,8 @@ func (a *bmcs) startsWarm(ctx context.Context, m inventory.Machine, q PowerReque
 	return s == "on", err
 }
 
-// prepare carries out the optional first steps of a start. how lists what was done and what was not possible.
-// Steps that the BMC does not support are skipped.
+// prepare carries out the optional first steps of a start. It skips steps that the BMC does not support. how lists
+// what was done and what was not possible.
 func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest, boot *inventory.BootDevice,
 ) (how []string, err error) {
 	if q.ResetBMC {
@@ -278,7 +281,7 @@ func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest,
 		}
 	}
 
-	if q.OtherPath && len(m.BMC.BootPath) < 2 { // otherwise the inventory lists the paths to try
+	if q.OtherPath && len(m.BMC.BootPath) < 2 { // if the inventory lists two or more paths, these are tried instead
 		switch {
 		case !m.BMC.Capabilities().EFI:
 			how = append(how, "boot path not changed, because the driver "+m.BMC.Driver+" cannot choose it")
@@ -292,8 +295,8 @@ func (a *bmcs) prepare(ctx context.Context, m inventory.Machine, q PowerRequest,
 	return how, nil
 }
 
-// recordStart returns a Powered with how boot q.Boot was started, and writes an event about it. The event is only
-// information, so a failure to write it is only logged.
+// recordStart writes an event about how boot q.Boot was started, and returns the same as a Powered. The event only
+// informs operators, so a failure to write it is only logged.
 func (a *bmcs) recordStart(ctx context.Context, q PowerRequest, how []string) Powered {
 	p := Powered{How: strings.Join(how, "; ")}
 	err := a.event(ctx, q.Owner.Event(q.Boot, inventory.EventPower, "start", fmt.Sprintf("boot %d: %s", q.Boot, p.How)))
@@ -303,8 +306,8 @@ func (a *bmcs) recordStart(ctx context.Context, q PowerRequest, how []string) Po
 	return p
 }
 
-// before returns the fence for steps before boot q.Boot: the boot must not be allowed yet, and the agent of the
-// boot that was given up must not have reported.
+// before returns the fence for BMC writes that precede boot q.Boot. The fence fails if the boot is allowed already,
+// or if the previous boot was given up and its agent has reported since.
 func (a *bmcs) before(q PowerRequest) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.readOwnGrant(ctx, q.Owner)
@@ -320,8 +323,8 @@ func (a *bmcs) before(q PowerRequest) Fence {
 	}
 }
 
-// fenceBoot returns the fence for steps of one boot. If a worker that was taken for dead is still running, its
-// activity must not switch off a later boot.
+// fenceBoot returns the fence for BMC writes that belong to one boot. A worker that was taken for dead may still be
+// running; the fence prevents its activity from switching off a later boot.
 func (a *bmcs) fenceBoot(o inventory.Owner, boot int) Fence {
 	return func(ctx context.Context) error {
 		g, err := a.readOwnGrant(ctx, o)
@@ -332,20 +335,21 @@ func (a *bmcs) fenceBoot(o inventory.Owner, boot int) Fence {
 	}
 }
 
-// PowerOff switches the power off and verifies that. It is the last resort to stop an agent.
+// PowerOff switches the machine off and verifies that. It is the last way to stop an agent that does not obey
+// orders.
 func (a *bmcs) PowerOff(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-off", "off")
 }
 
 // ColdStart power-cycles the machine without changing the boot device, so that the machine follows its boot order.
-// Off and on are separate tasks: an attempt that resumes after its worker died must not switch off a machine that
-// has started.
+// Switching off and switching on are separate tasks, so that an attempt that continues after its worker died does
+// not switch off a machine that has started.
 func (a *bmcs) ColdStart(ctx context.Context, o inventory.Owner) error {
 	return a.switchTo(ctx, o, "power-cycle", "off", "on")
 }
 
-// switchTo switches the machine to the given power states one after another and verifies each. name names the job
-// in the record.
+// switchTo switches the machine to the power states in powers, one after another, and verifies each. name is the
+// name of the job in the record.
 func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, powers ...string) error {
 	m, err := a.Machines.Machine(ctx, o.Machine)
 	if err != nil {
@@ -362,7 +366,7 @@ func (a *bmcs) switchTo(ctx context.Context, o inventory.Owner, name string, pow
 		return err
 	}
 
-	// A retry of this activity uses the same job name, so it does not repeat finished tasks.
+	// The job has the same name in each attempt of this activity, so finished tasks are not repeated.
 	job := inventory.BMCJob{Name: fmt.Sprintf("%s-%d-%s", name, o.Epoch, activity.GetInfo(ctx).ActivityID), Inline: true}
 	for _, p := range powers {
 		job.Tasks = append(job.Tasks, inventory.BMCTask{Power: p})

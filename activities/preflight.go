@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Preflight checks everything that can be checked before a machine is powered on, reports all problems at once,
-// and stores the machines of the lab file. It may be repeated: machines that this run, or the run that it resumes,
-// has stored stay as they are, with the operator's changes.
+// Preflight checks everything that can be checked before a machine is powered on, reports all problems at once, and
+// stores the machines of the lab file. It may be repeated. If this run, or the run that it resumes, has already
+// stored a machine, the stored machine is not replaced and keeps the operator's changes.
 func (a *labs) Preflight(ctx context.Context, q LabRequest) error {
 	defer heartbeat(ctx)()
 	lab, b, err := a.lab(ctx, q.Name)
@@ -55,7 +55,7 @@ func (a *labs) Preflight(ctx context.Context, q LabRequest) error {
 	})
 
 	if len(ps) == 0 {
-		// The store also compares names, MACs, addresses and BMCs with those of other machines.
+		// PutLabMachines also finds names, MACs, addresses and BMCs that other machines in the inventory have.
 		err := a.Genesis.PutLabMachines(ctx, given, "genesis "+q.Name)
 		if !errors.As(err, &ps) {
 			return err
@@ -104,10 +104,10 @@ func (a *labs) checkMachines(ctx context.Context, lab genesis.Lab, ps *inventory
 	return nil
 }
 
-// checkFree adds a problem for each address of the lab that another host uses. It skips machines whose step is
-// done: they use their addresses, possibly with the MAC of a bond or bridge that the lab file does not list. A
-// machine in ours, or one that still runs its previous system, may use its own address too; an answer without a
-// visible MAC is therefore accepted for it.
+// checkFree adds a problem for each address of the lab that another host uses. It skips the machines in installed:
+// these use their own addresses, possibly with the MAC of a bond or bridge, which the lab file does not list. Some
+// other machines may also use their own addresses: those in ours, and those that still run their previous system.
+// For their addresses, an answer whose MAC is not visible is not a problem.
 func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours []string, ps *inventory.Problems) error {
 	type wanted struct {
 		field, what string
@@ -117,7 +117,7 @@ func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours [
 	}
 
 	var all []wanted
-	begun := false // the cluster's address is in use once its first node was installed
+	begun := false // the cluster's first node was installed, so the cluster may use its address
 	for n, m := range lab.Machines {
 		written, err := a.Disks.DisksWritten(ctx, m.Name)
 		if err != nil && !errors.Is(err, inventory.ErrNotFound) {
@@ -139,7 +139,7 @@ func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours [
 			macs = append(macs, i.MAC)
 		}
 		for k, i := range m.Interfaces {
-			// Intel AMT uses the address of its machine.
+			// With Intel AMT, the BMC has the address of its machine.
 			if i.Address.IsValid() && (m.BMC == nil || m.BMC.Host != i.Address.String()) {
 				all = append(all, wanted{
 					fmt.Sprintf("machines[%d].interfaces[%d].address", n, k), "machine " + m.Name,
@@ -171,10 +171,10 @@ func (a *labs) checkFree(ctx context.Context, lab genesis.Lab, installed, ours [
 	return nil
 }
 
-// gaveAddress reports whether this server's DHCP may have given the machine its address: for example, the machine
-// was switched on to prove the relay and runs its previous system. A forged PXE request with the machine's MAC is
-// sufficient. If a router hides the MAC, another host at that address then passes for the machine: this check
-// finds mistakes, not attackers.
+// gaveAddress reports whether this server's DHCP may have given the machine its address, for example because the
+// machine was switched on to prove the relay and still runs its previous system. It also returns true after a
+// forged PXE request with the machine's MAC. If a router hides the MAC, another host at that address then passes
+// for the machine: this check finds mistakes, not attackers.
 func (a *labs) gaveAddress(ctx context.Context, machine string) (bool, error) {
 	list, err := a.Events.Events(ctx, inventory.EventFilter{Machine: machine})
 	return slices.ContainsFunc(list, func(e inventory.Event) bool {
@@ -185,7 +185,7 @@ func (a *labs) gaveAddress(ctx context.Context, machine string) (bool, error) {
 	}), err
 }
 
-// behind reports whether the BMC is outside the server's network, so that it is reached through the router.
+// behind reports whether the BMC is outside the server's network and therefore reached through the router.
 func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	if b == nil {
 		return false
@@ -194,8 +194,8 @@ func behind(lab genesis.Lab, b *inventory.BMC) bool {
 	return err == nil && !lab.Seed.Segment.Contains(at)
 }
 
-// checkBMCs reads the power state of each BMC for which reachable returns true, and adds a problem if that fails.
-// BMCs behind the router are reachable only once the router runs.
+// checkBMCs reads the power state of each BMC for which the function reachable returns true. It adds a problem for
+// each BMC that fails. BMCs behind the router are reachable only when the router is running.
 func (a *labs) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Problems, reachable func(genesis.Machine) bool) {
 	for n, m := range lab.Machines {
 		if m.BMC.Manual() || !reachable(m) {
@@ -208,7 +208,7 @@ func (a *labs) checkBMCs(ctx context.Context, lab genesis.Lab, ps *inventory.Pro
 	}
 }
 
-// checkBMC reads the power state, with the password of m or else with the stored one.
+// checkBMC reads the power state of m. It uses the password in m or, if there is none, the stored one.
 func (a *labs) checkBMC(ctx context.Context, m inventory.Machine) error {
 	password := m.BMC.Password
 	if password.IsZero() && m.BMC.HasPassword {
@@ -221,9 +221,9 @@ func (a *labs) checkBMC(ctx context.Context, m inventory.Machine) error {
 	return err
 }
 
-// RelayProven waits until the router has relayed a DHCP packet from the machines' network, and then checks the
-// BMCs there. A packet counts until the router is installed again, because machines that have their addresses do
-// not ask again.
+// RelayProven waits until the router has relayed a DHCP packet from the machines' network, and then checks the BMCs
+// in that network. An old packet is sufficient if it came after the latest installation of the router, because
+// machines that have their addresses do not ask again.
 func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 	lab, _, err := a.lab(ctx, q.Name)
 	if err != nil {
@@ -240,7 +240,7 @@ func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 		if err != nil {
 			return err
 		}
-		// A packet from before the router was installed again proves nothing.
+		// A packet from the time before the router's latest installation proves nothing.
 		if at.Before(run.Started) {
 			return fmt.Errorf("no DHCP packet with giaddr %s has come: is a machine on that network switched on, and does "+
 				"the router relay to %s? %w",
@@ -254,7 +254,7 @@ func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 	return a.checkBehind(ctx, lab)
 }
 
-// checkBehind checks the BMCs behind the router, with the settings that are stored.
+// checkBehind checks the BMCs behind the router, with the settings in the inventory.
 func (a *labs) checkBehind(ctx context.Context, lab genesis.Lab) error {
 	defer heartbeat(ctx)()
 	lab.Machines = slices.Clone(lab.Machines)

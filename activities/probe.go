@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// heartbeat sends a heartbeat every few seconds until stop is called. Temporal then notices a dead worker within
-// the heartbeat timeout instead of the activity's timeout.
+// heartbeat sends a heartbeat every few seconds until stop is called. If the worker dies, Temporal then notices it
+// after the heartbeat timeout, which is shorter than the activity's timeout.
 func heartbeat(ctx context.Context) (stop func()) {
 	if !activity.IsActivity(ctx) {
 		return func() {}
@@ -43,10 +43,11 @@ func heartbeat(ctx context.Context) (stop func()) {
 const (
 	// probeEvery is how often an installed system is asked whether it is ready.
 	probeEvery = 5 * time.Second
-	// stubborn is how many permanent errors in a row (credentials refused, invalid request) end a probe. Fewer are
-	// attributed to a system that is still starting.
+	// stubborn is how many permanent errors in a row (credentials refused, invalid request) end a probe. With fewer
+	// errors, the system may still be starting.
 	stubborn = 24
-	// ahead is how long before the activity's deadline a probe ends, so that it can report the last error.
+	// ahead is how long before the activity's deadline a probe ends, so that there is time to report the last
+	// error.
 	ahead = 5 * time.Second
 )
 
@@ -57,8 +58,8 @@ func (a *shared) lookEvery(otherwise time.Duration) time.Duration {
 	return otherwise
 }
 
-// errWorkerStops ends a waiting activity when the worker stops, so that the next worker starts it again without
-// waiting for missing heartbeats.
+// errWorkerStops ends a waiting activity when the worker stops. The next worker can then start the activity again
+// at once, without waiting until heartbeats are missing.
 var errWorkerStops = errors.New("the worker stops")
 
 // pause waits for the next tick. It returns an error if the worker stops or ctx ends first.
@@ -73,8 +74,8 @@ func pause(ctx context.Context, tick <-chan time.Time) error {
 	}
 }
 
-// until calls ask again and again until it succeeds. When the activity's time is nearly up, or after too many
-// permanent errors in a row, it returns the last error, which is not retried.
+// until calls ask repeatedly until ask succeeds. When the activity's time is nearly up, or after too many permanent
+// errors in a row, until returns the last error, and the activity is not retried.
 func (a *shared) until(ctx context.Context, ask func(context.Context) error) error {
 	defer heartbeat(ctx)()
 	end := time.Now().Add(time.Hour)

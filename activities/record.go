@@ -11,8 +11,8 @@ import (
 // runRecords holds the activities that write the records of runs and operations.
 type runRecords struct{ *shared }
 
-// Record writes the record of a run, with its input. It is called whenever the record changes, mostly as a local
-// activity.
+// Record writes the record of a run, together with the run's input. Workflows call it whenever the record changes,
+// mostly as a local activity.
 func (a *runRecords) Record(ctx context.Context, w inventory.Workflow, input any) error {
 	var err error
 	if w.Input, err = json.Marshal(input); err != nil {
@@ -24,8 +24,8 @@ func (a *runRecords) Record(ctx context.Context, w inventory.Workflow, input any
 	return a.Workflows.PutWorkflow(ctx, w)
 }
 
-// RecordOperation writes the record of an operation, with its input. It is called whenever the record changes,
-// mostly as a local activity.
+// RecordOperation writes the record of an operation, together with the operation's input. Workflows call it
+// whenever the record changes, mostly as a local activity.
 func (a *runRecords) RecordOperation(ctx context.Context, o inventory.Operation, input any) error {
 	var err error
 	if o.Input, err = json.Marshal(input); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// RecoverRequest asks which machines a recovery installs and in which order. Its fields are those of
+// RecoverRequest asks which machines a recovery installs, and in which order. The fields are the same as in
 // contract.RecoverInput.
 type RecoverRequest struct {
 	Machines []string          `json:"machines,omitempty"`
@@ -14,7 +14,7 @@ type RecoverRequest struct {
 	Order    [][]string        `json:"order,omitempty"`
 }
 
-// RecoverTargets returns the names of the machines in groups that are installed one group after another; see
+// RecoverTargets returns groups of names of machines. The groups are installed one after another; see
 // inventory.RecoverOrder.
 func (a *operations) RecoverTargets(ctx context.Context, q RecoverRequest) ([][]string, error) {
 	all, err := a.Machines.Machines(ctx)

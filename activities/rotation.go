@@ -11,10 +11,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Rotation changes passwords of BMCs. The password that a BMC accepts is stored at every moment: the new one is
-// stored as a candidate, next to the present one, before the BMC gets it. It replaces the present one only after a
-// separate log-in has proven it. If a rotation was interrupted, the next use of the password tries the candidate
-// first and so finds out which one the BMC accepts.
+// Rotation changes passwords of BMCs. At every moment, the password that the BMC accepts is stored. Before the BMC
+// gets a new password, the new password is stored as a candidate, next to the present password. The candidate
+// replaces the present password only after a separate login with it has succeeded. If a rotation was interrupted,
+// the next use of the password first tries the candidate, and so finds out which of the two the BMC accepts.
 type Rotation struct {
 	Store RotationStore
 	BMC   PasswordBMC
@@ -35,8 +35,8 @@ type PasswordBMC interface {
 	SetPassword(ctx context.Context, b inventory.BMC, password, next inventory.Secret, fence func(context.Context) error) error
 }
 
-// Password returns the password of m's BMC. If a rotation is unfinished, it logs in to find out which of the two
-// passwords is valid.
+// Password returns the password of m's BMC. If a rotation was interrupted, it logs in to find out whether the BMC
+// accepts the candidate or the present password.
 func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory.Secret, error) {
 	candidate, _, err := r.Store.BMCCandidate(ctx, m.Name)
 	if err != nil || candidate.IsZero() {
@@ -62,21 +62,22 @@ func (r *Rotation) Password(ctx context.Context, m inventory.Machine) (inventory
 	switch {
 	case errOld != nil:
 		return inventory.Secret{}, errOld
-	case proven && resting: // the candidate is no longer resting, so the next use can try it
+	case proven && resting: // after this login with the old password, the next use may try the candidate again
 		return old, nil
 	case !proven:
 		return inventory.Secret{}, fmt.Errorf("an unfinished password change left two stored passwords, and the BMC of %q refuses both: "+
 			"set a password at the BMC, then store it (ingot machine push --replace): %w", m.Name, inventory.ErrRefused)
 	}
-	// The store refuses to drop the candidate while the run that wants to set it holds the machine's grant.
+	// The store keeps the candidate if the run that stored it still holds the machine's grant, because that run may
+	// be about to set it.
 	if err := r.Store.DropBMCCandidate(ctx, m.Name, candidate, ""); err != nil && !errors.Is(err, inventory.ErrConflict) {
 		return inventory.Secret{}, err
 	}
 	return old, nil
 }
 
-// accepts reports whether the BMC accepts the password, by a log-in of its own. For a password that must not be
-// tried yet, the error is inventory.ErrResting.
+// accepts reports whether the BMC accepts the password. It logs in separately. If the password must not be tried
+// yet, the error is inventory.ErrResting.
 func (r *Rotation) accepts(ctx context.Context, m inventory.Machine, password inventory.Secret) (bool, error) {
 	_, err := r.BMC.State(ctx, m.Controller(), password)
 	if errors.Is(err, inventory.ErrRefused) && !errors.Is(err, inventory.ErrResting) {
@@ -85,7 +86,8 @@ func (r *Rotation) accepts(ctx context.Context, m inventory.Machine, password in
 	return err == nil, err
 }
 
-// Rotate gives m's BMC a new password, under the grant of o. It may be repeated after a crash at any point.
+// Rotate gives m's BMC a new password. The owner o must hold the machine's grant. After a crash at any point,
+// Rotate may be called again.
 func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.Owner, fence Fence) error {
 	next, run, err := r.Store.BMCCandidate(ctx, m.Name)
 	if err != nil {
@@ -98,7 +100,7 @@ func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.
 	resumed := !next.IsZero()
 	if resumed && old.Reveal() == next.Reveal() {
 		if run == o.Run {
-			return nil // an earlier attempt of this run has set it
+			return nil // an earlier attempt of this run has changed the password
 		}
 		resumed = false
 	}
@@ -109,8 +111,9 @@ func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.
 	if err := r.Store.PutBMCCandidate(ctx, o, next); err != nil {
 		return err
 	}
-	// A fenced run must not set a password that is not stored any more, so read the candidate again directly before
-	// the write. It can be dropped only by a later operation that logs in, and only after the grant has ended.
+	// A run that no longer holds the grant must not set a password that is no longer stored, so read the candidate
+	// again directly before the write. Only a later operation that logs in can drop the candidate, and only after
+	// the grant has ended.
 	still := func(ctx context.Context) error {
 		if err := fence(ctx); err != nil {
 			return err
@@ -130,21 +133,22 @@ func (r *Rotation) Rotate(ctx context.Context, m inventory.Machine, o inventory.
 	case accepted:
 		return r.Store.CommitBMCCandidate(ctx, m.Name, next)
 	case errors.Is(wrote, inventory.ErrUnsupported) || errors.Is(wrote, inventory.ErrRefused):
-		// The BMC has refused the change. After any other error, the change may still take effect.
+		// The BMC has refused the change, so the candidate is not needed. After any other error, the change may
+		// still take effect.
 		return errors.Join(wrote, r.Store.DropBMCCandidate(ctx, m.Name, next, o.Run))
 	}
 	return errors.Join(wrote, fmt.Errorf("the BMC of %q does not accept its new password; the old and the new one stay stored "+
 		"until one is proven: %w", m.Name, inventory.ErrUnreachable))
 }
 
-// Characters of a generated password. BMCs differ in which other characters they accept. Many require a lower-case
-// letter, an upper-case letter and a digit.
+// Characters of a generated password. Other characters are left out, because BMCs differ in which of them they
+// accept. Many BMCs require a lower-case letter, an upper-case letter and a digit.
 const (
 	lowerCase = "abcdefghijkmnopqrstuvwxyz"
 	upperCase = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 	digits    = "23456789"
-	// passwordLength is the greatest length that IPMI 1.5 and the most limited Redfish services accept. It gives 94
-	// bits.
+	// passwordLength is the greatest length that IPMI 1.5 and even the most limited Redfish services accept. A
+	// password of this length has 94 bits.
 	passwordLength = 16
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// seeds resolves the references of a run's actions whose values are filled in only when the action is assigned.
+// seeds resolves references in a run's actions to values that are known only when an action is assigned.
 type seeds struct {
 	a *shared
 	o inventory.Owner
@@ -36,7 +36,7 @@ func (s seeds) resolve(ctx context.Context, ref string) (string, error) {
 	return "", fmt.Errorf("secret reference %q: %w", ref, inventory.ErrInvalid)
 }
 
-// configDrive adds to the environment of x the cloud-init documents (NoCloud) that the template does not provide.
+// configDrive adds to the environment of x those cloud-init documents (NoCloud) that the template does not provide.
 func (s seeds) configDrive(ctx context.Context, x action.Action) (action.Action, error) {
 	m := s.m
 	var err error

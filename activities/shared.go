@@ -24,7 +24,7 @@ func (a *shared) event(ctx context.Context, e inventory.Event) error {
 	return a.Events.AppendEvents(ctx, []inventory.Event{e})
 }
 
-// readOwnGrant returns the grant of o's machine, or inventory.ErrFenced if o does not hold it.
+// readOwnGrant returns the grant of o's machine, or inventory.ErrFenced if o does not hold this grant.
 func (a *shared) readOwnGrant(ctx context.Context, o inventory.Owner) (inventory.Grant, error) {
 	g, err := a.Grants.Grant(ctx, o.Machine)
 	if err == nil && g.Owner != o {
@@ -39,8 +39,8 @@ func (a *shared) fence(ctx context.Context, o inventory.Owner) error {
 	return err
 }
 
-// labCache holds the lab file that was read last. Most activities would otherwise spend half of their time on
-// reading and checking it.
+// labCache holds the lab file that was read last, after checking. Without it, most activities would spend half of
+// their time on reading and checking the file.
 type labCache struct {
 	mu     sync.Mutex
 	sha256 string // "" while nothing is cached
@@ -65,7 +65,7 @@ func (a *shared) lab(ctx context.Context, name string) (genesis.Lab, inventory.G
 	return a.lastLab.lab, b, nil
 }
 
-// installations returns the runs of Provision and Reprovision of the machine, newest first.
+// installations returns the machine's runs of Provision and Reprovision, newest first.
 func (a *shared) installations(ctx context.Context, machine string) ([]inventory.Workflow, error) {
 	list, err := a.Workflows.Workflows(ctx, inventory.WorkflowFilter{Machine: machine})
 	if err != nil {
@@ -93,8 +93,8 @@ func (a *shared) relayServers(ctx context.Context, r *genesis.Router) ([]string,
 	return a.Routers.RelayServers(ctx, newEndpoint(r.API, r.Fingerprint), r.Key)
 }
 
-// requireImages returns an error if this server lacks an image file that plan.Actions[from:] or the installer
-// needs, so that no machine is started for a missing image.
+// requireImages returns an error if this server lacks an image file that plan.Actions[from:] or the plan's
+// installer needs. It is called before the machine is started.
 func (a *shared) requireImages(ctx context.Context, machine string, plan inventory.Plan, from int) error {
 	if a.Site.ImageStored == nil {
 		return nil

@@ -62,7 +62,7 @@ type Images interface {
 	Images(ctx context.Context) ([]inventory.Image, error)
 }
 
-// Keys checks that the server has the keys to the secrets in the inventory.
+// Keys checks that the server has the keys that decrypt the secrets in the inventory.
 type Keys interface {
 	KeyCheck(ctx context.Context) error
 }
@@ -74,7 +74,8 @@ type Grants interface {
 	EndGrant(ctx context.Context, o inventory.Owner) error
 }
 
-// Windows stores what a grant allows. Each method returns inventory.ErrFenced if o does not hold the grant.
+// Windows stores what the grant of a machine allows: network boots, and reading secrets. Each method returns
+// inventory.ErrFenced if o does not hold the grant.
 type Windows interface {
 	AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
 	AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error)
@@ -86,7 +87,7 @@ type Windows interface {
 	CloseSecrets(ctx context.Context, o inventory.Owner) error
 }
 
-// Agents stores what the agent of a run has reported of itself.
+// Agents stores what the agent of a run has reported about itself.
 type Agents interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
 }
@@ -128,7 +129,7 @@ type BMCJobs interface {
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
 }
 
-// Media stores which virtual CD drives have an image inserted.
+// Media stores into which virtual CD drives an image is inserted.
 type Media interface {
 	PutMedia(ctx context.Context, m inventory.Media) error
 }
@@ -149,15 +150,15 @@ type Operations interface {
 	Operation(ctx context.Context, run string) (inventory.Operation, error)
 }
 
-// HandOvers stores the requests of a migration.
+// HandOvers stores what a migration requests from the server process.
 type HandOvers interface {
 	CloseIntake(ctx context.Context, why string) error
 	OpenIntake(ctx context.Context) error
 	RequestHandOver(ctx context.Context, h inventory.HandOver) error
 }
 
-// Relays returns the time of the last packet from the DHCP relay with this giaddr, or zero. The time survives a
-// restart of the server.
+// Relays tells when the last packet came from the DHCP relay with the address giaddr: the zero time means never.
+// The time is kept when the server is restarted.
 type Relays interface {
 	Relayed(ctx context.Context, giaddr netip.Addr) (time.Time, error)
 }

@@ -15,19 +15,19 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// troubleFor is how long after its last failure an activity counts as being retried: the longest pause between
+// troubleFor is how long an activity counts as being retried after its last failure: the longest pause between two
 // attempts plus the longest attempt.
 const troubleFor = 20 * time.Minute
 
 // Troubles is an interceptor that stores, by run, which activities fail and are retried. Activities that use only
-// our own database are retried until they succeed; while the database is not writable, no record can show that.
-// Temporal does not show retries of local activities either.
+// our own database are retried until they succeed. While the database is not writable, no record can show these
+// retries, and Temporal does not show retries of local activities either.
 type Troubles struct {
 	interceptor.WorkerInterceptorBase
 
 	now  func() time.Time
 	mu   sync.Mutex
-	runs map[string]map[string]trouble // by run and activity type, because a run executes one activity of a type at a time
+	runs map[string]map[string]trouble // by run and activity type; a run never executes two activities of one type at the same time
 }
 
 type trouble struct {
@@ -41,7 +41,7 @@ func NewTroubles(now func() time.Time) *Troubles {
 	return &Troubles{now: now, runs: map[string]map[string]trouble{}}
 }
 
-// Of returns a text for each activity of the run that is being retried.
+// Of describes each activity of the run that is being retried, one text for each.
 func (t *Troubles) Of(run string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,7 +95,7 @@ func (t *Troubles) note(run, name string, err error) {
 	}
 
 	now := t.now()
-	for r, xs := range t.runs { // forget old failures, also of runs that have ended
+	for r, xs := range t.runs { // remove old failures, including those of runs that have ended
 		for i, x := range xs {
 			if now.Sub(x.last) >= troubleFor {
 				delete(xs, i)

@@ -9,7 +9,7 @@ import (
 	"go.temporal.io/sdk/interceptor"
 )
 
-// An Attempt identifies one attempt of an activity by Temporal's ids.
+// An Attempt identifies one attempt of an activity by the ids that Temporal gives.
 type Attempt struct {
 	Workflow, Run, Activity string
 	Number                  int32
@@ -21,16 +21,16 @@ type UnderWay struct {
 	interceptor.WorkerInterceptorBase
 
 	mu  sync.Mutex
-	now map[Attempt]int // number of executions: after a lost workflow task, Temporal may run a local attempt twice
+	now map[Attempt]int // how often the attempt is being executed: if a workflow task was lost, Temporal may run a local attempt twice
 }
 
-// readOnly lists the activities that only read, wait or write the record.
+// readOnly lists the activities that only read, wait, or write the record of a run or an operation.
 var readOnly = []string{
 	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained",
 	"TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence", "ChangedImage",
 }
 
-// Effects returns the types of the activities that are being executed and have side effects.
+// Effects returns the types of those activities that are being executed and are not in readOnly.
 func (u *UnderWay) Effects() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()

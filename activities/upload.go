@@ -9,9 +9,9 @@ import (
 )
 
 // mayUpload returns an error if an action sends the content of a disk to a host that is not in UploadHosts
-// (security S59). It is called for the plan, before a machine is touched, and again before an order is signed,
-// because the configuration may have changed and references have been resolved. The agent does not check it: the
-// signed order is the permission.
+// (security S59). It is called twice: when a run is planned, before a machine is touched, and again before an order
+// is signed, because the configuration may have changed and references have been resolved since. The agent does not
+// check the host, because the signature of the order shows that the upload is permitted.
 func (s Site) mayUpload(actions ...action.Action) error {
 	var problems inventory.Problems
 	for _, x := range actions {

@@ -12,8 +12,9 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// warnOfWaiting adds a warning if the run waits for a phone-home that m's system cannot send: its image uses EC2
-// metadata only, no action writes the phone-home to the disk, and the phone-home cannot be added to the user data.
+// warnOfWaiting adds a warning if the run would wait for a phone-home that m's system cannot send. The system
+// cannot if three conditions are met: its image uses EC2 metadata only, no action writes the phone-home to the
+// disk, and the phone-home cannot be added to the user data.
 func (a *plans) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
 	written := slices.ContainsFunc(plan.Actions, writesPhoneHome)
 	if out.Evidence != EvidencePhoneHome || written || plan.Installer != nil || !m.UserDataByAddress {
@@ -28,32 +29,32 @@ func (a *plans) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inv
 	return nil
 }
 
-// phonesHome reports whether the action writes to the disk what makes the installed system phone home.
+// phonesHome reports whether the action writes something to the disk that makes the installed system phone home.
 func phonesHome(x action.Action) bool {
 	return writesPhoneHome(x) || refers(x, inventory.RefMetadataURL)
 }
 
-// writesPhoneHome reports whether the action writes the phone-home's nonce or URL to the disk.
+// writesPhoneHome reports whether the action writes the nonce or the URL of the phone-home to the disk.
 func writesPhoneHome(x action.Action) bool {
 	native, _ := action.Native(x.Image)
-	// The vendor-data of a template replaces the vendor-data that phones home.
+	// If the template gives vendor-data, the disk does not get the vendor-data that phones home.
 	return native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" ||
 		refers(x, inventory.RefNonce) || refers(x, inventory.RefPhoneHomeURL)
 }
 
-// refers reports whether the action itself writes the value of the reference to the disk. Its handlers do not
-// count, because they run only after a failure.
+// refers reports whether the action itself contains the reference and so writes its value to the disk. Handlers of
+// the action do not count, because they run only after a failure.
 func refers(x action.Action, ref string) bool {
 	x.OnFailure, x.OnTimeout = nil, nil
 	return template.Refers(x, ref)
 }
 
-// resolvedText replaces, in checkResolved, references whose values are not known before the run.
+// resolvedText is the value that checkResolved takes for references whose real values are known only in the run.
 const resolvedText = "http://192.0.2.1/x"
 
-// checkResolved returns an error for actions that the agent would refuse once user data and vendor data are filled
-// in: a list of files is then invalid JSON, or a command or handler is not UTF-8. A variable of the environment
-// may hold any bytes.
+// checkResolved returns an error for each action that the agent would refuse after user data and vendor data are
+// filled in. For example, a list of files is then invalid JSON, or a command or handler is not UTF-8. A variable of
+// the environment may hold any bytes.
 func (a *plans) checkResolved(ctx context.Context, machine string, actions []action.Action) error {
 	var problems inventory.Problems
 	for i, x := range actions {
@@ -86,7 +87,7 @@ func (a *plans) checkResolved(ctx context.Context, machine string, actions []act
 		}
 		native, _ := action.Native(x.Image)
 		if action.Check(native, resolved.Environment) != nil {
-			// Do not report the error of Check: it may contain a part of a secret.
+			// Leave out the error of Check: it may contain a part of a secret.
 			problems.Add(field, "pass the data in a separate variable (with inject, in from)",
 				"the action's environment is invalid with the machine's user data or vendor data in it")
 		}

@@ -11,16 +11,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// routers holds the activities that use the router of a lab.
+// routers holds the activities that read and change the router of a lab.
 type routers struct{ *shared }
 
-// RelayRequest names a server to add to the DHCP relay of the lab's router, or to remove.
+// RelayRequest names a server that is to be added to the DHCP relay of the lab's router, or removed from it.
 type RelayRequest struct {
 	Genesis string     `json:"genesis"` // name of the lab file with the router's address and key
 	Server  netip.Addr `json:"server"`
 }
 
-// labWithRouter returns the lab of this name, or an error if it has no router.
+// labWithRouter returns the lab file called name, or an error if the file has no router.
 func (a *routers) labWithRouter(ctx context.Context, name string) (genesis.Lab, error) {
 	lab, _, err := a.lab(ctx, name)
 	if err == nil {
@@ -29,13 +29,13 @@ func (a *routers) labWithRouter(ctx context.Context, name string) (genesis.Lab, 
 	return lab, err
 }
 
-// newEndpoint returns the endpoint of an API in a lab file. Without a fingerprint any certificate is accepted, as
-// the documentation of the lab file says.
+// newEndpoint returns the endpoint of an API that a lab file names. If the lab file gives no fingerprint, any
+// certificate is accepted, as the documentation of the lab file says.
 func newEndpoint(url, fingerprint string) inventory.Endpoint {
 	return inventory.Endpoint{URL: url, Fingerprint: fingerprint, Insecure: fingerprint == ""}
 }
 
-// RouterReady waits until the router's API shows that it relays DHCP to this server.
+// RouterReady waits until the router's API shows that the router relays DHCP to this server.
 func (a *routers) RouterReady(ctx context.Context, q LabRequest) error {
 	lab, err := a.labWithRouter(ctx, q.Name)
 	if err != nil {
@@ -43,7 +43,7 @@ func (a *routers) RouterReady(ctx context.Context, q LabRequest) error {
 	}
 
 	want := []netip.Addr{lab.Seed.Address}
-	if lab.Migrate != nil { // the server may have moved already
+	if lab.Migrate != nil { // the server may already have moved to the target
 		want = append(want, lab.Migrate.Address)
 	}
 	return a.until(ctx, func(ctx context.Context) error {
@@ -59,11 +59,11 @@ func (a *routers) RouterReady(ctx context.Context, q LabRequest) error {
 	})
 }
 
-// relayTo adds a server to the lab's DHCP relay, or removes it if listed is false. It refuses to remove the last
+// relayTo adds a server to the lab's DHCP relay, or removes it if listed is false. It refuses to remove the only
 // server, because machines behind the relay would then get no answer.
 //
-// It reads the list before the change, so that it may be repeated, and after the change, because the router's
-// answer confirms the commit and not its effect.
+// It reads the list before the change, so that relayTo may be repeated. It reads the list again after the change,
+// because the router's answer confirms only that the change was committed, not that it has taken effect.
 func (a *routers) relayTo(ctx context.Context, q RelayRequest, listed bool) error {
 	defer heartbeat(ctx)()
 	lab, err := a.labWithRouter(ctx, q.Genesis)

@@ -54,21 +54,22 @@ type Config struct {
 	Access Access
 	Images ImageConfig
 	Space  SpaceConfig
-	// Netboot reads the state of the provisioning network.
+	// Netboot holds functions that read the state of the provisioning network.
 	Netboot Netboot
 	BMC     BMC
 	Upkeep  Upkeep
 	Process Process
-	// Trace returns a context with the trace of a POST request, which may start a run. If it is nil, runs have no
-	// traces.
+	// Trace returns a context with the trace of a POST request, because such a request may start a run. If Trace is
+	// nil, runs have no traces.
 	Trace func(ctx context.Context, h http.Header, method, route string) context.Context
 	// Metrics handles GET /metrics. If it is nil, the route returns 404.
 	Metrics http.Handler
-	// Codec encrypts and decrypts Temporal payloads. It is nil if payloads are not encrypted; /codec then returns 404.
+	// Codec encrypts and decrypts Temporal payloads. If Codec is nil, payloads are not encrypted, and /codec returns
+	// 404.
 	Codec http.Handler
-	// Site reads and changes the role of this server among its peers. It is nil if the server can have no peers.
+	// Site reads and changes the role of this server among its peers. If Site is nil, this server cannot have peers.
 	Site Site
-	// Intake returns why new runs are refused, or "" if they are accepted; nil means always
+	// Intake returns why new runs are refused, or "" if they are accepted. If Intake is nil, new runs are always
 	// accepted.
 	Intake func(ctx context.Context) (why string, err error)
 	// Guard counts the panics of request handlers. If it is nil, New creates one.
@@ -96,7 +97,7 @@ func New(c Config) (*API, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	// Limit what agents and their network can make the server log.
+	// Limit how much agents and their network can make the server log.
 	c.Log = slog.New(quietlog.Handler(c.Log.Handler(), c.Now))
 	if c.Guard == nil {
 		c.Guard = guard.New(c.Log)
@@ -129,18 +130,18 @@ func New(c Config) (*API, error) {
 // Handler returns the handler of all routes.
 func (a *API) Handler() http.Handler { return a.handler }
 
-// ProbeImage returns nil if this server may fetch an image from the address, can reach it and has the space for it. It
-// does not count the space that other images will need.
+// ProbeImage checks that this server may fetch an image from the address, can reach it, and has enough space for the
+// image. It does not count the space that other images will need.
 func (a *API) ProbeImage(ctx context.Context, address string) error {
 	return a.images.probe(ctx, address)
 }
 
-// Disks returns the free space of the disks that new runs and uploads write to: first the disk of the databases, then
-// the disk of the images.
+// Disks returns how much space is free on the disks to which new runs and uploads write: first the disk of the
+// databases, then the disk of the images.
 func (a *API) Disks() ([]apitypes.SpaceStatus, error) { return a.status.space.disks() }
 
-// RemoveUnusedImages removes the files of replaced or deleted images that no plan of an open run needs. It keeps files
-// that no image of this inventory ever had.
+// RemoveUnusedImages removes the files of images that were replaced or deleted, except files that the plan of an open
+// run needs. It keeps files that have never been the file of an image in this inventory.
 func (a *API) RemoveUnusedImages(ctx context.Context) { a.images.removeUnusedFiles(ctx) }
 
 // nouns holds the resources of the API.
@@ -212,7 +213,7 @@ func (n nouns) routes() [][]httpapi.Route {
 	}
 }
 
-// traceRequests sets the context that trace returns on every POST request.
+// traceRequests stores, on every POST request, the context that trace returns.
 func traceRequests(trace func(ctx context.Context, h http.Header, method, route string) context.Context) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if c.Request.Method == http.MethodPost {

@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// BMCJobStore reads the records of BMC jobs. If the machine is "", BMCJobs returns the jobs of all machines.
+// BMCJobStore reads the records of BMC jobs. For machine "", BMCJobs returns the jobs of all machines.
 type BMCJobStore interface {
 	BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error)
 	BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error)
@@ -55,7 +55,7 @@ func (b *bmcRoutes) routes() []httpapi.Route {
 type setPower struct {
 	byName
 	Action string `json:"action"`
-	Job    string `json:"job"` // name of the job; "" makes one
+	Job    string `json:"job"` // name of the job; "" = the server chooses one
 	Force  bool   `json:"force"`
 }
 
@@ -68,7 +68,7 @@ func (b *bmcRoutes) setPower(ctx context.Context, q setPower) (apitypes.Started,
 type setBootDevice struct {
 	byName
 	inventory.BootDevice
-	Job   string `json:"job"` // name of the job; "" makes one
+	Job   string `json:"job"` // name of the job; "" = the server chooses one
 	Force bool   `json:"force"`
 }
 
@@ -79,8 +79,8 @@ func (b *bmcRoutes) setBootDevice(ctx context.Context, q setBootDevice) (apitype
 	})
 }
 
-// newJobName returns a name for a job that was ordered without one. The name is random, except for a request with an
-// Idempotency-Key: each repetition of that request gets the same name.
+// newJobName returns a name for a job whose request gives none. The name is random. If the request has an
+// Idempotency-Key, every repetition of the request gets the same name.
 func newJobName(ctx context.Context, prefix string) string {
 	if id := inventory.KeyedRequestOf(ctx); id != "" {
 		return prefix + "-" + id[:16]
@@ -114,7 +114,7 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 		return j, err
 	}
 
-	// No worker has started the job yet, so its tasks are only in the input of the run.
+	// No worker has started the job yet, so the job's tasks are only in the input of the run.
 	var in contract.BMCJobInput
 	if err := json.Unmarshal(w.Input, &in); err != nil {
 		return j, fmt.Errorf("reading the input of run %q: %w", w.Run, err)
@@ -124,9 +124,9 @@ func (b *bmcRoutes) getJob(ctx context.Context, q getBMCJob) (inventory.BMCJob, 
 	}, nil
 }
 
-// startBMCJob validates the input and starts the job. A job name is unique on its machine. If a job of this name has
-// the same tasks, that job is returned, so a client that got no answer can repeat the request. If it has other tasks,
-// the error is inventory.ErrConflict.
+// startBMCJob validates the input and starts the job. A machine has only one job of each name. If it has a job of this
+// name with the same tasks, startBMCJob returns that job, so a client that got no answer can repeat the request. If the
+// tasks differ, the error is inventory.ErrConflict.
 func (s *starter) startBMCJob(ctx context.Context, in contract.BMCJobInput) (apitypes.Started, error) {
 	m, err := s.machines.find(ctx, in.Machine)
 	if err != nil {
@@ -168,8 +168,9 @@ func (s *starter) startBMCJob(ctx context.Context, in contract.BMCJobInput) (api
 	return started, err
 }
 
-// checkExistingJob handles a job name that a run has used, but for which the inventory has no record. It returns a
-// conflict if that run has ended, before its first task, or if its tasks differ from those of the new job.
+// checkExistingJob is called if a run has used the name of the job, but the inventory has no record of a job of this
+// name. It returns a conflict if that run has ended (it then ended before its first task), or if the tasks of the new
+// job differ.
 func (s *starter) checkExistingJob(ctx context.Context, in contract.BMCJobInput, id, run string) error {
 	if w, err := s.runs.Find(ctx, run); err == nil && inventory.Final(w.State) {
 		return hint(fmt.Errorf("job %q of machine %q was started before, and ended as %s before its first task: %s: give the new job "+
@@ -182,7 +183,8 @@ func (s *starter) checkExistingJob(ctx context.Context, in contract.BMCJobInput,
 	return sameJob(in, old.Tasks)
 }
 
-// sameJob returns a conflict if the tasks of the new job differ from those of the job that already has its name.
+// sameJob compares the new job with the existing job of the same name, which has the given tasks. If the tasks differ,
+// it returns a conflict.
 func sameJob(in contract.BMCJobInput, tasks []inventory.BMCTask) error {
 	order := func(t inventory.BMCTask) inventory.BMCTask {
 		t.State, t.Message, t.Seconds = "", "", 0
@@ -256,13 +258,13 @@ func (b *bmcRoutes) checkLogin(ctx context.Context, q checkBMC) (apitypes.BMCChe
 	defer cancel()
 	report, err := b.bmc.Check(ctx, m, q.Retry)
 	if err != nil {
-		return apitypes.BMCCheck{Message: err.Error()}, nil // a result, not an error of this server
+		return apitypes.BMCCheck{Message: err.Error()}, nil // a failed login is a result, not an error of this server
 	}
 	return apitypes.BMCCheck{OK: true, BMCReport: &report}, nil
 }
 
-// forgetKey removes the remembered certificate key of a machine's BMC, so that a replaced BMC is trusted again at its
-// next connection.
+// forgetKey makes the server forget the certificate key of a machine's BMC. A BMC that was replaced is then trusted at
+// the next connection.
 func (b *bmcRoutes) forgetKey(ctx context.Context, q forgetKey) (struct{}, error) {
 	m, err := b.machines.find(ctx, q.Machine)
 	switch {

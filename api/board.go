@@ -20,20 +20,21 @@ import (
 )
 
 const (
-	// coalesce is the pause after each refresh of the board: changes during the pause become one refresh.
+	// coalesce is the pause after each refresh of the board. All changes during the pause are in the next refresh.
 	coalesce = 200 * time.Millisecond
-	// statusEvery is how often the board reads the status and rebuilds the machines that change without a write to the
-	// inventory, because a netboot window expires or an agent reports.
+	// statusEvery is how often the board reads the status. It then also rebuilds the machines that may have changed
+	// without a write to the inventory, because a netboot window has expired or an agent has reported.
 	statusEvery = 5 * time.Second
-	// reloadEvery is how often the board reads everything again: the deletion of old records reports no changes.
+	// reloadEvery is how often the board reads everything again, because the deletion of old records reports no
+	// changes.
 	reloadEvery = 15 * time.Minute
 	// recentOperations is how many of the newest operations the board shows.
 	recentOperations = 20
-	// maxBatches is how many versions of changes are kept. A viewer that is further behind gets everything again.
+	// maxBatches is how many versions of changes are kept. A viewer that missed more versions gets everything again.
 	maxBatches = 50
 )
 
-// ChangeStore reports the machines and operations that writes to the inventory change.
+// ChangeStore reports which machines and operations are changed by writes to the inventory.
 type ChangeStore interface {
 	Subscribe() (ch <-chan struct{}, cancel func())
 	Follow() (take func() (machines []string, operations bool), cancel func())
@@ -50,20 +51,20 @@ type boardConfig struct {
 }
 
 // board holds what event streams send: one item per machine, the newest operations and the status. The items are stored
-// as JSON. A refresh reads what has changed since the last one, once for all viewers. The board is refreshed only while
-// there are viewers; otherwise the store collects the changes, so that the next viewer need not wait until everything
-// is read.
+// as JSON. A refresh reads what has changed since the previous refresh, once for all viewers. Without viewers, the
+// board is not refreshed, and the store collects the changes. So the next viewer need not wait until everything is read
+// again.
 type board struct {
 	boardConfig
 	streams chan struct{} // one element per open stream
 
-	changed engine.Notifier // notified after each refresh, also a failed one
+	changed engine.Notifier // notified after each refresh, even if the refresh failed
 
 	refreshing sync.Mutex // held during a refresh; guards take and loaded
 
 	mu      sync.Mutex
 	viewers int
-	stop    func() // ends the goroutine of keep and waits until it has ended
+	stop    func() // ends the goroutine that runs keep, and waits until it has ended
 	take    func() (machines []string, operations bool)
 	loaded  time.Time // when everything was last read
 	err     error
@@ -77,24 +78,27 @@ func newBoard(c boardConfig) *board {
 	return &board{boardConfig: c, streams: make(chan struct{}, maxStreams)}
 }
 
-// cellKey identifies an item of a stream by its event and by the name of the machine or the run of the operation.
+// cellKey identifies an item of a stream. event is the kind of the item, and key is the name of a machine or the run of
+// an operation.
 type cellKey struct{ event, key string }
 
-// batch is the text of the changes from the previous version to this one.
+// batch is the text of the changes from the previous version to the version in the batch.
 type batch struct {
 	version int64
 	text    []byte
 }
 
-// join adds a viewer and returns the function that removes it. The board is kept up to date while it has viewers.
+// join adds a viewer and returns the function that removes this viewer. While there are viewers, the board is
+// refreshed.
 func (b *board) join() (leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.viewers++; b.viewers == 1 {
-		// The board was not refreshed since the last viewer left: version 0 sends nothing until the first refresh.
+		// The board was not refreshed since the last viewer left. With version 0, nothing is sent until the first
+		// refresh.
 		b.version, b.batches, b.err = 0, nil, nil
 		if b.take == nil {
-			b.take, _ = b.changes.Follow() // never cancelled: changes are collected until the server stops
+			b.take, _ = b.changes.Follow() // never cancelled, so that changes are collected until the server stops
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
@@ -153,7 +157,7 @@ func (b *board) keep(ctx context.Context) {
 	}
 }
 
-// errPanicked is the error of a refresh that panicked. The panic itself was logged.
+// errPanicked is the error of a refresh that panicked. The panic itself is logged.
 var errPanicked = errors.New("refreshing the board panicked")
 
 // tryRefresh calls refresh and returns errPanicked if it panics.
@@ -167,7 +171,7 @@ func (b *board) tryRefresh(ctx context.Context, ticked bool) (err error) {
 	return b.refresh(ctx, ticked)
 }
 
-// finish stores the error of a refresh, or nil, and wakes the viewers.
+// finish stores the result of a refresh (an error or nil) and wakes the viewers.
 func (b *board) finish(err error) {
 	b.mu.Lock()
 	b.err = err
@@ -175,13 +179,13 @@ func (b *board) finish(err error) {
 	b.changed.Notify()
 }
 
-// refresh reads the changed objects, or everything every reloadEvery, and publishes the differences. If ticked, it also
-// reads the status and the machines that change without a write to the inventory.
+// refresh reads the objects that have changed and publishes the differences. Every reloadEvery it reads all objects. If
+// ticked, it also reads the status and the machines that may have changed without a write to the inventory.
 func (b *board) refresh(ctx context.Context, ticked bool) error {
 	b.refreshing.Lock()
 	defer b.refreshing.Unlock()
 	loaded := b.loaded
-	b.loaded = time.Time{} // take has removed the changes: after an error, read everything again
+	b.loaded = time.Time{} // take returns each change only once, so after an error read everything again
 	names, operations := b.take()
 	names = append(names, b.engine.Runs.TakeStarted()...)
 	all := time.Since(loaded) > reloadEvery
@@ -226,9 +230,9 @@ func (b *board) refresh(ctx context.Context, ticked bool) error {
 	return nil
 }
 
-// addMoving returns states plus the machines that change without a write to the inventory: those whose agent has
-// reported progress and, if ticked, all of b.moving. It first adds machines of states to b.moving if they have an open
-// run or a grant. The caller holds mu.
+// addMoving returns states plus machines that may have changed without a write to the inventory: those whose agent has
+// reported progress and, if ticked, all in b.moving. Before that, it adds to b.moving the machines of states that have
+// an open run or a grant. The caller holds mu.
 func (b *board) addMoving(states []inventory.MachineState, ticked bool) []inventory.MachineState {
 	for _, st := range states {
 		if st.Workflow != nil && !inventory.Final(st.Workflow.State) || st.Grant.Run != "" {
@@ -247,8 +251,8 @@ func (b *board) addMoving(states []inventory.MachineState, ticked bool) []invent
 	return states
 }
 
-// readTouched reads the states of the named machines, or of all machines. The states include runs that have no record
-// yet.
+// readTouched reads the states of the named machines; if all is set, of all machines. It also finds runs that have no
+// record yet.
 func (b *board) readTouched(ctx context.Context, all bool, names []string) ([]inventory.MachineState, error) {
 	switch {
 	case all:
@@ -259,8 +263,8 @@ func (b *board) readTouched(ctx context.Context, all bool, names []string) ([]in
 	return b.views.states(ctx, names)
 }
 
-// removeMachines sets the cells of all shown machines to nil, which removes them. The caller then sets the cells of the
-// machines that still exist. The caller holds mu.
+// removeMachines sets the cell of each shown machine to nil, which means that the machine is removed. Afterwards, the
+// caller sets the cells of the machines that still exist. The caller holds mu.
 func (b *board) removeMachines(cells map[cellKey][]byte) {
 	b.moving = map[string]inventory.MachineState{}
 	for k := range b.cells {
@@ -270,13 +274,13 @@ func (b *board) removeMachines(cells map[cellKey][]byte) {
 	}
 }
 
-// publish stores the cells that differ from the shown ones, as a new version with the text of its changes. If none
-// differs, the version stays.
+// publish compares cells with what is shown. If cells differ, it stores them as a new version, with the text of the
+// changes. If none differs, the version stays the same.
 func (b *board) publish(cells map[cellKey][]byte) {
 	if b.cells == nil {
 		b.cells = map[cellKey][]byte{}
 	}
-	version := max(b.version+1, time.Now().UnixMilli()) // also grows when the server is restarted
+	version := max(b.version+1, time.Now().UnixMilli()) // the time makes versions grow even across a restart of the server
 	var text bytes.Buffer
 	for k, data := range cells {
 		old, had := b.cells[k]
@@ -301,7 +305,7 @@ func (b *board) publish(cells map[cellKey][]byte) {
 	}
 }
 
-// encodeRemoval returns the data of a machine or an operation that is removed.
+// encodeRemoval returns the data that tells viewers that a machine or an operation was removed.
 func encodeRemoval(k cellKey) []byte {
 	field := "name"
 	if k.event == "operation" {
@@ -309,13 +313,13 @@ func encodeRemoval(k cellKey) []byte {
 	}
 	data, err := json.Marshal(map[string]any{field: k.key, "deleted": true})
 	if err != nil {
-		panic(err) // impossible for strings and booleans
+		panic(err) // strings and booleans can always be encoded
 	}
 	return data
 }
 
-// since returns the changes from a viewer's version to the newest one, and the number of the newest version. For
-// version 0, and for a version that is too old, it returns all items. It returns no text before the first refresh.
+// since returns the changes from a viewer's version to the newest version, and the number of the newest version. If the
+// viewer's version is 0 or too old, since returns all items. Before the first refresh, it returns no text.
 func (b *board) since(version int64) ([]byte, int64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -336,7 +340,7 @@ func (b *board) since(version int64) ([]byte, int64, error) {
 	return text, b.version, nil
 }
 
-// encodeAll returns the text of a new stream: all machines as one event, then the operations and the status.
+// encodeAll returns the text with which a stream begins: all machines in one event, then the operations and the status.
 func (b *board) encodeAll() []byte {
 	names := make([]string, 0, len(b.cells))
 	size := 0
@@ -380,7 +384,8 @@ func encode(what string, v any) ([]byte, error) {
 	return data, nil
 }
 
-// addStatus sets the cell of the status. If reading fails, it logs the error and the last status stays.
+// addStatus sets the cell of the status. If the status cannot be read, it logs the error, and the previous status
+// stays.
 func (b *board) addStatus(ctx context.Context, cells map[cellKey][]byte) {
 	st, err := b.status.read(ctx)
 	var data []byte
@@ -394,7 +399,7 @@ func (b *board) addStatus(ctx context.Context, cells map[cellKey][]byte) {
 	cells[cellKey{"status", ""}] = data
 }
 
-// addOperations sets the cells of the newest operations and removes those of the others.
+// addOperations sets the cells of the newest operations and removes the cells of all other operations.
 func (b *board) addOperations(ctx context.Context, cells map[cellKey][]byte) error {
 	ops, err := b.operations.Operations(ctx, inventory.OperationFilter{Limit: recentOperations})
 	if err != nil {
@@ -423,7 +428,7 @@ const maxRowText = 300
 func row(v apitypes.MachineView) apitypes.MachineView {
 	v.Disks, v.DiskSelector, v.ProtectedDisks, v.SSHKeys, v.KernelArgs, v.Notes = nil, nil, nil, nil, nil, nil
 	v.BootFromDisk, v.HasUserData, v.HasVendorData, v.Created = "", false, false, time.Time{}
-	// Truncated, so that a new LastSeen is sent at most once a minute.
+	// LastSeen is truncated to minutes, so that it changes at most once a minute and is not sent more often.
 	v.LastSeen = v.LastSeen.Truncate(time.Minute)
 	interfaces := make([]inventory.Interface, len(v.Interfaces))
 	for i, x := range v.Interfaces {

@@ -27,14 +27,14 @@ type captureMachine struct {
 	duration time.Duration
 }
 
-// Validate parses the field For.
+// Validate checks and parses the field For.
 func (q *captureMachine) Validate() (err error) {
 	q.duration, err = parseFor(q.For, captureFor, maxCaptureFor)
 	return err
 }
 
-// capture streams a machine's packets as a pcap file, until the time is up, the file has its full
-// size, the client disconnects or the server stops.
+// capture streams a machine's packets as a pcap file. It ends when the time is up, when the file has its full size,
+// when the client disconnects or when the server stops.
 func (m *machines) capture(c *gin.Context) {
 	var q captureMachine
 	err := httpapi.Decode(c, httpapi.NoBody, &q)
@@ -52,7 +52,7 @@ func (m *machines) capture(c *gin.Context) {
 	switch {
 	case err == nil:
 	case c.Writer.Written():
-		panic(http.ErrAbortHandler) // the client must see that the file is not complete
+		panic(http.ErrAbortHandler) // break the connection, so that the client sees that the file is not complete
 	default:
 		httpapi.Fail(c, err)
 	}

@@ -11,9 +11,9 @@ import (
 // maxPayloads limits a request of /codec, in bytes. Temporal limits a payload to 2 MiB.
 const maxPayloads = 16 << 20
 
-// codecRoutes returns the routes of the codec server, where Temporal's UI and command line decrypt and encrypt
-// payloads. They accept the admin token, the token of /codec, and a browser session, which the pages of this server and
-// of the configured Temporal UI may use.
+// codecRoutes returns the routes of the codec server. Temporal's UI and command line send payloads there to decrypt and
+// encrypt them. The routes accept the admin token, the token of /codec, and a browser session. Pages of this server and
+// of the configured Temporal UI may use the session.
 //
 // The requests are described at https://docs.temporal.io/codec-server.
 func (l *sessions) codecRoutes(codec http.Handler) []httpapi.Route {

@@ -23,7 +23,7 @@ type events struct {
 	now   func() time.Time
 }
 
-// list returns a page of the events that f selects, ordered by their number.
+// list returns a page of the events that f selects, ordered by number.
 func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Page) (httpapi.List[inventory.Event], error) {
 	return pageByNumber(p, func(after int64, descending bool, limit int) ([]inventory.Event, error) {
 		f.After, f.Descending, f.Limit = after, descending, limit
@@ -31,8 +31,8 @@ func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Pa
 	}, func(x inventory.Event) int64 { return x.Seq })
 }
 
-// note records an event about what an operator did to a run. It is called after the action was carried out, so an error
-// is only logged.
+// note records an event about what an operator did to a run. It is called after the operator's action was carried out,
+// so it only logs errors.
 func (e *events) note(ctx context.Context, w inventory.Workflow, kind, message string, detail any) {
 	raw, err := json.Marshal(detail)
 	if err == nil {

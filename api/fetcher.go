@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A fetcher requests files from other servers for operators. It connects only to public addresses and to the hosts that
-// the configuration lists.
+// A fetcher requests files from other servers for operators. It connects only to public addresses, and to the hosts
+// that the configuration lists.
 type fetcher struct {
 	hosts    []string // hosts that may use plain http and private addresses
 	resolver *net.Resolver
@@ -32,15 +32,15 @@ func (f fetcher) checkURL(u *url.URL) error {
 	return fmt.Errorf("downloads by %s from %q are not allowed", u.Scheme, u.Hostname())
 }
 
-// fetchStall is how long the other server may send no data.
+// fetchStall is the longest time for which the other server may send no data.
 const fetchStall = time.Minute
 
-// request sends a GET for target. If span is not "", it is the value of the Range header. The address is checked when
-// it is dialed, so a name cannot pass the check with one address and be dialed at another. Any status but 200, or 206
-// for a range, is an error.
+// request sends a GET for target. If span is not "", span is the value of the Range header. The address is checked at
+// the moment when the connection is made, so a name cannot resolve to one address for the check and to another for the
+// connection. Any status other than 200 (or 206 for a range) is an error.
 func (f fetcher) request(ctx context.Context, target, span string) (*http.Response, error) {
 	client := http.Client{
-		// No proxy: a proxy would connect to addresses that checkAddress refuses.
+		// No proxy is used, because a proxy would connect to addresses that checkAddress refuses.
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				host, _, err := net.SplitHostPort(address)
@@ -57,14 +57,14 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 			ResponseHeaderTimeout:  30 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression:     true, // the digest is computed over the file as the server stores it
+			DisableCompression:     true, // the digest covers the file exactly as the other server stores it
 			DisableKeepAlives:      true,
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if len(via) > 5 {
 				return errors.New("more than five redirects")
 			}
-			r.Header.Del("Referer") // its query may be a credential of the server before (security S22)
+			r.Header.Del("Referer") // the query of the referring URL may contain a credential (security S22)
 			return f.checkURL(r.URL)
 		},
 	}
@@ -99,9 +99,9 @@ func (c stalling) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// checkAddress returns the net.Dialer.Control function that checks the address of host when it is dialed. An IP address
-// that the configuration lists is accepted. A listed name may resolve to a private address, but not to a loopback or
-// link-local one. Any other address must be public.
+// checkAddress returns the net.Dialer.Control function that checks an address of host before the connection is made. If
+// host itself is an IP address and the configuration lists it, the function accepts it. If host is a listed name, it
+// may resolve to a private address, but not to a loopback or link-local address. Every other address must be public.
 func (f fetcher) checkAddress(host string) func(network, address string, _ syscall.RawConn) error {
 	listed := slices.Contains(f.hosts, host)
 	_, err := netip.ParseAddr(host)

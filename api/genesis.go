@@ -42,7 +42,7 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 
 	return []httpapi.Route{
 		{Method: "GET", Path: "/v1/genesis", Handler: httpapi.Get(g.list)},
-		// GET returns the plan of a lab file, never the file itself: it may hold secrets.
+		// GET returns the plan of a lab file. It never returns the file itself, which may contain secrets.
 		{Method: "GET", Path: one, Handler: httpapi.Get(g.getPlan)},
 		{Method: "PUT", Path: one, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, g.put)},
 		{Method: "DELETE", Path: one, Handler: httpapi.Delete(g.delete)},
@@ -54,8 +54,8 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 	}
 }
 
-// find returns a stored lab file and its plan. The plan may have problems that an older server did not find when it
-// stored the file.
+// find returns a stored lab file and its plan. The plan may have problems although the file was stored, because the
+// server that stored the file may have been an older version, which did not find them.
 func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.GenesisBundle, genesis.Plan, error) {
 	b, err := g.store.Genesis(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -69,7 +69,7 @@ func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.Genesi
 	return b, p, err
 }
 
-// plan returns the plan of a lab file. If the file itself has mistakes, the error is an inventory.Problems with these
+// plan returns the plan of a lab file. If the file itself has mistakes, plan returns an inventory.Problems with these
 // mistakes and the problems of the plan.
 func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (genesis.Plan, error) {
 	l, err := genesis.Load(b.File, b.Read)
@@ -91,7 +91,7 @@ func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (ge
 	return p, err
 }
 
-// planLab returns what a Genesis of the lab would do on this server now. It also checks whether the images that would
+// planLab returns what a Genesis of the lab file would do on this server now. It also checks that the images that would
 // be fetched are available.
 func (g *genesisRoutes) planLab(ctx context.Context, b inventory.GenesisBundle, l genesis.Lab) (genesis.Plan, error) {
 	p := genesis.Plan{
@@ -142,12 +142,12 @@ type putGenesis struct {
 	File    string            `json:"file"`
 	Files   map[string]string `json:"files"`
 	Replace bool              `json:"replace"`
-	// Only means that nothing is stored: the request only returns the plan.
+	// Only means that the request stores nothing and only returns the plan.
 	Only bool `json:"only"`
 }
 
-// put validates and stores a lab file with the files that it names, and returns the plan. It adds no machines to the
-// inventory; Genesis does that.
+// put validates and stores a lab file together with the files that it names, and returns the plan. It adds no machines
+// to the inventory; Genesis adds them later.
 func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (genesis.Plan, error) {
 	b := inventory.GenesisBundle{Name: q.Name, File: q.File, Files: map[string]inventory.Secret{}, Replace: q.Replace}
 	for name, text := range q.Files {
@@ -162,7 +162,7 @@ func (g *genesisRoutes) put(ctx context.Context, q putGenesis) (genesis.Plan, er
 		return p, err
 	}
 
-	// The steps of an open Genesis read the stored file, so it must not change.
+	// The steps of an open Genesis read the stored file, so the file must not change.
 	if err := g.refuseRunning(ctx, b.Name); err != nil {
 		return genesis.Plan{}, err
 	}
@@ -197,14 +197,15 @@ func (g *genesisRoutes) start(ctx context.Context, q startGenesis) (apitypes.Sta
 	return g.begin(ctx, workflows.GenesisInput{Name: q.Name, Again: q.Again})
 }
 
-// begin starts the Genesis if the secret key is valid and, unless it resumes a run, the plan has no problems.
+// begin starts a Genesis. It returns an error if the secret key is not valid. Unless the Genesis resumes an earlier
+// run, it also returns an error if the plan has problems.
 func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (apitypes.Started, error) {
 	b, p, err := g.find(ctx, in.Name)
 	if err == nil {
 		err = g.keys.KeyCheck(ctx)
 	}
 	if err == nil && !in.Resume {
-		// Not for a resumed run: its steps check again what they need.
+		// This is not done for a resumed run, whose steps check again what they need.
 		err = p.Problems.Err()
 	}
 	if err != nil {

@@ -36,24 +36,23 @@ type ImageStore interface {
 
 // ImageConfig configures where images are stored and from where they may be fetched.
 type ImageConfig struct {
-	// Dir is the directory of uploaded and fetched images. If it is "", both are refused.
+	// Dir is the directory of uploaded and fetched images. If Dir is "", uploading and fetching are refused.
 	Dir string
-	// Files opens the files of images: those in Dir and those that are served from a share.
+	// Files opens the files of images: the files in Dir, and the files that are served from a share.
 	Files *imagefile.Files
-	// FetchHosts are hosts from which images may be fetched over plain http or from private
-	// address ranges.
+	// FetchHosts are hosts from which images may be fetched over plain http, and which may have private addresses.
 	FetchHosts []string
-	// Catalog is the path of a file that lists the images of publishers; "" means the list built into this version.
+	// Catalog is the path of a file that lists the images of publishers. If it is "", the list in this program is used.
 	Catalog string
-	// Resolver looks up the hosts from which images are fetched; nil means the system's resolver.
+	// Resolver looks up the hosts from which images are fetched. If it is nil, the system's resolver is used.
 	Resolver *net.Resolver
-	// URL returns the URL from which agents fetch an image; nil means the URL of its source. It is used to render
-	// templates for display only: a run determines the URLs of its images itself.
+	// URL returns the URL from which agents fetch an image. If URL is nil, agents fetch it from the URL of its source.
+	// This is used only to render templates for display: a run determines the URLs of its images itself.
 	URL func(i inventory.Image) string
-	// BaseURL returns the URL prefix from which agents fetch images, without a trailing slash. It is nil if no
-	// provisioning interface is configured.
+	// BaseURL returns the URL that precedes the names of images in the URLs for agents, without a trailing slash. It is
+	// nil if no provisioning interface is configured.
 	BaseURL func() string
-	// RequireDigest means that a plan fails if it uses an image without a declared digest.
+	// RequireDigest means that a plan fails if it uses an image that was added without a digest.
 	RequireDigest bool
 	// UploadHosts are the hosts to which an action may send the content of a disk.
 	UploadHosts []string
@@ -68,7 +67,7 @@ type images struct {
 	log     *slog.Logger
 	now     func() time.Time
 
-	uploads sync.Map // image name → *atomic.Int64, the bytes checked; only for images being uploaded or fetched
+	uploads sync.Map // image name → *atomic.Int64, the bytes checked; only while the image is being uploaded or fetched
 	// publishing is held while a file of an image is renamed into Dir or removed.
 	publishing sync.Mutex
 }
@@ -90,8 +89,8 @@ func (s *images) routes() []httpapi.Route {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// parseSum parses a SHA-256 with or without the prefix "sha256:"; "" is valid and means none. field is named in the
-// error.
+// parseSum parses a SHA-256 with or without the prefix "sha256:". For "", it returns "", which means that there is no
+// digest. Errors name the field.
 func parseSum(field, v string) (string, error) {
 	v = strings.ToLower(strings.TrimPrefix(v, "sha256:"))
 	if v != "" && !digestForm.MatchString(v) {
@@ -108,7 +107,7 @@ func (s *images) find(ctx context.Context, name string) (inventory.Image, error)
 	return i, err
 }
 
-// catalog reads the catalog file at each request, so that a changed file needs no restart.
+// catalog reads the catalog file at each request. So the server need not be restarted after the file has changed.
 func (s *images) catalog(context.Context, httpapi.Empty) (catalog.Catalog, error) {
 	return catalog.Read(s.Catalog)
 }
@@ -147,8 +146,8 @@ func (s *images) get(ctx context.Context, q byName) (inventory.Image, error) {
 
 var errNoDir = fmt.Errorf("this server has no image directory: %w", inventory.ErrUnavailable)
 
-// openAsIs opens the file of an image. Unlike Files.Open, it also opens a file of a share that has changed since it was
-// registered.
+// openAsIs opens the file of an image. Unlike Files.Open, it also opens a file of a share if the file has changed since
+// it became the image.
 func (s *images) openAsIs(i inventory.Image) (*os.File, error) {
 	if i.InPlace == nil {
 		return s.Files.Open(i)
@@ -157,7 +156,7 @@ func (s *images) openAsIs(i inventory.Image) (*os.File, error) {
 	return f.File, err
 }
 
-// openDir opens the image directory as an os.Root: neither ".." nor a symbolic link leads out of it.
+// openDir opens the image directory as an os.Root, so that neither ".." nor a symbolic link leads out of the directory.
 func (s *images) openDir() (*os.Root, error) {
 	if s.Dir == "" {
 		return nil, errNoDir
@@ -194,7 +193,7 @@ func (s *images) delete(ctx context.Context, q deleteImage) error {
 	return nil
 }
 
-// digestOf reads f from its start to its end and returns its SHA-256 in hex and its size in bytes.
+// digestOf reads the whole file f. It returns the file's SHA-256 in hex and the file's size in bytes.
 func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", 0, err
@@ -215,7 +214,7 @@ func digestOf(ctx context.Context, f *os.File) (sum string, size int64, err erro
 	}
 }
 
-// imageCheck is the result of verify. OK means that the file of the image is unchanged.
+// imageCheck is the result of verify. OK means that the file of the image has not changed.
 type imageCheck struct {
 	OK      bool   `json:"ok"`
 	SHA256  string `json:"sha256,omitempty"`
@@ -223,8 +222,8 @@ type imageCheck struct {
 	Message string `json:"message,omitempty"`
 }
 
-// verify reads the file of an image and compares its SHA-256 with the stored one. A difference or a read error is part
-// of the result, not an error.
+// verify reads the file of an image and compares its SHA-256 with the stored digest. If they differ or the file cannot
+// be read, the result says so; this is not an error.
 func (s *images) verify(ctx context.Context, q byName) (out imageCheck, err error) {
 	i, err := s.find(ctx, q.Name)
 	if err != nil {

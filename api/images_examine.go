@@ -16,7 +16,7 @@ import (
 )
 
 // examine reads a complete upload to its end, compares its digest and detects its format. Unless u.asIs is set, it
-// writes a disk image in compressed form to u.converted(), the file that agents will get. If the upload can never
+// converts a disk image to a compressed form, which agents will get, in the file u.converted(). If the upload can never
 // become an image, the error is inventory.ErrInvalid.
 func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (i inventory.Image, err error) {
 	f, err := dir.Open(u.part())
@@ -27,7 +27,7 @@ func (s *images) examine(ctx context.Context, dir *os.Root, u upload, checked *a
 	return s.examineFile(ctx, dir, u, f, checked)
 }
 
-// examineFile is examine for an open file. It uses dir only to create the converted file.
+// examineFile does the work of examine, for an open file. It uses dir only to create the converted file.
 func (s *images) examineFile(
 	ctx context.Context, dir *os.Root, u upload, f *os.File, checked *atomic.Int64,
 ) (i inventory.Image, err error) {
@@ -84,8 +84,8 @@ func (s *images) examineFile(
 	return i, nil
 }
 
-// compare returns an error if got differs from the digest that the operator declared or from the digest that the sender
-// computed. An unknown digest is not compared.
+// compare returns an error if got differs from the digest that the operator declared, or from the digest that the
+// sender computed. A digest that is not known is not compared.
 func (u upload) compare(got string) error {
 	switch {
 	case u.image.SHA256 != "" && u.image.SHA256 != got:
@@ -97,8 +97,8 @@ func (u upload) compare(got string) error {
 	return nil
 }
 
-// describe detects the format and the content of an upload. The conversion is the converted file, or nil if agents get
-// the upload as it is.
+// describe detects the format and the content of an upload. It also returns the converted file, or nil if agents will
+// get the upload itself.
 func (s *images) describe(ctx context.Context, dir *os.Root, u upload, src *source) (diskimage.Description, *conversion, error) {
 	var d diskimage.Description
 	if u.image.Use == inventory.UseInstaller {
@@ -144,7 +144,7 @@ func describeInstaller(r io.Reader) (diskimage.Description, error) {
 	return diskimage.DescribeInstaller(head)
 }
 
-// A source reads a complete upload. Once Read has reached the end of the file, digest returns its SHA-256.
+// A source reads a complete upload. When Read has reached the end of the file, digest returns the file's SHA-256.
 type source struct {
 	file    *os.File
 	size    int64
@@ -166,7 +166,7 @@ func newSource(f *os.File, u upload, checked *atomic.Int64) (*source, error) {
 
 	src := &source{file: f, size: st.Size(), format: diskimage.Format(head[:n]), sum: sha256.New(), checked: counter{checked, 1}}
 	if src.format == diskimage.Qcow2 && u.image.Use != inventory.UseInstaller {
-		src.checked.passes = 2 // once in file order for the digest, once in the order of the qcow2 tables
+		src.checked.passes = 2 // one pass in the order of the file, for the digest, and one in the order of the qcow2 tables
 	}
 	return src, nil
 }
@@ -179,7 +179,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadAt implements io.ReaderAt. It does not change the digest.
+// ReadAt implements io.ReaderAt. What it reads does not count for the digest.
 func (s *source) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := s.file.ReadAt(p, offset)
 	s.checked.add(n)
@@ -188,7 +188,7 @@ func (s *source) ReadAt(p []byte, offset int64) (int, error) {
 
 func (s *source) digest() string { return hex.EncodeToString(s.sum.Sum(nil)) }
 
-// open returns a reader of the content of the upload: its bytes after decompression, or the disk of a qcow2 file.
+// open returns a reader of the content of the upload: the decompressed bytes, or the disk in a qcow2 file.
 func (s *source) open() (*diskimage.Content, error) {
 	if s.format == diskimage.Qcow2 {
 		return diskimage.OpenQcow2(s, s.size)
@@ -196,8 +196,8 @@ func (s *source) open() (*diskimage.Content, error) {
 	return diskimage.Open(s)
 }
 
-// counter counts how much of a file has been read. If the file is read several times (passes), the count still ends at
-// its size.
+// counter counts how much of a file has been read. If the file is read several times (passes), each byte counts only as
+// its share, so that the count ends at the size of the file.
 type counter struct {
 	n      *atomic.Int64
 	passes int64
@@ -205,7 +205,8 @@ type counter struct {
 
 func (c counter) add(n int) { c.n.Add(int64(n) / c.passes) }
 
-// A conversion writes the converted file of an upload, which agents will get, and computes its digest and size.
+// A conversion writes the converted file of an upload, which agents will get. It also computes the digest and size of
+// this file.
 type conversion struct {
 	frames *diskimage.FrameWriter
 	file   *os.File
@@ -226,7 +227,7 @@ func newConversion(dir *os.Root, u upload, room *space) (*conversion, error) {
 	return c, nil
 }
 
-// Write implements io.Writer. The FrameWriter calls it with compressed data. It fails if there is too little free
+// Write implements io.Writer. The FrameWriter calls Write with compressed data. Write fails if there is too little free
 // space.
 func (c *conversion) Write(p []byte) (int, error) {
 	if _, err := c.room.spare(); err != nil {

@@ -20,15 +20,15 @@ type fetchImage struct {
 	SHA256 string `json:"sha256"`
 	Use    string `json:"use"`
 	AsIs   bool   `json:"asIs"`
-	// Replace allows the request to replace the file of an image that machines, templates or lab files name.
+	// Replace means that the request may replace the file of an image that machines, templates or lab files name.
 	Replace bool `json:"replace"`
-	// Path is an absolute path in a directory of images.shares. The file is served from there and not copied. Either
-	// Path or URL is given.
+	// Path is an absolute path in a directory of images.shares. The file is served from there and not copied. A request
+	// gives either Path or URL.
 	Path string `json:"path"`
 	proof
 }
 
-// newUpload returns the upload for the request, except for its URL, and the problems of the request.
+// newUpload returns the upload for the request, without its URL, and the problems of the request.
 func (q fetchImage) newUpload() (upload, inventory.Problems) {
 	problems := append(inventory.ValidateImageName(q.Name), inventory.ValidateImageUse(q.Use)...)
 	sum, err := parseSum("sha256", q.SHA256)
@@ -40,7 +40,7 @@ func (q fetchImage) newUpload() (upload, inventory.Problems) {
 	return upload{image: inventory.Image{Name: q.Name, SHA256: sum, Use: q.Use}, asIs: q.AsIs, proof: q.proof}, problems
 }
 
-// checkFetch validates a request to fetch a URL and returns its upload.
+// checkFetch validates a request that gives a URL, and returns the upload for the request.
 func (s *images) checkFetch(q fetchImage) (upload, error) {
 	up, problems := q.newUpload()
 	u, err := url.Parse(q.URL)
@@ -58,7 +58,7 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 	return up, problems.Err()
 }
 
-// fetch creates an image: it fetches a file from a URL to this server, or registers a file of a share.
+// fetch creates an image. It either fetches a file from a URL to this server, or registers a file of a share.
 func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, error) {
 	if q.Path != "" {
 		return s.register(ctx, q)
@@ -100,9 +100,9 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 // probeTime limits probe.
 const probeTime = 30 * time.Second
 
-// probe returns nil if this server may fetch an image from target, can reach it and has the space for it. It does not
-// count the space that other images will need. It requests only the first byte, with GET: not every server supports
-// HEAD, and a signed URL may be valid for GET only.
+// probe returns nil if this server may fetch an image from target, can reach target and has enough space for the image.
+// It does not count the space that other images will need. It sends a GET for the first byte only. It does not use
+// HEAD, because some servers do not support HEAD, and a signed URL may be valid for GET only.
 func (s *images) probe(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *images) probe(ctx context.Context, target string) error {
 	if resp.StatusCode == http.StatusPartialContent {
 		size = -1
 		if m := contentRange.FindStringSubmatch(resp.Header.Get("Content-Range")); m != nil && m[3] != "*" {
-			size, _ = strconv.ParseInt(m[3], 10, 64) // never fails: the pattern matches at most 18 digits
+			size, _ = strconv.ParseInt(m[3], 10, 64) // never fails, because the pattern matches at most 18 digits
 		}
 	}
 	_ = resp.Body.Close() // the rest is not needed

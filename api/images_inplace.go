@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// register creates an image from a file of a share. It reads and checks the file like an upload with asIs. The file is
-// not copied, and Ingot never changes or deletes it.
+// register creates an image from a file of a share. It reads and checks the file like an upload with asIs. Ingot does
+// not copy the file, and never changes or deletes it.
 func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, error) {
 	none := inventory.Image{}
 	u, problems := q.newUpload()
@@ -57,6 +57,6 @@ func (s *images) register(ctx context.Context, q fetchImage) (inventory.Image, e
 	if err := s.store.PutImage(context.WithoutCancel(ctx), i, httpapi.Actor(ctx)); err != nil {
 		return none, fmt.Errorf("storing image %q: %w", i.Name, err)
 	}
-	s.removeUnusedFiles(ctx) // of an image that this one replaced
+	s.removeUnusedFiles(ctx) // remove the file of the image that this one has replaced
 	return i, nil
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A proof holds what a publisher offers to verify a file besides its SHA-256. Each field may be empty.
+// A proof holds what a publisher gives, in addition to the SHA-256, for verifying a file. Each field may be empty.
 type proof struct {
 	SHA512    string `json:"sha512"`
 	Signature string `json:"signature"` // the text of a .minisig file
 	PublicKey string `json:"publicKey"` // the minisign key that made the signature
 }
 
-// check normalizes p.SHA512 to lower-case hex without a prefix, and returns the problems of the fields. It does not
+// check returns the problems of the fields. It also converts p.SHA512 to lower-case hex without a prefix. It does not
 // read the file.
 func (p *proof) check() (problems inventory.Problems) {
 	p.SHA512 = strings.ToLower(strings.TrimPrefix(p.SHA512, "sha512:"))

@@ -21,15 +21,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// An upload is a file that will become an image. It is stored under another name until it is complete and verified;
-// only then does the image change, in one transaction. If the server is killed at any time, the image has either its
-// old file or the whole new one.
+// An upload is a file that will become an image. The file is stored under another name until it is complete and
+// verified. Then the image is changed in one transaction. So at any time, even if the server is killed, the image has
+// either its old file or the complete new file.
 type upload struct {
-	// image holds the name, source and use, and in SHA256 the digest that the operator
-	// declared, if any.
+	// image holds the name, source and use of the image. If the operator declared a digest, it is in SHA256.
 	image inventory.Image
-	// content is the SHA-256 of the file, as computed by the sender or declared by the operator; "" if unknown. Without
-	// it an upload cannot be resumed, because nothing shows that the file is the same.
+	// content is the SHA-256 of the file, as the sender computed it or the operator declared it; "" if it is unknown.
+	// An upload without this digest cannot be resumed, because nothing shows that the rest comes from the same file.
 	content string
 	// asIs means that a disk image is stored as it was sent, without a conversion.
 	asIs bool
@@ -65,8 +64,8 @@ func notDeclared(have, declared string) error {
 
 const uploadPrefix = ".upload-"
 
-// part returns the name of the file that holds the received bytes. It contains the digest of the whole file, if known,
-// so bytes of two different files never mix.
+// part returns the name of the file that holds the received bytes. The name contains the digest of the whole file, if
+// the digest is known, so that bytes of two different files are never in one file.
 func (u upload) part() string {
 	if u.content == "" {
 		return uploadPrefix + "once-" + u.image.Name
@@ -106,7 +105,7 @@ func (u upload) remove(dir *os.Root, file string) error {
 	return nil
 }
 
-// discardOthers removes incomplete uploads of other files for the same image.
+// discardOthers removes what was received of other files for the same image.
 func (u upload) discardOthers(dir *os.Root) error {
 	names, err := fileNames(dir)
 	for _, name := range names {
@@ -117,7 +116,7 @@ func (u upload) discardOthers(dir *os.Root) error {
 	return err
 }
 
-// removeFile removes a file. It returns nil if there is none.
+// removeFile removes a file. If the file does not exist, it returns nil.
 func removeFile(dir *os.Root, name string) error {
 	if err := dir.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -125,7 +124,7 @@ func removeFile(dir *os.Root, name string) error {
 	return nil
 }
 
-// fileNames returns the names of the entries of dir.
+// fileNames returns the names of the files in dir.
 func fileNames(dir *os.Root) ([]string, error) {
 	d, err := dir.Open(".")
 	if err != nil {
@@ -138,10 +137,10 @@ func fileNames(dir *os.Root) ([]string, error) {
 // Headers with the progress of an upload.
 const (
 	uploadOffset  = "Upload-Offset"  // bytes received
-	uploadChecked = "Upload-Checked" // bytes checked so far; only while the complete file is examined
+	uploadChecked = "Upload-Checked" // bytes checked so far; sent only while the complete file is being examined
 )
 
-// getUpload handles HEAD …/upload: it returns the progress of an upload in headers.
+// getUpload handles HEAD …/upload: it returns headers that tell the progress of an upload.
 func (s *images) getUpload(c *gin.Context) {
 	u, n, err := s.findUpload(c)
 	if err != nil {
@@ -152,7 +151,7 @@ func (s *images) getUpload(c *gin.Context) {
 	c.Header("Content-Length", strconv.FormatInt(n, 10))
 	if busy, ok := s.uploads.Load(u.image.Name); ok {
 		if checked := busy.(*atomic.Int64).Load(); checked > 0 {
-			c.Header(uploadChecked, strconv.FormatInt(min(checked, n), 10)) // the count may exceed n: qcow2 tables are read more than once
+			c.Header(uploadChecked, strconv.FormatInt(min(checked, n), 10)) // may exceed n: qcow2 tables are read more than once
 		}
 	}
 	c.Status(http.StatusOK)
@@ -175,8 +174,8 @@ func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error
 
 var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
-// uploadRange returns the offset of the body in the file, and the size of the whole file or -1 if unknown. It reads
-// Content-Range or, without this header, the query parameters offset and size.
+// uploadRange returns at which offset of the file the body begins, and the size of the whole file or -1 if it is
+// unknown. It reads them from Content-Range or, if there is no such header, from the query parameters offset and size.
 func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	total = -1
 	if v := c.GetHeader("Content-Range"); v != "" {
@@ -197,7 +196,8 @@ func uploadRange(c *gin.Context) (offset, total int64, err error) {
 	return offset, total, err
 }
 
-// sizeQuery parses a query parameter that is a number of bytes; missing is the result if it is empty.
+// sizeQuery parses a query parameter that is a number of bytes. If the parameter is empty, sizeQuery returns the
+// argument missing.
 func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
 	text := c.Query(name)
 	if text == "" {
@@ -210,10 +210,10 @@ func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
 	return n, nil
 }
 
-// upload handles PUT: it receives a file, or a part of it that begins at the query parameter offset. If the connection
-// breaks, the received bytes are kept: HEAD …/upload with the same digest returns their number, and another PUT
-// continues there. Offset 0 starts over. If the request states the size of the whole file, the upload is complete when
-// that many bytes have arrived, otherwise when the body ends.
+// upload handles PUT. It receives a file, or the part of a file that begins at the query parameter offset. If the
+// connection breaks, the received bytes are kept. HEAD …/upload with the same digest then returns how many there are,
+// and another PUT can continue from there. A PUT with offset 0 starts over. If the request states the size of the whole
+// file, the upload is complete when that many bytes have arrived. Otherwise it is complete when the body ends.
 func (s *images) upload(c *gin.Context) {
 	status, answer, err := s.receiveUpload(c)
 	if err != nil {
@@ -263,8 +263,9 @@ func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err erro
 	return http.StatusCreated, i, err
 }
 
-// receivePart writes the body at offset and returns how many bytes of the upload are stored then. total is the size of
-// the whole file, or -1 if unknown. Fewer bytes than total are an error, unless the upload can be resumed.
+// receivePart writes the body to the upload, at offset, and returns how many bytes of the upload are then stored. total
+// is the size of the whole file, or -1 if it is unknown. If fewer bytes than total are stored, this is an error, unless
+// the upload can be resumed.
 func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, total int64) (received int64, err error) {
 	have, err := u.received(dir)
 	if err != nil {
@@ -286,7 +287,7 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	case err == nil && total >= 0 && received != total:
 		err = errors.Join(inventory.Invalid("size", "", "received %d bytes, but %d were announced", received, total), u.discard(dir))
 	case err != nil && u.content == "":
-		err = errors.Join(err, u.discard(dir)) // without its digest it cannot be resumed
+		err = errors.Join(err, u.discard(dir)) // without a digest, the upload cannot be resumed
 	}
 	if continues || err != nil {
 		c.Header(uploadOffset, strconv.FormatInt(received, 10))
@@ -295,8 +296,9 @@ func (s *images) receivePart(c *gin.Context, dir *os.Root, u upload, offset, tot
 	return received, err
 }
 
-// lockUpload makes the caller the only writer of an image until it calls unlock. If the image has a writer, the error
-// is inventory.ErrConflict. The caller counts the bytes that it has checked in checked; getUpload reads it.
+// lockUpload makes the caller the only writer of an image until the caller calls unlock. If the image has a writer
+// already, the error is inventory.ErrConflict. In checked, the caller counts the bytes that it has checked, and
+// getUpload reads this count.
 func (s *images) lockUpload(name string) (checked *atomic.Int64, unlock func(), err error) {
 	checked = new(atomic.Int64)
 	if _, busy := s.uploads.LoadOrStore(name, checked); busy {
@@ -305,11 +307,11 @@ func (s *images) lockUpload(name string) (checked *atomic.Int64, unlock func(), 
 	return checked, func() { s.uploads.Delete(name) }, nil
 }
 
-// checkEvery is how many bytes are read or written between two checks of free space or of the context.
+// checkEvery is how many bytes are read or written between two checks of the free space or of the context.
 const checkEvery = 64 << 20
 
-// receive writes r to the upload at offset and returns how many bytes it has written. size is the length of r, or -1 if
-// unknown.
+// receive writes the data from r to the upload, at offset, and returns how many bytes it has written. size is the
+// length of the data, or -1 if it is unknown.
 func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader) (n int64, err error) {
 	spare, err := s.space.spare()
 	if err != nil {
@@ -354,18 +356,18 @@ func (s *images) receive(dir *os.Root, u upload, offset, size int64, r io.Reader
 	return n, nil
 }
 
-// interrupted is the error of a body that ended too early: an error of the client, not of this server.
+// interrupted is the error of a request whose body ended too early. This is an error of the client, not of this server.
 type interrupted struct{ error }
 
 func (i interrupted) Unwrap() error { return i.error }
 
-// Is reports whether target is inventory.ErrInvalid, which i is unless the disk is full.
+// Is makes i an inventory.ErrInvalid, unless the disk is full.
 func (i interrupted) Is(target error) bool {
 	return target == inventory.ErrInvalid && !errors.Is(i.error, syscall.ENOSPC)
 }
 
-// keep verifies and examines a complete upload and stores its image. If that fails, it keeps the received bytes only if
-// the upload is valid so far and can be resumed.
+// keep verifies and examines a complete upload and stores its image. After an error, it keeps the received bytes only
+// if they may be valid and the upload can be resumed.
 func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atomic.Int64) (inventory.Image, error) {
 	i, err := u.image, u.proof.verify(ctx, dir, u.part())
 	if err == nil {
@@ -378,9 +380,9 @@ func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atom
 		}
 	}
 
-	err = errors.Join(err, u.discardConverted(dir)) // a converted file that has become the image was renamed
+	err = errors.Join(err, u.discardConverted(dir)) // if the converted file has become the image, it has another name now
 	if err == nil || errors.Is(err, inventory.ErrInvalid) || u.content == "" {
-		err = errors.Join(err, u.discard(dir)) // otherwise the client may repeat the request
+		err = errors.Join(err, u.discard(dir)) // in all other cases the client may repeat the request
 	}
 	if err == nil {
 		s.removeUnused(ctx, dir)
@@ -388,8 +390,8 @@ func (s *images) keep(ctx context.Context, dir *os.Root, u upload, checked *atom
 	return i, err
 }
 
-// publish renames a verified file to its digest and stores its image, even if the client has disconnected. It holds
-// publishing, so that removeUnused does not remove the file before the image is stored.
+// publish gives a verified file its digest as its name, and stores the image, even if the client has disconnected.
+// During this time it holds s.publishing, so that removeUnused does not remove the file before the image is stored.
 func (s *images) publish(ctx context.Context, dir *os.Root, u upload, i inventory.Image) error {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
@@ -418,10 +420,11 @@ func syncDir(dir *os.Root) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// removedPrefix is the prefix of the names of unused files that are being removed.
+// removedPrefix begins the names of unused files that are being removed.
 const removedPrefix = ".removed-"
 
-// removeUnusedFiles removes the files of replaced or deleted images, except those that the plan of an open run needs.
+// removeUnusedFiles removes the files of images that were replaced or deleted, except files that the plan of an open
+// run needs.
 func (s *images) removeUnusedFiles(ctx context.Context) {
 	if s.Dir == "" {
 		return
@@ -435,11 +438,12 @@ func (s *images) removeUnusedFiles(ctx context.Context) {
 	s.removeUnused(ctx, dir)
 }
 
-// removeUnused removes unused files from dir. It only logs errors: a file that stays uses space and does no other harm.
+// removeUnused removes unused files from dir. It only logs errors, because a file that is not removed only uses space.
 func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
-	// The store accepts no plans until the function returns, so only rename: removing a large file takes long.
+	// The store accepts no plans until this function returns. So the function only renames: removing a large file takes
+	// long.
 	err := s.store.UnusedImageFiles(ctx, func(digest string) error {
 		if err := dir.Rename(digest, removedPrefix+digest); !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -461,8 +465,8 @@ func (s *images) removeUnused(ctx context.Context, dir *os.Root) {
 	}
 }
 
-// removeConverted removes the converted file of an interrupted upload. If an upload of the image is under way, it does
-// nothing.
+// removeConverted removes the converted file of an interrupted upload. While an upload of the image is under way, it
+// does nothing.
 func (s *images) removeConverted(dir *os.Root, image string) error {
 	if _, busy := s.uploads.LoadOrStore(image, new(atomic.Int64)); busy {
 		return nil

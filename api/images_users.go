@@ -23,8 +23,8 @@ type imageUsers struct {
 	labs      []genesis.Lab
 }
 
-// read reads the open runs and their plans. Unless runsOnly, it also reads the templates, machines and lab files, which
-// name images for later installations.
+// read reads the open runs and their plans. Unless runsOnly is set, it also reads the templates, machines and lab
+// files, because these name images for later installations.
 func (r imageUserReader) read(ctx context.Context, runsOnly bool) (u imageUsers, err error) {
 	if u.planned, err = r.stores.Images.PlannedImages(ctx); err != nil {
 		return u, err
@@ -63,13 +63,13 @@ func (r imageUserReader) readLabs(ctx context.Context) (labs []genesis.Lab, err 
 	for _, b := range bundles {
 		b, err := r.stores.Genesis.Genesis(ctx, b.Name)
 		if errors.Is(err, inventory.ErrNotFound) {
-			continue // it was deleted since, or the key of its secrets was lost
+			continue // the lab file was deleted since, or the key of its secrets was lost
 		}
 		if err != nil {
 			return nil, err
 		}
 		l, err := genesis.Load(b.File, b.Read)
-		var wrong inventory.Problems // problems that this version finds: use what could be read
+		var wrong inventory.Problems // if the lab file has problems that only this version finds, use what could be read
 		if err != nil && !errors.As(err, &wrong) {
 			return nil, err
 		}
@@ -80,9 +80,9 @@ func (r imageUserReader) readLabs(ctx context.Context) (labs []genesis.Lab, err 
 	return labs, nil
 }
 
-// refuseReplacing returns a conflict if an image of that name has another digest than sum and a machine, template or
-// lab file names it: a later installation would then write another system. If sum is "", the new digest is unknown and
-// counts as different. If replace is set, it returns nil.
+// refuseReplacing returns a conflict if the new file of an image would change what a later installation writes: a
+// machine, template or lab file names the image, and the digest of its present file is not sum. If sum is "", the
+// digest of the new file is not known and counts as different. If replace is set, refuseReplacing returns nil.
 func (r imageUserReader) refuseReplacing(ctx context.Context, name, sum string, replace bool) error {
 	if replace {
 		return nil
@@ -106,8 +106,8 @@ func (r imageUserReader) refuseReplacing(ctx context.Context, name, sum string, 
 		name, who, inventory.ErrConflict), "ingot image add "+name+" … --replace   # or choose another name")
 }
 
-// namers describes the machines, templates and lab files that name an image, for error messages. It returns "" if there
-// are none.
+// namers returns a text for error messages that tells which machines, templates and lab files name an image. It returns
+// "" if there are none.
 func (u imageUsers) namers(i inventory.Image) string {
 	var out []string
 	add := func(kind string, names []string) {
@@ -146,9 +146,9 @@ func (u imageUsers) namers(i inventory.Image) string {
 	return strings.Join(out, " and ")
 }
 
-// machineNames reports whether a machine names an image. The user data of a machine counts only for installer images:
-// it names the files that an installer fetches. The name of a disk image, such as "debian", has another meaning in user
-// data.
+// machineNames reports whether a machine names an image. The machine's user data is searched only for the names of
+// installer images, because user data names the files that an installer fetches. The name of a disk image, such as
+// "debian", has another meaning in user data.
 func (u imageUsers) machineNames(m inventory.Machine, i inventory.Image) bool {
 	return m.NamesImage(i.Name) || i.Use == inventory.UseInstaller && inventory.NamesImage(m.UserData.Reveal(), i.Name)
 }

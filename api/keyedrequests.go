@@ -37,8 +37,8 @@ const (
 	maxKeptAnswer = 8 << 10 // bytes
 )
 
-// isUnkeyed reports whether an Idempotency-Key is ignored on a POST route: the path is unknown, the route only reads,
-// its answer is secret or too large to be stored, or a repetition changes nothing (logout).
+// isUnkeyed reports whether a POST route ignores the Idempotency-Key. It does if the path is unknown, if the route only
+// reads, if its answer is secret or too large to be stored, or if a repetition changes nothing (logout).
 func isUnkeyed(path string) bool {
 	switch path {
 	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
@@ -48,18 +48,18 @@ func isUnkeyed(path string) bool {
 	return false
 }
 
-// keyedRequests carries out a POST request with an Idempotency-Key only once. It answers a repetition with the stored
-// answer (draft-ietf-httpapi-idempotency-key-header).
+// keyedRequests ensures that a POST request with an Idempotency-Key is carried out only once. It answers a repetition
+// with the stored answer (draft-ietf-httpapi-idempotency-key-header).
 //
-// The request is stored before it is carried out, and its answer afterwards. If the server was killed in between, or
-// the answer was 5xx, no answer is stored. A repetition of such a request must not repeat its effect:
-//
-//   - a run that the request started is found by engine.Runs.StartedBy, - the store makes a change of the inventory once
-//     for each keyed request, - Temporal accepts a signal or an update once for each keyed request.
+// The request is stored before it is carried out, and its answer is stored afterwards. No answer is stored if the
+// server was killed in between, or if the answer was 5xx. A repetition is then carried out, but must not repeat the
+// effect of the first attempt. Three rules ensure this: engine.Runs.StartedBy finds a run that the request has started;
+// the store makes a change of the inventory once for each keyed request; Temporal accepts a signal or an update once
+// for each keyed request.
 type keyedRequests struct {
 	store       KeyedRequestStore
 	runs        *engine.Runs
-	fingerprint []byte // HMAC key of the fingerprints: a plain hash of a body would let an attacker guess a password in it
+	fingerprint []byte // HMAC key of the fingerprints; with a plain hash of a body, an attacker could guess a password in the body
 	log         *slog.Logger
 
 	mu       sync.Mutex
@@ -72,7 +72,7 @@ func newKeyedRequests(store KeyedRequestStore, runs *engine.Runs, claimKey []byt
 	return &keyedRequests{store: store, runs: runs, fingerprint: m.Sum(nil), log: log, underWay: map[string]bool{}}
 }
 
-// handle is the middleware that runs before the handlers of all routes.
+// handle is the middleware that precedes the handlers of all routes.
 func (k *keyedRequests) handle(c *gin.Context) {
 	if c.Request.Method != http.MethodPost || len(c.Request.Header.Values(keyHeader)) == 0 || isUnkeyed(c.FullPath()) {
 		return
@@ -107,7 +107,8 @@ func (k *keyedRequests) handle(c *gin.Context) {
 	k.answer(c, found)
 }
 
-// read returns the id and the fingerprint of the request. It restores the body, so that the handler can read it.
+// read returns the id and the fingerprint of the request. It reads the body and restores it, so that the handler can
+// read it again.
 func (k *keyedRequests) read(c *gin.Context) (inventory.KeyedRequest, error) {
 	key, err := parseKey(c.Request.Header.Values(keyHeader))
 	if err != nil {
@@ -128,14 +129,14 @@ func (k *keyedRequests) read(c *gin.Context) (inventory.KeyedRequest, error) {
 	}, nil
 }
 
-// keyedID returns the id of a keyed request: the same for each request of actor with this Idempotency-Key.
+// keyedID returns the id of a keyed request. All requests of one actor with the same Idempotency-Key have the same id.
 func keyedID(actor, key string) string {
 	id := sha256.Sum256([]byte(actor + "\x00" + key))
 	return hex.EncodeToString(id[:])
 }
 
-// parseKey returns the key from the values of the header Idempotency-Key. There must be one value, a string as in RFC
-// 8941: printable ASCII in double quotes.
+// parseKey returns the key from the values of the header Idempotency-Key. The header must have one value: a string as
+// in RFC 8941, which is printable ASCII in double quotes.
 func parseKey(values []string) (string, error) {
 	text := strings.TrimSpace(values[0])
 	quoted := len(values) == 1 && len(text) > 2 && text[0] == '"' && text[len(text)-1] == '"'
@@ -175,8 +176,8 @@ func (k *keyedRequests) leave(id string) {
 	delete(k.underWay, id)
 }
 
-// answer sends the stored answer of a request, or carries the request out if there is none. It first looks for a run
-// that the request may have started.
+// answer sends the stored answer of a request. If no answer is stored, it looks for a run that an earlier attempt of
+// the request may have started. If there is none, it carries the request out.
 func (k *keyedRequests) answer(c *gin.Context, r inventory.KeyedRequest) {
 	if r.Status == 0 && r.Workflow != "" {
 		err := k.findRun(c.Request.Context(), &r)
@@ -197,8 +198,8 @@ func (k *keyedRequests) answer(c *gin.Context, r inventory.KeyedRequest) {
 	k.carryOut(c, r)
 }
 
-// findRun sets the answer of r if an earlier attempt of the request has started a run. If it has not, r stays
-// unchanged. An error is set as the answer, too.
+// findRun looks for a run that an earlier attempt of the request has started. If it finds one, it sets the answer of r.
+// If there is none, it does not change r. After an error, it sets the error as the answer and also returns it.
 func (k *keyedRequests) findRun(ctx context.Context, r *inventory.KeyedRequest) error {
 	run, err := k.runs.StartedBy(ctx, *r)
 	if err != nil {
@@ -213,8 +214,8 @@ func (k *keyedRequests) findRun(ctx context.Context, r *inventory.KeyedRequest) 
 	return err
 }
 
-// recall makes the run of a stored answer known to this process, which may have been restarted since, if the run has no
-// record yet. It only logs errors.
+// recall tells this process about the run in a stored answer. This is necessary if the run has no record yet and the
+// process was restarted since. Errors are only logged.
 func (k *keyedRequests) recall(ctx context.Context, r inventory.KeyedRequest) {
 	var started apitypes.Started
 	if r.Status != http.StatusAccepted || json.Unmarshal(r.Answer, &started) != nil || started.Run == "" {
@@ -225,8 +226,9 @@ func (k *keyedRequests) recall(ctx context.Context, r inventory.KeyedRequest) {
 	}
 }
 
-// carryOut calls the handler of the route and stores its answer. If an earlier answer was too large to be stored, the
-// handler runs again, finds its change already made and returns the answer once more.
+// carryOut calls the handler of the route and stores the answer. If the first answer was too large to be stored, each
+// repetition calls the handler again. The handler then finds that its change is already made, and returns the answer
+// again.
 func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
 	ctx := c.Request.Context()
 	c.Request = c.Request.WithContext(inventory.WithKeyedRequest(ctx, r.ID))
@@ -242,13 +244,13 @@ func (k *keyedRequests) carryOut(c *gin.Context, r inventory.KeyedRequest) {
 		r.Status, r.Answer = encodeError(failed.Err)
 	}
 	if ctx.Err() != nil && r.Status >= http.StatusBadRequest {
-		return // the client has disconnected: the error of the interrupted handler must not become the stored answer
+		return // the client has disconnected, and the resulting error of the handler must not become the stored answer
 	}
 	k.keep(ctx, r)
 }
 
-// encodeError returns the status and the body of the answer for err. If the body is too large to be stored, its list of
-// problems is left out and its text is shortened.
+// encodeError returns the status and the body of the answer for err. If the body is too large to be stored, encodeError
+// leaves out the list of problems and shortens the text.
 func encodeError(err error) (int, []byte) {
 	status, body := httpapi.BodyOf(err)
 	text, err := json.Marshal(body)
@@ -262,9 +264,9 @@ func encodeError(err error) (int, []byte) {
 	return status, text
 }
 
-// keep stores the answer of a request for its repetitions. Of an answer that is too large, it stores only the status. A
-// 5xx is not stored, because the client is meant to repeat the request. An error is only logged: a repetition then
-// looks for the effect of the request.
+// keep stores the answer of a request, so that repetitions get the same answer. If the answer is too large, keep stores
+// only its status. A 5xx is not stored, because the client is meant to repeat the request. An error is only logged: a
+// repetition then looks for the effect of the request.
 func (k *keyedRequests) keep(ctx context.Context, r inventory.KeyedRequest) {
 	if r.Status >= http.StatusInternalServerError {
 		return
@@ -277,8 +279,8 @@ func (k *keyedRequests) keep(ctx context.Context, r inventory.KeyedRequest) {
 	}
 }
 
-// answerCopy keeps a copy of the first maxKeptAnswer+1 bytes of an answer. The last one shows that the answer is too
-// large to be stored.
+// answerCopy keeps a copy of the first maxKeptAnswer+1 bytes of an answer. If the copy has this last byte, the answer
+// is too large to be stored.
 type answerCopy struct {
 	gin.ResponseWriter
 	body []byte

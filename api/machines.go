@@ -33,7 +33,8 @@ type AgentStore interface {
 	MachineAgent(ctx context.Context, machine string) (inventory.Agent, error)
 }
 
-// DiskStore reads which disks were written. The keys are "serial:…" or "wwn:…", the values are runs.
+// DiskStore reads which disks were written. The keys are disks ("serial:…" or "wwn:…"), the values are the runs that
+// wrote them.
 type DiskStore interface {
 	DisksWritten(ctx context.Context, machine string) (map[string]string, error)
 }
@@ -44,16 +45,17 @@ type SeenStore interface {
 	SeenMAC(ctx context.Context, mac string) (inventory.Seen, error)
 }
 
-// BMC holds functions that use BMC drivers. Each may be nil.
+// BMC holds functions that use BMC drivers. Each function may be nil.
 type BMC struct {
-	// CheckHost returns an error for a BMC host that the configuration does not allow; nil allows all. A DNS name is
-	// only checked when it is dialed.
+	// CheckHost returns an error if the configuration does not allow BMCs at this host. If CheckHost is nil, every host
+	// is allowed. A DNS name is checked only when a connection to it is made.
 	CheckHost func(host string) error
-	// CheckCommand returns an error for a power command that is not in the configuration; nil allows all.
+	// CheckCommand returns an error for a power command that is not in the configuration. If CheckCommand is nil, every
+	// command is allowed.
 	CheckCommand func(name string) error
 	// Check logs in to a machine's BMC and reads its state.
 	Check func(ctx context.Context, m inventory.Machine, retry bool) (inventory.BMCReport, error)
-	// ForgetKey removes the remembered certificate key of the BMC at the address.
+	// ForgetKey makes the server forget the certificate key of the BMC at the address.
 	ForgetKey func(ctx context.Context, address string) error
 }
 
@@ -64,12 +66,12 @@ type machines struct {
 	netboot Netboot
 	bmc     BMC
 	now     func() time.Time
-	// captures holds one element per running capture. stopping is closed when the server stops.
+	// captures holds one element for each capture that is running. stopping is closed when the server stops.
 	captures chan struct{}
 	stopping <-chan struct{}
 }
 
-// maxPush limits the body of POST /v1/machines, in bytes. It may hold all machines of a site.
+// maxPush limits the body of POST /v1/machines, in bytes. One request may contain all machines of a site.
 const maxPush = 64 << 20
 
 func (m *machines) routes() []httpapi.Route {
@@ -110,7 +112,7 @@ type pushMachines struct {
 	DryRun   bool                `json:"dryRun"`
 }
 
-// Validate requires at least one machine.
+// Validate returns an error if the request contains no machine.
 func (q *pushMachines) Validate() error {
 	if len(q.Machines) == 0 {
 		return inventory.Invalid("machines", "", "no machine was given")
@@ -123,7 +125,7 @@ type pushedMachines struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// push stores machines. With DryRun it only validates them.
+// push stores machines. If DryRun is set, it only validates them.
 func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, error) {
 	if q.DryRun {
 		warnings, err := m.check(ctx, q.Machines, q.Replace)
@@ -133,7 +135,7 @@ func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, er
 	return pushedMachines{httpapi.NewList(stored), warnings}, err
 }
 
-// check validates machines like put and returns the same errors, but stores nothing. Its warnings lack those of
+// check validates machines and returns the same errors as put, but stores nothing. It does not return the warnings of
 // inventory.GatewayWarnings.
 func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bool) ([]string, error) {
 	before, err := m.stores.Machines.Machines(ctx)
@@ -147,7 +149,8 @@ func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bo
 	return append(network.Warnings(ms), m.phoneHomeWarnings(ctx, ms)...), m.stores.Machines.CheckMachines(ctx, ms, replace)
 }
 
-// put validates and stores machines, all or none. It returns the stored machines and warnings about probable mistakes.
+// put validates machines and stores all of them or none. It returns the stored machines, and warnings about probable
+// mistakes.
 func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool) ([]apitypes.MachineView, []string, error) {
 	before, err := m.stores.Machines.Machines(ctx)
 	if err != nil {
@@ -168,7 +171,8 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	byName := machinesByName(after)
 	var out []inventory.Machine
 	for _, x := range ms {
-		// A machine is missing if a keyed request is repeated and the machine was deleted after the first attempt.
+		// A repetition of a keyed request stores nothing, so a machine that was deleted after the first attempt is not
+		// found.
 		if stored, ok := byName[x.Name]; ok {
 			out = append(out, stored)
 		}
@@ -180,8 +184,8 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	return views, warnings, err
 }
 
-// phoneHomeWarnings returns one line for each machine whose installed system will not phone home. It ignores user data
-// that cannot be read: the plan of a run reads it again.
+// phoneHomeWarnings returns one line for each machine whose installed system will not phone home. If user data cannot
+// be read, this is not an error here, because the plan of a run reads the user data again.
 func (m *machines) phoneHomeWarnings(ctx context.Context, ms []inventory.Machine) (out []string) {
 	for _, x := range ms {
 		if x.UserDataByAddress && x.UserData.IsZero() && x.HasUserData {
@@ -202,7 +206,7 @@ func machinesByName(ms []inventory.Machine) map[string]inventory.Machine {
 	return out
 }
 
-// validate replaces each element of ms by its canonical form and returns all problems of all machines as one error.
+// validate replaces each element of ms by its canonical form. It returns all problems of all machines as one error.
 func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Network) error {
 	before := machinesByName(stored)
 	var problems inventory.Problems
@@ -223,9 +227,9 @@ func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Ne
 	return problems.Err()
 }
 
-// checkNetwork adds a problem for each address of m that this server cannot reserve: its own addresses and, if relays
-// are configured, addresses in subnets without a relay. Addresses that the stored machine already has are valid,
-// because the server may have moved since.
+// checkNetwork adds a problem for each address of m that this server cannot reserve: an address of the server itself
+// or, if relays are configured, an address in a subnet without a relay. Addresses that the machine already has in the
+// inventory are valid, because the server may have moved since they were stored.
 func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before inventory.Machine) {
 	for at, i := range m.Interfaces {
 		has := slices.ContainsFunc(before.Interfaces, func(x inventory.Interface) bool {
@@ -244,8 +248,8 @@ func checkNetwork(problems *inventory.Problems, n inventory.Network, m, before i
 	}
 }
 
-// validate checks the host and the power command of x against this server's configuration. prefix is put before the
-// field names.
+// validate checks the host and the power command of x against this server's configuration. In problems, prefix precedes
+// the names of fields.
 func (b BMC) validate(problems *inventory.Problems, prefix string, x *inventory.BMC) {
 	if host := x.DialHost(); host != "" && b.CheckHost != nil {
 		field := "bmc.host"
@@ -301,7 +305,7 @@ type machineDisks struct {
 	At time.Time `json:"at"`
 }
 
-// listDisks returns the disks that the machine's newest agent has found, with the runs that wrote them.
+// listDisks returns the disks that the machine's newest agent has found. Each disk names the run that last wrote it.
 func (m *machines) listDisks(ctx context.Context, q byName) (machineDisks, error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {
@@ -365,8 +369,8 @@ type acceptSeen struct {
 	inventory.Interface
 }
 
-// acceptSeen creates a machine with a MAC that was seen on the network. If an agent has reported the hardware of that
-// machine, the new machine describes it.
+// acceptSeen creates a machine with a MAC that was seen on the network. If an agent on that machine has reported the
+// hardware, the new machine contains a description of the hardware.
 func (m *machines) acceptSeen(ctx context.Context, q acceptSeen) (apitypes.MachineView, error) {
 	mac, err := inventory.ParseMAC(q.PathMAC)
 	if err != nil {

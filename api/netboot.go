@@ -11,23 +11,24 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// WindowStore reads the grant of a machine, and opens and closes the netboot windows of operators.
+// WindowStore reads the grant of a machine, and opens and closes the netboot window in which an operator allows network
+// boots.
 type WindowStore interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error)
 	DisarmByHand(ctx context.Context, machine, by string, force bool) error
 }
 
-// Netboot holds functions that read the state of the provisioning network. Each may be nil.
+// Netboot holds functions that read the state of the provisioning network. Each function may be nil.
 type Netboot struct {
-	// Network returns the current provisioning network, for checks of reservations.
+	// Network returns the current provisioning network, with which reservations of addresses are checked.
 	Network func() inventory.Network
-	// UnknownDropped returns how many packets of unknown MACs since the start of the server are missing from GET
-	// /v1/seen.
+	// UnknownDropped returns how many packets from unknown MACs were not recorded since the server started, and are
+	// therefore missing from GET /v1/seen.
 	UnknownDropped func() int64
-	// Why returns the boot decision for a MAC and its reasons.
+	// Why returns the boot decision for a MAC and the reasons for the decision.
 	Why func(ctx context.Context, mac string) (any, error)
-	// Leases returns the DHCP leases that machines got since the server started.
+	// Leases returns the DHCP leases that machines have got since the server started.
 	Leases func() []inventory.DHCPLease
 	// Capture writes a machine's packets to w as a pcap file until ctx ends or the file has its full size.
 	Capture func(ctx context.Context, w io.Writer, m inventory.Machine, all bool) error
@@ -50,7 +51,7 @@ type patchMachine struct {
 	AllowPXE *bool `json:"allowPXE"`
 }
 
-// Validate requires AllowPXE, the only field that PATCH can change.
+// Validate returns an error if AllowPXE is missing. PATCH can change no other field.
 func (q *patchMachine) Validate() error {
 	if q.AllowPXE == nil {
 		return inventory.Invalid("allowPXE", "replace the machine with POST /v1/machines to change anything else", "is missing")
@@ -78,7 +79,7 @@ type setNetboot struct {
 	duration time.Duration
 }
 
-// Validate requires Arm and parses the field For.
+// Validate returns an error if Arm is missing. It also parses the field For.
 func (q *setNetboot) Validate() (err error) {
 	if q.Arm == nil {
 		return inventory.Invalid("arm", "", "is missing")
@@ -95,14 +96,15 @@ func (m *machines) setNetboot(ctx context.Context, q setNetboot) (inventory.Netb
 	return m.setWindow(ctx, found.Name, *q.Arm, q.duration, q.Force)
 }
 
-// setWindow opens an operator's netboot window for the duration d, or closes it. force is for closing only.
+// setWindow opens the netboot window of a machine for the duration d, on the order of an operator, or closes it. force
+// is used only for closing.
 func (m *machines) setWindow(
 	ctx context.Context, machine string, open bool, d time.Duration, force bool,
 ) (inventory.Netboot, error) {
 	by := httpapi.Actor(ctx)
 	var err error
 	if open {
-		// Without its secret key the server must not boot a machine into an installation: it could not decrypt the
+		// A server without its secret key must not boot a machine for an installation, because it could not decrypt the
 		// secrets that the installation needs.
 		if err := m.stores.Keys.KeyCheck(ctx); err != nil {
 			return inventory.Netboot{}, fmt.Errorf("arming %q: %w", machine, err)
@@ -119,7 +121,7 @@ func (m *machines) setWindow(
 	return g.View(m.now()), err
 }
 
-// why returns the boot decision for the netboot interface of a machine, with its reasons.
+// why returns the boot decision for the netboot interface of a machine, and the reasons for the decision.
 func (m *machines) why(ctx context.Context, q byName) (any, error) {
 	found, err := m.find(ctx, q.Name)
 	if err != nil {

@@ -44,15 +44,15 @@ func (o *operations) routes() []httpapi.Route {
 	}
 }
 
-// exclusive maps an operation type to the type that must not run at the same time: both can move the active server to
-// another host.
+// exclusive maps a type of operation to another type that must not run at the same time, because both types can move
+// the active server to another host.
 var exclusive = map[string]string{
 	inventory.TypeGenesis: inventory.TypeMigrate,
 	inventory.TypeMigrate: inventory.TypeGenesis,
 }
 
-// start starts an operation. If an operation of the same type, or of the type that exclusive lists for it, is open
-// under any name, the error is a conflict with the id of the open one.
+// start starts an operation. If an operation of the same type, or of the type that exclusive gives for it, is already
+// open, the error is a conflict that names the open operation. The name of the open operation does not matter.
 func (o *operations) start(ctx context.Context, w engine.Start, name string) (apitypes.Started, error) {
 	if _, err := o.runs.Client(); err != nil {
 		return apitypes.Started{}, err
@@ -65,8 +65,8 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (ap
 			return apitypes.Started{}, err
 		}
 	}
-	// Checked last: during a migration, new runs are refused. The error for a second migration should name the first
-	// migration instead.
+	// This check comes last, because it refuses all new runs during a migration: a second migration should instead get
+	// the error that names the first one.
 	if err := o.admission.check(ctx); err != nil {
 		return apitypes.Started{}, err
 	}
@@ -79,7 +79,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (ap
 		return apitypes.Started{}, err
 	}
 
-	// Record the operation now: the worker, which may be busy or unavailable, records it later.
+	// Record the operation now, because the worker may be busy or unavailable and so records it later.
 	now := o.now()
 	err = o.store.PutOperation(context.WithoutCancel(ctx), inventory.Operation{
 		Run: run, ID: w.ID, Type: w.Type, Name: name, State: inventory.StatePreparing, Step: inventory.PhasePlan,
@@ -93,7 +93,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (ap
 	return apitypes.Started{Workflow: w.ID, Run: run}, nil
 }
 
-// refuseBeside returns a conflict if an operation that f selects is open.
+// refuseBeside returns a conflict if one of the operations that f selects is open.
 func (o *operations) refuseBeside(ctx context.Context, f inventory.OperationFilter) error {
 	f.Open, f.Limit = true, 1
 	open, err := o.store.Operations(ctx, f)
@@ -107,8 +107,8 @@ func operationIsBusy(id, run string) error {
 	return hint(fmt.Errorf("%s is already running as run %s: %w", id, run, inventory.ErrConflict), "ingot operation get "+id)
 }
 
-// find returns an operation by its run, or the newest one by its workflow id. In paths, workflow ids have a dot in
-// place of the slash: "genesis.lab".
+// find returns an operation. name is either the run of the operation, or a workflow id, which means the newest
+// operation with this id. In a path, a workflow id has a dot in place of the slash: "genesis.lab".
 func (o *operations) find(ctx context.Context, name string) (inventory.Operation, error) {
 	kind, rest, dotted := strings.Cut(name, ".")
 	if !dotted {
@@ -172,8 +172,8 @@ func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 	return decided{d.Question, d.Choice}, nil
 }
 
-// passDecision sends a decision of the current operator to an operation. show is the command that shows the operation,
-// for error messages.
+// passDecision sends a decision of the current operator to an operation. show is the command that shows the operation;
+// error messages contain it.
 func (o *operations) passDecision(ctx context.Context, found inventory.Operation, d contract.Decision, show string) error {
 	d.By = httpapi.Actor(ctx)
 	if err := o.runs.DecideOperation(ctx, found, d, show); err != nil {
@@ -192,8 +192,8 @@ func (o *operations) cancel(ctx context.Context, q byRun) (apitypes.Started, err
 	return o.end(ctx, found)
 }
 
-// end requests the cancellation of an operation. It does nothing if the operation was cancelled before, and returns
-// inventory.ErrConflict if the operation ended otherwise.
+// end requests the cancellation of an operation. If the operation is already cancelled, end does nothing. If it has
+// ended in another way, the error is inventory.ErrConflict.
 func (o *operations) end(ctx context.Context, found inventory.Operation) (apitypes.Started, error) {
 	started := apitypes.Started{Workflow: found.ID, Run: found.Run}
 	switch {

@@ -15,20 +15,21 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Quiet is the API of a server that is not the active one among its peers. It serves the state of the server and takes
-// the decisions that only the operator can make. Other routes return 410 with the address of the active server if this
-// server has handed over to it, otherwise 503. Every field but AllowedHosts is required.
+// Quiet is the API of a server that is not the active one among its peers. It returns the state of the server, and
+// accepts the decisions that only the operator can make. If this server has handed over to another one, all other
+// routes return 410 with the address of that server; otherwise they return 503. All fields except AllowedHosts are
+// required.
 type Quiet struct {
 	Site        Site
 	TokenSHA256 [sha256.Size]byte
-	// AllowedHosts is as in Access.
+	// AllowedHosts has the same meaning as Access.AllowedHosts.
 	AllowedHosts []string
 	Version      string
 	Guard        *guard.Guard
 	Log          *slog.Logger
 }
 
-// QuietStatus is the answer to GET /v1/status of a Quiet server.
+// QuietStatus is the answer of a Quiet server to GET /v1/status.
 type QuietStatus struct {
 	Version string               `json:"version"`
 	Site    inventory.SiteStatus `json:"site"`
@@ -60,15 +61,15 @@ func (q Quiet) checkHost(hosts map[string]bool) gin.HandlerFunc {
 		c.Header("Cache-Control", "no-store")
 		c.Header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		host := hostname(c.Request.Host)
-		isScrape := c.Request.URL.Path == metricsPath && isAddress(host) // lets Prometheus get the reason from refuse
+		isScrape := c.Request.URL.Path == metricsPath && isAddress(host) // so that Prometheus gets the reason from refuse
 		if !hosts[host] && !isScrape {
 			httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, ""))
 		}
 	}
 }
 
-// authenticate requires the admin token. This server has no sessions, so a page of another origin cannot write: a
-// browser adds no token to the page's requests.
+// authenticate requires the admin token. This server has no sessions, so a page of another origin cannot write: the
+// browser does not add a token to the requests of that page.
 func (q Quiet) authenticate(c *gin.Context) {
 	if !hasToken(c, q.TokenSHA256) {
 		c.Header("WWW-Authenticate", "Bearer")
@@ -83,7 +84,7 @@ func (q Quiet) status(ctx context.Context, _ httpapi.Empty) (QuietStatus, error)
 	return QuietStatus{Version: q.Version, Site: st, Time: time.Now().UTC()}, err
 }
 
-// refuse handles all routes that only the active server serves: it returns 410 or 503.
+// refuse handles all routes that only the active server offers. It returns 410 or 503.
 func (q Quiet) refuse(c *gin.Context) {
 	st, err := q.Site.SiteStatus(c.Request.Context())
 	if err != nil {
@@ -97,7 +98,7 @@ func (q Quiet) refuse(c *gin.Context) {
 	}
 
 	text := "this server is " + st.Role + " and answers no requests"
-	if st.Silent != "" && hasToken(c, q.TokenSHA256) { // Silent names peers and their addresses
+	if st.Silent != "" && hasToken(c, q.TokenSHA256) { // the text of Silent names peers and their addresses
 		text += ": " + st.Silent
 	}
 	c.Header("Retry-After", httpapi.RetryAfter)

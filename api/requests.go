@@ -18,7 +18,8 @@ type byName struct {
 	Name string `path:"name" json:"-"`
 }
 
-// byRun holds the run in the path of a request. For operations it may also be a workflow id; see operations.find.
+// byRun holds the run in the path of a request. In paths of operations it may also be a workflow id; see
+// operations.find.
 type byRun struct {
 	Run string `path:"run" json:"-"`
 }
@@ -28,16 +29,16 @@ func accept[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return httpapi.Handle(http.StatusAccepted, httpapi.JSON, do)
 }
 
-// acceptOptional is accept with an optional body.
+// acceptOptional does the same as accept, but the request need not have a body.
 func acceptOptional[Q, A any](do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return httpapi.Handle(http.StatusAccepted, httpapi.OptionalJSON, do)
 }
 
-// hint returns err with a command that helps the operator.
+// hint adds to err a command that helps the operator.
 func hint(err error, next string) error { return inventory.Hint{Err: err, Next: next} }
 
-// parseFor parses the duration in the field "for" of a request. It returns usual if the field is empty, and an error if
-// the duration is longer than longest.
+// parseFor parses the duration in the field "for" of a request. If the field is empty, it returns usual. If the
+// duration is longer than longest, it returns an error.
 func parseFor(text string, usual, longest time.Duration) (time.Duration, error) {
 	if text == "" {
 		return usual, nil
@@ -50,11 +51,11 @@ func parseFor(text string, usual, longest time.Duration) (time.Duration, error) 
 	return d, nil
 }
 
-// maxNumbered limits the events or syslog lines in one answer.
+// maxNumbered is the maximum number of events or syslog lines in one answer.
 const maxNumbered = 1000
 
-// pageByNumber returns a page of items that are ordered by number, such as events. The cursor of the next page is the
-// number of the last item.
+// pageByNumber returns a page of items that are ordered by number, such as events. The cursor for the next page is the
+// number of the last item on this page.
 func pageByNumber[T any](
 	p httpapi.Page, read func(after int64, descending bool, limit int) ([]T, error), number func(T) int64,
 ) (out httpapi.List[T], err error) {
@@ -72,7 +73,7 @@ func pageByNumber[T any](
 	if p.Limit > 0 {
 		limit = min(p.Limit, maxNumbered)
 	}
-	found, err := read(after, descending, limit+1) // one more shows whether the list continues
+	found, err := read(after, descending, limit+1) // reading one item more shows whether there is a next page
 	if err != nil {
 		return out, err
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SessionStore holds the sessions that were ended before their expiry.
+// SessionStore stores which sessions were ended before they expired, for example by a logout.
 type SessionStore interface {
 	EndSession(ctx context.Context, id string, until time.Time) error
 	EndedSessions(ctx context.Context) (map[string]time.Time, error)
@@ -40,34 +40,35 @@ const (
 	maxLinks    = 100
 )
 
-// Access configures the credentials of the API and the host names under which it is served. TokenSHA256 and ClaimKey
-// are required.
+// Access configures the credentials of the API, and the host names under which operators reach it. TokenSHA256 and
+// ClaimKey are required.
 type Access struct {
 	// TokenSHA256 is the SHA-256 of the admin token.
 	TokenSHA256 [sha256.Size]byte
-	// MetricsSHA256 is the SHA-256 of a token that is valid for GET /metrics only; zero means that there is none.
+	// MetricsSHA256 is the SHA-256 of a token that is valid for GET /metrics only; zero means that there is no such
+	// token.
 	MetricsSHA256 [sha256.Size]byte
-	// CodecSHA256 is the SHA-256 of a token that is valid for /codec only; zero means that there is none.
+	// CodecSHA256 is the SHA-256 of a token that is valid for /codec only; zero means that there is no such token.
 	CodecSHA256 [sha256.Size]byte
-	// CodecOrigin is the origin of Temporal's UI. Its pages may use /codec with a browser session of this server. ""
-	// means that no other origin may.
+	// CodecOrigin is the origin of Temporal's UI. Pages of this origin may use /codec with a browser session of this
+	// server. If CodecOrigin is "", no other origin may use /codec in this way.
 	CodecOrigin string
-	// ClaimKey is the key of the agents' claims. The key of the session cookies and the key of request fingerprints are
-	// derived from it.
+	// ClaimKey is the key with which the claims of agents are made. The key of the session cookies and the key of the
+	// fingerprints of requests are derived from ClaimKey.
 	ClaimKey []byte
-	// AllowedHosts are the host names and addresses, without port, under which operators reach this server; nil means
+	// AllowedHosts are the host names and addresses, without port, under which operators reach this server. nil means
 	// localhost, 127.0.0.1 and ::1.
 	AllowedHosts []string
-	// BaseURL is the prefix of login links; "" means http://127.0.0.1:8080. With https the
-	// session cookie is Secure.
+	// BaseURL is the beginning of login links; "" means http://127.0.0.1:8080. If BaseURL is an https URL, the session
+	// cookie has the attribute Secure.
 	BaseURL string
 }
 
 // sessions authenticates operators by the admin token or by a browser session. It also holds the unused login links.
 //
-// The server stores no open sessions. A session cookie holds its expiry and a MAC, whose key is derived from the admin
-// token: a session survives a restart and ends when the token changes. Sessions that were ended early are in the store,
-// so that they stay ended after a restart.
+// The server does not store open sessions. A session cookie holds the time when the session expires, and a MAC. The key
+// of the MAC is derived from the admin token. Therefore a session survives a restart of the server, and ends when the
+// token changes. The store holds the sessions that have ended early, so that a restart does not open them again.
 type sessions struct {
 	store SessionStore
 	key   []byte
@@ -81,10 +82,10 @@ type sessions struct {
 	log         *slog.Logger
 	now         func() time.Time
 
-	ending sync.Mutex // held while end stores a session and reads the ended ones
+	ending sync.Mutex // held while end stores that a session has ended and reads all ended sessions
 	mu     sync.Mutex
 	links  map[[sha256.Size]byte]time.Time // SHA-256 of the link's code → expiry
-	ended  map[string]time.Time            // session id → time from which the entry is not needed
+	ended  map[string]time.Time            // session id → time from which this entry is no longer needed
 }
 
 func newSessions(store SessionStore, a Access, log *slog.Logger, now func() time.Time) (*sessions, error) {
@@ -128,8 +129,8 @@ func (l *sessions) routes() []httpapi.Route {
 
 const metricsPath = "/metrics"
 
-// metricsRoutes returns the route of /metrics. It accepts the token of /metrics, a client certificate, the admin token
-// and a session.
+// metricsRoutes returns the route of /metrics. The route accepts the token of /metrics, a client certificate, the admin
+// token and a session.
 func (l *sessions) metricsRoutes(metrics http.Handler) []httpapi.Route {
 	return []httpapi.Route{{Method: "GET", Path: metricsPath, Handler: func(c *gin.Context) {
 		if !l.isMeter(c) {
@@ -145,7 +146,7 @@ func (l *sessions) metricsRoutes(metrics http.Handler) []httpapi.Route {
 	}}}
 }
 
-// isMeter reports whether a request has the token of /metrics or a verified client certificate. The listener requests
+// isMeter reports whether a request has the token of /metrics or a verified client certificate. The server asks for
 // client certificates only if metrics_ca is configured.
 func (l *sessions) isMeter(c *gin.Context) bool {
 	if t := c.Request.TLS; t != nil && len(t.VerifiedChains) > 0 {
@@ -155,8 +156,8 @@ func (l *sessions) isMeter(c *gin.Context) bool {
 	return hasToken(c, l.meter)
 }
 
-// hasToken reports whether the bearer token of a request has this SHA-256. It compares in constant time. A zero digest
-// matches no token.
+// hasToken reports whether want is the SHA-256 of the bearer token of a request. It compares in constant time. If want
+// is zero, it returns false.
 func hasToken(c *gin.Context, want [sha256.Size]byte) bool {
 	token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	sum := sha256.Sum256([]byte(token))
@@ -173,8 +174,8 @@ func (l *sessions) isAdmin(text string) bool {
 	return subtle.ConstantTimeCompare(sum[:], l.token[:]) == 1
 }
 
-// newLink creates the code of a login link, which opens one session within linkLife. If there are maxLinks unused
-// links, the oldest becomes invalid.
+// newLink creates the code of a login link. The link opens one session and is valid for linkLife. If there are already
+// maxLinks unused links, the oldest link becomes invalid.
 func (l *sessions) newLink() string {
 	var b [32]byte
 	rand.Read(b[:]) // never returns an error
@@ -197,8 +198,8 @@ func (l *sessions) newLink() string {
 	return code
 }
 
-// redeem invalidates the code of a login link and returns the cookie of a new session, or false if the code is unknown
-// or has expired.
+// redeem makes the code of a login link invalid and returns the cookie of a new session. If the code is unknown or has
+// expired, it returns false.
 func (l *sessions) redeem(code string) (string, bool) {
 	h := sha256.Sum256([]byte(code))
 	l.mu.Lock()
@@ -225,7 +226,8 @@ func (l *sessions) mac(b []byte) []byte {
 	return m.Sum(nil)
 }
 
-// isOpen reports whether the cookie is valid and its session has neither expired nor been ended.
+// isOpen reports whether the cookie is valid and its session is still open: the session has not expired and was not
+// ended.
 func (l *sessions) isOpen(cookie string) bool {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(cookie)
 	if err != nil || len(b) != 24+sha256.Size || !hmac.Equal(l.mac(b[:24]), b[24:]) {
@@ -238,14 +240,15 @@ func (l *sessions) isOpen(cookie string) bool {
 	return !ended && until.After(l.ended[inventory.AllSessions]) && l.now().Before(until)
 }
 
-// sessionID returns the digest of a cookie. It identifies the session in the store, but cannot be used as its cookie.
+// sessionID returns the digest of a cookie. The digest identifies the session in the store, and cannot be used as a
+// cookie.
 func sessionID(cookie string) string {
 	sum := sha256.Sum256([]byte(cookie))
 	return hex.EncodeToString(sum[:])
 }
 
-// end ends a session permanently. If storing that fails, it returns the error, and the session stays ended until this
-// server restarts.
+// end ends a session permanently. If the store fails, end returns the error, and the session stays ended only until
+// this server restarts.
 func (l *sessions) end(ctx context.Context, cookie string) error {
 	if !l.isOpen(cookie) {
 		return nil
@@ -279,17 +282,18 @@ func setHeaders(c *gin.Context) {
 	}
 }
 
-// checkHost refuses requests whose host name is not configured. Otherwise an attacker could rebind the name of a page
-// to this address and use the browser's cookie (DNS rebinding).
+// checkHost refuses requests whose host name is not configured. Otherwise the page of an attacker could make its host
+// name resolve to this server's address, and then use the session cookie in the browser (DNS rebinding).
 func (l *sessions) checkHost(c *gin.Context) {
 	if host := hostname(c.Request.Host); !l.hosts[host] && !l.isScrapeByAddress(c, host) {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, otherHost, "add the name to hosts in the configuration"))
 	}
 }
 
-// isScrapeByAddress reports whether a request for /metrics is authenticated by isMeter and its host is an IP address.
-// The Prometheus operator scrapes the address of the pod, which cannot be configured. DNS rebinding needs a name, so an
-// address is safe even for a browser that has a client certificate.
+// isScrapeByAddress reports whether the host of a request is an IP address, and the request is for /metrics and
+// accepted by isMeter. Such requests are allowed, because the Prometheus operator uses the IP address of the pod, which
+// cannot be configured. They are safe even from a browser with a client certificate, because DNS rebinding needs a host
+// name.
 func (l *sessions) isScrapeByAddress(c *gin.Context, host string) bool {
 	return isAddress(host) && c.FullPath() == metricsPath && l.isMeter(c)
 }
@@ -302,7 +306,8 @@ func isAddress(host string) bool {
 
 const otherHost = "this server does not answer under that host name"
 
-// hostSet returns the set of names as hostname returns them for requests; nil names mean the local host.
+// hostSet returns a set of host names in the form in which hostname returns them. If names is nil, the set contains the
+// names of the local host.
 func hostSet(names []string) map[string]bool {
 	if names == nil {
 		names = []string{"localhost", "127.0.0.1", "::1"}
@@ -314,8 +319,8 @@ func hostSet(names []string) map[string]bool {
 	return set
 }
 
-// hostname returns the host of hostport without the port, in lower case. An IP address is returned in its canonical
-// form.
+// hostname returns the host of hostport without the port, in lower case. If the host is an IP address, hostname returns
+// its canonical form.
 func hostname(hostport string) string {
 	if ap, err := netip.ParseAddrPort(hostport); err == nil {
 		return ap.Addr().String()
@@ -330,8 +335,8 @@ func hostname(hostport string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// authenticate accepts the admin token and open sessions. It answers other requests with 401, or with the login page if
-// a browser requests a page.
+// authenticate accepts the admin token and the cookies of open sessions. If a request has neither, the answer is 401,
+// with the login page if a browser requests a page.
 func (l *sessions) authenticate(c *gin.Context) {
 	proven := false
 	if token, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer "); ok {
@@ -358,8 +363,8 @@ func (l *sessions) authenticate(c *gin.Context) {
 //go:embed login.html
 var loginPage string
 
-// loginPolicy is the Content-Security-Policy of the login page. The page may load nothing; its only style element is
-// allowed by its digest.
+// loginPolicy is the Content-Security-Policy of the login page. The page must not load anything. Its only style element
+// is allowed, because the policy contains the digest of this element.
 var loginPolicy = func() string {
 	_, style, _ := strings.Cut(loginPage, "<style>")
 	style, _, _ = strings.Cut(style, "</style>")
@@ -368,7 +373,7 @@ var loginPolicy = func() string {
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
-// Problems that the login page shows.
+// Problems that the login page can show.
 const (
 	problemLink  = "This link was already used, or is older than five minutes."
 	problemToken = "This is not the admin token."
@@ -377,7 +382,7 @@ const (
 // showLogin sends the login page. problem is "", problemLink or problemToken.
 func showLogin(c *gin.Context, status int, problem string) {
 	c.Header("Content-Security-Policy", loginPolicy)
-	// Under "no-referrer" browsers would send the form with "Origin: null", which checkOrigin refuses.
+	// With "no-referrer", browsers would send the form with "Origin: null", and checkOrigin would refuse it.
 	c.Header("Referrer-Policy", "same-origin")
 	if problem != "" {
 		problem = `<p class="failed" role="alert">` + problem + "</p>"
@@ -385,7 +390,7 @@ func showLogin(c *gin.Context, status int, problem string) {
 	c.Data(status, "text/html; charset=utf-8", []byte(strings.Replace(loginPage, "<!--problem-->", problem, 1)))
 }
 
-// checkOrigin refuses writes that a page of another origin triggers in the operator's browser (CSRF).
+// checkOrigin refuses writes that a page of another origin causes in the operator's browser (CSRF).
 func checkOrigin(c *gin.Context) {
 	switch c.Request.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -401,7 +406,7 @@ func checkOrigin(c *gin.Context) {
 	case site != "":
 		ok = site == "same-origin" || site == "none"
 	case cookie:
-		ok = false // browsers send Origin or Sec-Fetch-Site with every write
+		ok = false // a browser would have sent Origin or Sec-Fetch-Site, as it does with every write
 	}
 	if !ok {
 		httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden, "writes from another origin are refused", ""))
@@ -428,7 +433,7 @@ func (l *sessions) openByLink(c *gin.Context) {
 	l.openPage(c, cookie)
 }
 
-// maxLoginForm limits the form of the login page, in bytes.
+// maxLoginForm limits the size of the form of the login page, in bytes.
 const maxLoginForm = 4 << 10
 
 // openByToken opens a session if the form of the login page contains the admin token.
@@ -445,7 +450,7 @@ func (l *sessions) openByToken(c *gin.Context) {
 	l.openPage(c, l.newCookie())
 }
 
-// openPage sets the session cookie and redirects to the page.
+// openPage sets the session cookie and redirects the browser to the web page.
 func (l *sessions) openPage(c *gin.Context, cookie string) {
 	http.SetCookie(c.Writer, l.cookie(cookie, int(sessionLife/time.Second)))
 	c.Redirect(http.StatusSeeOther, "/")

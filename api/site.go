@@ -16,28 +16,28 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// NewPeer is a peer to add, with the token that the peer created for this server.
+// NewPeer is the request to add a peer. Token is the token that the peer created for this server.
 type NewPeer struct {
 	inventory.Peer
 	Token inventory.Secret `json:"token"`
 }
 
-// A Site reads and changes the role of this server among its peers, such as active or standby.
+// A Site reads and changes this server's role among its peers, for example active or standby.
 type Site interface {
 	SiteStatus(ctx context.Context) (inventory.SiteStatus, error)
 	// AddPeer pairs this server with a standby and stores the standby as a peer. token is the token that the standby
 	// created.
 	AddPeer(ctx context.Context, p inventory.Peer, token inventory.Secret) (inventory.Peer, error)
 	RemovePeer(ctx context.Context, name string) error
-	// Decide carries out the operator's decision, inventory.TakeOver or inventory.GiveUp. The error is
-	// inventory.ErrConflict if there is nothing to decide. For GiveUp, peer is the name of the active server; it may be
-	// "" if only one peer is possible.
+	// Decide carries out the operator's decision, inventory.TakeOver or inventory.GiveUp. It returns
+	// inventory.ErrConflict if no question is open. For GiveUp, peer names the server that is active instead of this
+	// one; peer may be "" if the question is about one peer only.
 	Decide(ctx context.Context, decision, peer string) error
 }
 
 // sites handles the routes about the role of this server and about its peers.
 type sites struct {
-	site       Site // nil if this server can have no peers
+	site       Site // nil: this server cannot have peers
 	operations *operations
 	log        *slog.Logger
 }
@@ -53,7 +53,7 @@ func (s *sites) routes() []httpapi.Route {
 	}
 }
 
-// peers returns s.site, or inventory.ErrUnavailable if it is nil.
+// peers returns s.site, or inventory.ErrUnavailable if this server cannot have peers.
 func (s *sites) peers() (Site, error) {
 	if s.site == nil {
 		return nil, fmt.Errorf("this server cannot have peers: %w", inventory.ErrUnavailable)
@@ -74,7 +74,7 @@ type decideSite struct {
 	Peer string `json:"peer"`
 }
 
-// Validate requires a known decision.
+// Validate returns an error unless Word is a known decision.
 func (q *decideSite) Validate() error {
 	if q.Word == inventory.TakeOver || q.Word == inventory.GiveUp {
 		return nil
@@ -100,13 +100,13 @@ func (s *sites) listPeers(ctx context.Context, q httpapi.Empty) (httpapi.List[in
 	return httpapi.NewList(st.Peers), err
 }
 
-// peerName matches the valid names of peers and migrations. They are used in file names and command lines.
+// peerName is the pattern for names of peers and migrations, which are used in file names and command lines.
 var peerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// peerNameRule is the remedy for a name that peerName does not match.
+// peerNameRule tells the user how to correct a name that does not match the pattern peerName.
 const peerNameRule = "use lower-case letters, digits and -"
 
-// fingerprintForm matches the SHA-256 fingerprint of a peer's key.
+// fingerprintForm is the pattern for the SHA-256 fingerprint of a peer's key.
 var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // Validate checks name, fingerprint and token.
@@ -152,7 +152,7 @@ func (s *sites) removePeer(ctx context.Context, q byName) error {
 	return nil
 }
 
-// startMigrate starts a migration, which makes a peer the active server.
+// startMigrate starts a migration: the workflow that makes a peer the active server instead of this one.
 func (s *sites) startMigrate(ctx context.Context, in contract.MigrateInput) (apitypes.Started, error) {
 	in.Name = cmp.Or(in.Name, in.Target)
 	if !peerName.MatchString(in.Name) {

@@ -14,11 +14,11 @@ import (
 type SpaceConfig struct {
 	// DataDir is the directory of the databases. If it is "", its space is not checked.
 	DataDir string
-	// MinFree is the minimum of free space in bytes; 0 means 1 GiB. New runs are refused if DataDir has less, uploads
-	// if DataDir or the image directory has less.
+	// MinFree is the number of bytes that must stay free; 0 means 1 GiB. If less is free in DataDir, new runs and
+	// uploads are refused; if less is free in the image directory, only uploads are refused.
 	MinFree int64
-	// Reserve returns the state of the file that reserves space in DataDir for open runs; nil means that there is no
-	// reserve.
+	// Reserve returns the state of the reserve, a file that keeps space in DataDir for open runs; nil means that there
+	// is no reserve.
 	Reserve func() diskreserve.State
 }
 
@@ -34,7 +34,7 @@ func newSpace(c SpaceConfig, imageDir string) *space {
 	return &space{c, imageDir}
 }
 
-// look returns the free space of a directory's file system, and the number of its device.
+// look returns the free space of the file system that contains dir, and the device number of that file system.
 func (s *space) look(dir string) (st apitypes.SpaceStatus, device uint64, err error) {
 	free, err := diskreserve.Free(dir)
 	if err != nil {
@@ -47,8 +47,8 @@ func (s *space) look(dir string) (st apitypes.SpaceStatus, device uint64, err er
 	return apitypes.SpaceStatus{Directory: dir, FreeBytes: free, MinFreeBytes: s.MinFree}, info.Sys().(*syscall.Stat_t).Dev, nil
 }
 
-// disks returns the space of the disks of DataDir and of the image directory, in this order. If both are on the same
-// device, it returns only the first.
+// disks returns the free space of the disk with DataDir, and then of the disk with the image directory. If both
+// directories are on the same disk, it returns only one element.
 func (s *space) disks() ([]apitypes.SpaceStatus, error) {
 	out := []apitypes.SpaceStatus{}
 	var data uint64
@@ -82,7 +82,8 @@ func (s *space) disks() ([]apitypes.SpaceStatus, error) {
 	return out, nil
 }
 
-// judgeSpace sets Low, and a message with the remedy if the space is low or the reserve is in use.
+// judgeSpace sets st.Low. If space is low or the reserve is in use, it also sets a message that tells the operator what
+// to do.
 func judgeSpace(st *apitypes.SpaceStatus) {
 	st.FreeBytes = max(st.FreeBytes, 0)
 	st.Low = st.FreeBytes < st.MinFreeBytes
@@ -99,7 +100,8 @@ func judgeSpace(st *apitypes.SpaceStatus) {
 	}
 }
 
-// checkData returns an error if the disk of the databases has less free space than MinFree. New runs are then refused.
+// checkData returns an error, so that a new run is refused, if the disk with the databases has less free space than
+// MinFree.
 func (s *space) checkData() error {
 	all, err := s.disks()
 	if err != nil || len(all) == 0 || s.DataDir == "" {
@@ -108,7 +110,7 @@ func (s *space) checkData() error {
 	return refuseLow(all[0])
 }
 
-// refuseLow returns an error with the remedy if st is low, otherwise nil.
+// refuseLow returns an error that tells the operator what to do if st is low, otherwise nil.
 func refuseLow(st apitypes.SpaceStatus) error {
 	if !st.Low {
 		return nil
@@ -118,7 +120,8 @@ func refuseLow(st apitypes.SpaceStatus) error {
 		st.FreeBytes>>20, st.Directory, st.MinFreeBytes>>20, httpapi.ErrNoSpace), "ingot image prune")
 }
 
-// spare returns how many bytes may still be written to the image directory, or an error if any of the disks is low.
+// spare returns how many bytes may still be written to the image directory. It returns an error if any disk is low on
+// space.
 func (s *space) spare() (int64, error) {
 	all, err := s.disks()
 	if err != nil || len(all) == 0 {

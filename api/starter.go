@@ -27,8 +27,8 @@ type admission struct {
 	space  *space
 }
 
-// check returns nil if new runs are accepted, otherwise an error with the reason. If space is low, DHCP, the closing of
-// netboot windows and the reports of open runs need what is left.
+// check returns nil if new runs are accepted, otherwise an error with the reason. New runs are refused while space is
+// low, so that DHCP, the closing of netboot windows and the reports of open runs can use the rest.
 func (a *admission) check(ctx context.Context) error {
 	if a.intake != nil {
 		why, err := a.intake(ctx)
@@ -55,7 +55,8 @@ type starter struct {
 	admission  *admission
 }
 
-// start starts a run of a machine. If the machine has an open run, the error is a conflict that names it.
+// start starts a run of a machine. If the machine already has an open run, start returns a conflict that names the open
+// run.
 func (s *starter) start(ctx context.Context, w engine.Start) (apitypes.Started, error) {
 	run, err := s.runs.Start(ctx, w)
 	var busy *engine.BusyError
@@ -74,7 +75,7 @@ func machineIsBusy(machine, id, run string) error {
 		machine, id, run, inventory.ErrConflict), "ingot workflow get "+run)
 }
 
-// admit returns the machine for a new run, or an error if new runs are refused.
+// admit returns the named machine, or an error if new runs are refused or the machine does not exist.
 func (s *starter) admit(ctx context.Context, name string) (inventory.Machine, error) {
 	if err := s.admission.check(ctx); err != nil {
 		return inventory.Machine{}, err
@@ -96,7 +97,7 @@ func (s *starter) provision(ctx context.Context, kind string, in contract.Provis
 		if err := s.newest(ctx, inventory.Workflow{Run: in.Resume, Machine: m.Name}); err != nil {
 			return apitypes.Started{}, err
 		}
-		// Only for an early error: the run checks this again when it takes the machine.
+		// This check only reports the error early: the run checks the same again when it takes the machine.
 		if err := s.store.Resumable(ctx, in.Resume); err != nil {
 			return apitypes.Started{}, hint(err, engine.RetryCommand(in.Resume, contract.FromStart))
 		}
@@ -129,7 +130,7 @@ func (s *starter) checkProvision(ctx context.Context, in contract.ProvisionInput
 	return append(problems, in.Validate()...).Err()
 }
 
-// checkWord adds a problem if value is not one of words. The message does not list an empty word.
+// checkWord adds a problem if value is not one of words. If "" is one of words, the message does not list it.
 func checkWord(problems *inventory.Problems, field, value string, words ...string) {
 	if !slices.Contains(words, value) {
 		shown := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
@@ -158,10 +159,10 @@ func (s *starter) decommission(ctx context.Context, in contract.DecommissionInpu
 	})
 }
 
-// operationName matches a name that is valid in URL paths and workflow ids.
+// operationName is the pattern for names that are valid in URL paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// recoverMachines validates the input and starts a Recover, which wipes and installs many machines.
+// recoverMachines validates the input and starts a Recover workflow, which wipes and installs many machines.
 func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
 	var problems inventory.Problems
 	if !operationName.MatchString(in.Name) {
@@ -210,7 +211,7 @@ type createWorkflow struct {
 	Input json.RawMessage `json:"input"`
 }
 
-// startAny starts a workflow of the type that the request names.
+// startAny starts a workflow of the type q.Type.
 func (s *starter) startAny(ctx context.Context, q createWorkflow) (apitypes.Started, error) {
 	switch q.Type {
 	case inventory.TypeProvision, inventory.TypeReprovision:
@@ -244,7 +245,7 @@ func startWith[T any](
 	return start(ctx, in)
 }
 
-// checkResume returns an error if the run that in.Resume names belongs to another machine.
+// checkResume returns an error if the run named by in.Resume belongs to another machine than in.Machine.
 func (s *starter) checkResume(ctx context.Context, in contract.ProvisionInput) error {
 	if in.Resume == "" {
 		return nil
@@ -256,8 +257,8 @@ func (s *starter) checkResume(ctx context.Context, in contract.ProvisionInput) e
 	return err
 }
 
-// retry starts a new run with the type and the input of w. Its from is contract.FromStart, or contract.FromFailedStep
-// to begin at the step at which w failed.
+// retry starts a new run with the type and the input of the run w. from is contract.FromStart, or
+// contract.FromFailedStep to begin with the step that failed in w.
 func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) (apitypes.Started, error) {
 	switch w.Type {
 	case inventory.TypeInspect:
@@ -281,8 +282,9 @@ func (s *starter) retry(ctx context.Context, w inventory.Workflow, from string) 
 	return s.provision(ctx, w.Type, again)
 }
 
-// newest returns a conflict if a later run has installed or wiped the machine of w: a retry of w would overwrite a
-// system that its operator has not seen. An inspection writes nothing, so it may be retried at any time.
+// newest returns a conflict if a later run has installed or wiped the machine of w: a retry of w would then overwrite a
+// system that the operator does not expect. It returns nil for an inspection, because an inspection writes nothing to
+// the machine.
 func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
 	if w.Type == inventory.TypeInspect {
 		return nil
@@ -298,7 +300,8 @@ func (s *starter) newest(ctx context.Context, w inventory.Workflow) error {
 		w.Run, later, w.Machine, inventory.ErrConflict), "ingot workflow get "+later+"   # or start a new run for the machine")
 }
 
-// readInput decodes the recorded input of a run into in, which is a pointer. If none was recorded, in stays unchanged.
+// readInput decodes the recorded input of the run w into in, which is a pointer. If w has no recorded input, *in stays
+// unchanged.
 func readInput(w inventory.Workflow, in any) error {
 	if len(w.Input) == 0 {
 		return nil

@@ -17,27 +17,28 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// KeyStore checks whether the secret key opens the stored secrets, and lists those that it does not open.
+// KeyStore checks whether the server's secret key opens the stored secrets. It can also list the secrets that the key
+// does not open.
 type KeyStore interface {
 	KeyCheck(ctx context.Context) error
 	SecretsUnreadable(ctx context.Context) ([]string, error)
 }
 
-// Process holds the state of the server process that is not in the inventory.
+// Process holds facts about the server process that are not stored in the inventory.
 type Process struct {
 	Version string
-	// Status returns further parts of GET /v1/status; may be nil.
+	// Status returns further parts of the answer to GET /v1/status. The function may be nil.
 	Status func(ctx context.Context) StatusExtra
-	// Restored returns the backup from which this server was restored. Its Backup is "" if there was none. The function
-	// may be nil.
+	// Restored returns the backup from which this server was restored. If the server was not restored, the field Backup
+	// of the result is "". The function may be nil.
 	Restored func() inventory.Restore
 	// NoSecretKey is set if the key file is missing, so that stored secrets cannot be opened.
 	NoSecretKey bool
-	// Retrying returns the activities of a run that have failed and are being retried; may be nil.
+	// Retrying returns the activities of a run that have failed and are being retried. The function may be nil.
 	Retrying func(run string) []string
 }
 
-// StatusExtra holds the parts of the status that Process.Status returns.
+// StatusExtra holds the parts of the status that the function Process.Status returns.
 type StatusExtra struct {
 	Temporal  apitypes.TemporalStatus // without Ready
 	Netboot   apitypes.NetbootStatus
@@ -129,7 +130,7 @@ func (s *statusRoutes) readProcess(ctx context.Context) apitypes.Status {
 	return st
 }
 
-// openHeldRuns returns the elements of held that are also in open.
+// openHeldRuns returns those held runs that are also in the list of open runs.
 func openHeldRuns(held []inventory.HeldRun, open []inventory.OpenRun) []inventory.HeldRun {
 	byRun := map[string]inventory.HeldRun{}
 	for _, h := range held {
@@ -148,8 +149,8 @@ func openHeldRuns(held []inventory.HeldRun, open []inventory.OpenRun) []inventor
 // maxRetrying limits the list of retried activities in the status.
 const maxRetrying = 10
 
-// readRetrying returns up to maxRetrying activities of open runs that have failed and are being retried, as "machine:
-// activity". It reads only the records of runs with such activities, which are few.
+// readRetrying returns up to maxRetrying activities that have failed and are being retried in open runs, each as
+// "machine: activity". It reads a run's record only if the run has such activities, because such runs are few.
 func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRun) ([]string, error) {
 	var out []string
 	for _, r := range open {
@@ -173,7 +174,7 @@ func (s *statusRoutes) readRetrying(ctx context.Context, open []inventory.OpenRu
 	return out, nil
 }
 
-// maxWaiting limits the waiting runs in the status, and also the waiting operations.
+// maxWaiting limits how many waiting runs the status lists. The same limit applies to waiting operations.
 const maxWaiting = 10
 
 // readWaiting adds to st the runs and operations that wait for the operator, oldest first.
@@ -204,8 +205,8 @@ func (s *statusRoutes) readWaiting(ctx context.Context, st *apitypes.Status) err
 	return nil
 }
 
-// withQuestion returns w with the time and the text of q. q is nil if the run asks nothing and only waits until the
-// operator presses a button.
+// withQuestion returns w with the time and the text of the question q. If q is nil, it returns w unchanged: the run
+// asks nothing, and only waits until the operator presses a button.
 func withQuestion(w apitypes.WaitingStatus, q *inventory.Question) apitypes.WaitingStatus {
 	if q != nil {
 		w.Since, w.Text = q.Since, q.Text
@@ -213,8 +214,8 @@ func withQuestion(w apitypes.WaitingStatus, q *inventory.Question) apitypes.Wait
 	return w
 }
 
-// keyState returns "ok" if the secret key opens the stored secrets, "missing" if there is no key, and "wrong" if it is
-// another key.
+// keyState returns "ok" if the secret key opens the stored secrets, "missing" if there is no key, and "wrong" if the
+// key does not open them.
 func (s *statusRoutes) keyState(ctx context.Context) (string, error) {
 	if s.process.NoSecretKey {
 		return "missing", nil

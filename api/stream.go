@@ -18,14 +18,14 @@ func (b *board) routes() []httpapi.Route {
 const (
 	maxStreams   = 64
 	commentEvery = 15 * time.Second
-	streamWrite  = 10 * time.Second // a client that reads nothing for this long is disconnected
-	// streamLife is the longest duration of a stream. The browser then reconnects, which fails if its session has
+	streamWrite  = 10 * time.Second // a client that accepts no data for this long is disconnected
+	// streamLife is how long a stream may last. After that, the browser reconnects, and is refused if its session has
 	// ended.
 	streamLife = time.Hour
 )
 
-// stream sends the board as server-sent events: first all items, then the changes, at most one refresh every 200 ms. A
-// client that reconnects gets all items again.
+// stream sends the items of the board as server-sent events: first all items, then those that change, with at most one
+// update every 200 ms. A client that reconnects gets all items again.
 func (b *board) stream(c *gin.Context) {
 	select {
 	case b.streams <- struct{}{}:
@@ -48,7 +48,7 @@ func (b *board) stream(c *gin.Context) {
 	defer comment.Stop()
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
-	// Send a comment at once: with the headers, the page learns that it is connected.
+	// Send a comment at once. The headers go out with it, so the page learns that it is connected.
 	text, version := []byte(": welcome\n\n"), int64(0)
 	for {
 		more, newest, err := b.since(version)
@@ -75,7 +75,7 @@ func (b *board) stream(c *gin.Context) {
 	}
 }
 
-// sender is a writer that flushes after each write and limits its time to streamWrite.
+// sender is a writer that flushes after each write. One write may take at most streamWrite.
 type sender struct {
 	w  http.ResponseWriter
 	rc *http.ResponseController
@@ -85,7 +85,7 @@ func newSender(w http.ResponseWriter) sender { return sender{w, http.NewResponse
 
 // Write implements io.Writer.
 func (o sender) Write(text []byte) (int, error) {
-	// The error is ignored: a writer without deadlines, such as the recorder of a test, does not block.
+	// The error is ignored: if a writer has no deadlines (for example the recorder of a test), its writes do not block.
 	_ = o.rc.SetWriteDeadline(time.Now().Add(streamWrite))
 	n, err := o.w.Write(text)
 	if err != nil {

@@ -49,7 +49,8 @@ func (t *templates) find(ctx context.Context, name string) (inventory.Template, 
 	return found, hint(fmt.Errorf("template %q: %w", name, inventory.ErrNotFound), "ingot template list")
 }
 
-// check adds a problem if no template has that name. It returns only errors of the store.
+// check adds a problem to problems if no template has this name. The error that check returns is always an error of the
+// store.
 func (t *templates) check(ctx context.Context, problems *inventory.Problems, field, name string) error {
 	_, err := t.find(ctx, name)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -124,7 +125,7 @@ type renderTemplate struct {
 	Machine     string            `json:"machine"`
 	Image       string            `json:"image"`
 	HardwareMap map[string]string `json:"hardwareMap"`
-	// Source, if not "", is rendered in place of the stored template. Name is then only used in messages.
+	// Source, if not "", is rendered instead of a stored template. The name is then used only in messages.
 	Source  string `json:"source"`
 	Explain bool   `json:"explain"`
 }

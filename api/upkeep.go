@@ -14,25 +14,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Upkeep holds the maintenance functions of the process.
+// Upkeep holds the functions with which the API maintains the server.
 type Upkeep struct {
-	// Backup copies the server's data into an archive; nil if this server has nothing to back up.
+	// Backup copies the server's data into an archive. Backup is nil if this server has nothing to back up.
 	Backup func(ctx context.Context, q BackupRequest) (Archive, error)
-	// RotateKeys replaces the keys that encrypt the stored secrets, and returns how many secrets it has encrypted
-	// again; nil if this server has no keys.
+	// RotateKeys replaces the keys that encrypt the stored secrets, and returns how many secrets it has encrypted with
+	// the new key. RotateKeys is nil if this server has no keys.
 	RotateKeys func(ctx context.Context) (int, error)
-	// TestNotice sends a notice at once and returns its id; nil if notices are off.
+	// TestNotice sends a notice at once and returns its id. TestNotice is nil if notices are off.
 	TestNotice func(ctx context.Context) (id string, err error)
 }
 
-// BackupRequest selects the content of a backup.
+// BackupRequest selects what a backup contains.
 type BackupRequest struct {
-	// Passphrase encrypts the keys in the backup. If it is zero, the backup contains no keys.
+	// Passphrase encrypts the keys in the backup. Without a passphrase, the backup contains no keys.
 	Passphrase inventory.Secret
 	Images     bool // include the image files
 }
 
-// An Archive is a backup stored on the server. Close removes it.
+// An Archive is a backup stored on the server. Close removes the backup from the server.
 type Archive interface {
 	io.WriterTo
 	io.Closer
@@ -52,8 +52,8 @@ func (u *upkeep) routes() []httpapi.Route {
 	}
 }
 
-// rotateKeys replaces the keys that encrypt the stored secrets, while the server goes on. If a rotation is interrupted,
-// the next one finishes it.
+// rotateKeys replaces the keys that encrypt the stored secrets, while the server goes on working. If a rotation is
+// interrupted, the next rotation finishes it.
 func (u *upkeep) rotateKeys(ctx context.Context, _ httpapi.Empty) (map[string]int, error) {
 	if u.RotateKeys == nil {
 		return nil, fmt.Errorf("this server holds no keys: %w", inventory.ErrUnavailable)
@@ -88,7 +88,8 @@ type backupBody struct {
 	Images     bool             `json:"images"`
 }
 
-// Validate requires either a passphrase for the keys or WithoutKey, and not both.
+// Validate returns an error unless exactly one of two fields is set: Passphrase, which encrypts the keys, or
+// WithoutKey.
 func (q *backupBody) Validate() error {
 	if q.WithoutKey == q.Passphrase.IsZero() {
 		return nil
@@ -97,8 +98,8 @@ func (q *backupBody) Validate() error {
 		"exactly one of passphrase and withoutKey is needed")
 }
 
-// sendBackup sends a backup of both databases as one tar archive, while the server goes on. The client reads the
-// summary from the archive.
+// sendBackup sends a backup of both databases as one tar archive, while the server goes on working. The summary of the
+// backup is in the archive.
 func (u *upkeep) sendBackup(c *gin.Context) {
 	ctx := c.Request.Context()
 	var q backupBody
@@ -125,7 +126,7 @@ func (u *upkeep) sendBackup(c *gin.Context) {
 	c.Status(http.StatusOK)
 	n, err := a.WriteTo(c.Writer)
 	if err != nil {
-		// The client detects the error: the archive has no end.
+		// The client detects that the backup failed, because the archive has no end.
 		u.log.Error("sending a backup", "backup", a.ID(), "error", err)
 		c.Abort()
 		return

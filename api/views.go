@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ViewStore reads machines together with their grants, agents and the runs that are shown with them.
+// ViewStore reads machines, and what is shown with each machine: its grant, agent and run.
 type ViewStore interface {
 	MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error)
 	MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error)
@@ -23,12 +23,12 @@ type ViewStore interface {
 	OpenRuns(ctx context.Context) ([]inventory.OpenRun, error)
 }
 
-// views builds the current state of machines and runs for answers.
+// views builds what the API returns about the current state of machines and runs.
 type views struct {
 	store  ViewStore
 	runs   *engine.Runs
 	agents *engine.Agents
-	// retrying returns the activities of a run that have failed and are being retried; may be nil.
+	// retrying returns the activities of a run that have failed and are being retried. The function may be nil.
 	retrying func(run string) []string
 	now      func() time.Time
 }
@@ -60,7 +60,7 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[apitypes
 	}
 	f := inventory.MachineFilter{Labels: labels, State: state, After: q.After, Descending: descending}
 	if q.Limit > 0 {
-		f.Limit = q.Limit + 1 // one more than the page: shows whether the list continues
+		f.Limit = q.Limit + 1 // one machine more than the page holds: it shows whether the list continues
 	}
 	names, err := v.store.MachineNames(ctx, f)
 	if err != nil {
@@ -75,7 +75,8 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[apitypes
 	return httpapi.List[apitypes.MachineView]{Items: found, Next: page.Next}, err
 }
 
-// ofNames returns the views of the named machines, sorted by name; nil means all machines.
+// ofNames returns the views of the named machines, sorted by name. If names is nil, it returns the views of all
+// machines.
 func (v *views) ofNames(ctx context.Context, names []string) ([]apitypes.MachineView, error) {
 	states, err := v.states(ctx, names)
 	if err != nil {
@@ -106,7 +107,8 @@ func (v *views) viewMachine(ctx context.Context, m inventory.Machine) (apitypes.
 	return out[0], nil
 }
 
-// of returns the views of ms, in the same order. A machine that was just deleted has only its Machine field set.
+// of returns the views of the machines ms, in the same order. If a machine was deleted since it was read, only the
+// field Machine of its view is set.
 func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]apitypes.MachineView, error) {
 	names := make([]string, len(ms))
 	for i, m := range ms {
@@ -129,8 +131,8 @@ func (v *views) of(ctx context.Context, ms []inventory.Machine) ([]apitypes.Mach
 	return out, nil
 }
 
-// ofState returns the view of st, with what is installed on the machine and what only this process knows, such as the
-// last contact with the agent.
+// ofState returns the view of the machine st. It adds what is installed on the machine, and facts that only this
+// process knows, such as the time of the last contact with the agent.
 func (v *views) ofState(st inventory.MachineState, installed map[string]inventory.Installed) apitypes.MachineView {
 	out := apitypes.MachineView{Machine: st.Machine, Netboot: st.Grant.View(v.now()), LastSeen: v.agents.LastSeen(st.Name)}
 	if out.LastSeen.IsZero() {
@@ -147,9 +149,9 @@ func (v *views) ofState(st inventory.MachineState, installed map[string]inventor
 	return out
 }
 
-// states reads the named machines, or all if names is nil, with their grants, runs and agents. Runs that were started
-// by this process and have no record yet are included. Such a run may get its record at any time, so it is looked up
-// once more.
+// states reads the named machines, or all machines if names is nil, with their grants, runs and agents. It includes
+// runs that this process has started but not yet recorded. Because such a run may be recorded at any time, states looks
+// it up once more.
 func (v *views) states(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	states, err := v.store.MachineStates(ctx, names)
 	if err != nil {
@@ -174,7 +176,8 @@ func (v *views) states(ctx context.Context, names []string) ([]inventory.Machine
 	return states, nil
 }
 
-// summarize returns w with the progress that the agent has reported, but without its input and the logs of its actions.
+// summarize returns the run w with the progress that the agent has reported, but without the input of w and without the
+// logs of its actions.
 func (v *views) summarize(w inventory.Workflow) inventory.Workflow {
 	w = v.withProgress(w)
 	w.Input = nil
@@ -185,8 +188,8 @@ func (v *views) summarize(w inventory.Workflow) inventory.Workflow {
 	return w
 }
 
-// retriesOf returns the activities of a run that have failed and are being retried. A run that waits for the operator
-// has none, because its attempts are used up.
+// retriesOf returns the activities of a run that have failed and are being retried. For a run that waits for the
+// operator it returns nil, because no attempts are left.
 func (v *views) retriesOf(w inventory.Workflow) []string {
 	if v.retrying == nil || inventory.Final(w.State) || w.Phase == inventory.PhaseWaiting {
 		return nil
@@ -194,8 +197,8 @@ func (v *views) retriesOf(w inventory.Workflow) []string {
 	return v.retrying(w.Run)
 }
 
-// withProgress returns w with the retried activities and, in its running action, the agent's latest progress. It copies
-// the actions, so the caller's slice stays unchanged.
+// withProgress returns w with two additions: the activities that are being retried, and the agent's latest progress in
+// the running action. It copies the actions, so the caller's slice stays unchanged.
 func (v *views) withProgress(w inventory.Workflow) inventory.Workflow {
 	w.Actions = append([]inventory.ActionRecord{}, w.Actions...)
 	w.Retrying = v.retriesOf(w)

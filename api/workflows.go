@@ -101,7 +101,7 @@ type listWorkflows struct {
 	Open    bool   `query:"open"`
 }
 
-// clampLimit returns the limit for a list of runs or operations: asked, but 100 if it is 0, and at most 1000.
+// clampLimit returns the limit for a list of runs or operations: 100 if asked is 0, otherwise asked, but at most 1000.
 func clampLimit(asked int) int { return min(cmp.Or(asked, 100), 1000) }
 
 // list returns a page of runs, newest first unless the query parameter sort is "started".
@@ -129,8 +129,8 @@ func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.Lis
 	return httpapi.Cut(found, limit, func(w inventory.Workflow) string { return runCursor(w.Started, w.Run) }), nil
 }
 
-// parseState returns the state that asked names, in upper or lower case, or [inventory.FilterWaiting]. It returns ""
-// for "", which means no filter.
+// parseState returns the state that has the name asked, in upper or lower case. It also accepts
+// [inventory.FilterWaiting]. For "" it returns "", which means no filter.
 func parseState(asked string) (string, error) {
 	words := append(inventory.States(), inventory.FilterWaiting)
 	for _, word := range append(words, "") {
@@ -161,7 +161,8 @@ func pageOfRuns(asked httpapi.Page) (inventory.RunPage, error) {
 	return p, nil
 }
 
-// runCursor returns the cursor of a run in a list that is ordered by start time. pageOfRuns parses it.
+// runCursor returns the cursor that continues a list of runs after this run. The list is ordered by start time.
+// pageOfRuns parses the cursor.
 func runCursor(started time.Time, run string) string {
 	return strconv.FormatInt(started.UnixNano(), 10) + "." + run
 }
@@ -190,7 +191,7 @@ func (w *workflowRoutes) getLatest(ctx context.Context, q byName) (inventory.Wor
 	return w.show(ctx, found), nil
 }
 
-// show returns the current state of a run. It replaces the suggested command if that command would fail now.
+// show returns the run with its current state. If the command that the run suggests would fail now, show replaces it.
 func (w *workflowRoutes) show(ctx context.Context, found inventory.Workflow) inventory.Workflow {
 	found = w.views.withProgress(found)
 	if strings.Contains(found.Next, "ingot workflow retry") {
@@ -246,8 +247,8 @@ func (w *workflowRoutes) getLog(ctx context.Context, q logOfRun) (httpapi.Text, 
 	return httpapi.Text(text), err
 }
 
-// findAction returns the index of an action, given its name or index. For "" it returns the first action that has not
-// succeeded, or the last action if all have.
+// findAction returns the index of the action that is given by its name or index. For "" it returns the first action
+// that has not succeeded, or the last action if all have succeeded.
 func findAction(w inventory.Workflow, name string) (int, error) {
 	if len(w.Actions) == 0 {
 		return 0, fmt.Errorf("run %q has no actions: %w", w.Run, inventory.ErrNotFound)
@@ -273,7 +274,7 @@ type retryRun struct {
 	From string `json:"from"`
 }
 
-// retry starts a new run in place of one that has ended.
+// retry starts a new run that repeats a run that has ended.
 func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (apitypes.Started, error) {
 	found, err := w.runs.Find(ctx, q.Run)
 	if err != nil {
@@ -301,7 +302,7 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (apitypes.Starte
 	return w.starter.retry(ctx, found, from)
 }
 
-// findOpen returns an open run. If the run has ended, it returns the run and a conflict.
+// findOpen returns an open run. If the run has ended, it returns the run together with a conflict error.
 func (w *workflowRoutes) findOpen(ctx context.Context, run string) (inventory.Workflow, error) {
 	found, err := w.runs.Find(ctx, run)
 	if err != nil {
@@ -319,7 +320,7 @@ type decideRun struct {
 	contract.Decision
 }
 
-// decided is the answer to a decision.
+// decided is the server's answer to a request that decides a question.
 type decided struct {
 	Question string `json:"question"`
 	Choice   string `json:"choice"`
@@ -345,8 +346,8 @@ func (w *workflowRoutes) decide(ctx context.Context, q decideRun) (decided, erro
 	return decided{d.Question, d.Choice}, nil
 }
 
-// checkDecision validates d before it is sent to a run or an operation. where is the route that shows the question, for
-// error messages.
+// checkDecision validates d before d is sent to a run or an operation. Error messages name the route where, which shows
+// the open question.
 func checkDecision(d contract.Decision, where string, choices ...string) error {
 	var problems inventory.Problems
 	if d.Question == "" {
@@ -363,8 +364,8 @@ type cancelRun struct {
 	Reason string `json:"reason"`
 }
 
-// cancel requests the cancellation of a run. It does nothing if the run was cancelled before, and returns inventory.ErrConflict if the
-// run ended otherwise.
+// cancel requests the cancellation of a run. It does nothing if the run was already cancelled, and returns
+// inventory.ErrConflict if the run has ended in another state.
 func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (apitypes.Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
 	started := apitypes.Started{Workflow: found.ID, Run: found.Run}
@@ -382,7 +383,7 @@ func (w *workflowRoutes) cancel(ctx context.Context, q cancelRun) (apitypes.Star
 	return started, nil
 }
 
-// reportPoweredOn signals a run that the operator has switched its machine on.
+// reportPoweredOn tells a run that the operator has switched its machine on.
 func (w *workflowRoutes) reportPoweredOn(ctx context.Context, q byRun) (apitypes.Started, error) {
 	found, err := w.findOpen(ctx, q.Run)
 	if err == nil {

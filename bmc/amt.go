@@ -33,20 +33,21 @@ const (
 	amtOffSoft     = 8 // immediately, to ACPI S5
 	amtCycleHard   = 9
 	amtReset       = 10
-	amtOffGraceful = 12 // the operating system shuts down
+	amtOffGraceful = 12 // the operating system shuts down, then the machine is off
 	amtOffHardBy   = 13
 )
 
-// amtWays maps each power command to the power states to request, most preferred first. Only those for soft involve
-// the operating system, which may ignore the request. (bmclib's own provider prefers such states for off, too.)
+// amtWays maps each power command to the PowerState values that Ingot may request for it, most preferred first. Only
+// the values for soft involve the operating system, which may ignore the request. (bmclib's own provider prefers such
+// values for off, too.)
 var amtWays = map[string][]int{
 	"on": {amtOn}, "off": {amtOffSoft, amtOffHard}, "soft": {amtOffGraceful, amtOffHardBy},
 	"reset": {amtReset, amtCycle, amtCycleHard},
 }
 
 // amt is a provider for one operation on Intel's Active Management Technology. It sends the same requests as bmclib's
-// own provider. Unlike that provider, it checks return values, writes only if the power state can be read, switches
-// off without the operating system, reads the boot source back, does not follow redirects, and checks the TLS key.
+// own provider. But amt also checks return values, writes only if the power state can be read, switches off without the
+// operating system, reads the boot source back, follows no redirects, and checks the TLS key.
 type amt struct {
 	link
 	*wsman
@@ -72,8 +73,8 @@ func newAMT(d *Driver, l link, name string, b inventory.BMC, password inventory.
 	return &amt{link: l, wsman: w, now: d.cfg.now}, nil
 }
 
-// close closes the connection. If only the port without TLS has answered, it stores the time in the target, so that
-// later operations try this port first.
+// close closes the connection. If AMT has answered only on the port without TLS, close stores the current time in the
+// target, so that later operations try this port first.
 func (p *amt) close(context.Context) error {
 	if now := p.now(); now.Sub(p.target.clear) >= clearFor && len(p.ports) == 1 && !p.port.secure {
 		p.target.clear = now
@@ -82,13 +83,13 @@ func (p *amt) close(context.Context) error {
 	return nil
 }
 
-// inspect reports the URL of the port that is used.
+// inspect sets r.Endpoint to the URL of the port that is used.
 func (p *amt) inspect(_ context.Context, r *inventory.BMCReport) error {
 	r.Endpoint = p.port.url
 	return nil
 }
 
-// run runs one command, limited to amtTime.
+// run runs one command and stops it after amtTime.
 func (p *amt) run(ctx context.Context, command func(context.Context) error) error {
 	return p.do(ctx, func() error {
 		limited, cancel := context.WithTimeout(ctx, amtTime)
@@ -101,7 +102,7 @@ func (p *amt) run(ctx context.Context, command func(context.Context) error) erro
 	})
 }
 
-// readPower returns on, off or sleeping, or "state" and the number of any other state.
+// readPower returns "on", "off" or "sleeping". For any other state, it returns "state" and the number of the state.
 func (p *amt) readPower(ctx context.Context) (state string, err error) {
 	err = p.run(ctx, func(ctx context.Context) error {
 		n, _, err := p.power(ctx)
@@ -110,7 +111,7 @@ func (p *amt) readPower(ctx context.Context) (state string, err error) {
 			state = "on"
 		case amtOffHard, amtOffSoft, amtHibernate:
 			state = "off"
-		case 3, 4: // sleep states, from which the running system resumes
+		case 3, 4: // the machine sleeps, and continues with the same running system when it wakes
 			state = "sleeping"
 		default:
 			state = "state " + strconv.Itoa(n)
@@ -120,8 +121,8 @@ func (p *amt) readPower(ctx context.Context) (state string, err error) {
 	return state, err
 }
 
-// power returns the current power state, and the states that may be requested now. may is nil if AMT does not report
-// them.
+// power returns the current power state, and (as may) the states that AMT accepts now. may is nil if AMT does not
+// report which states it accepts.
 func (p *amt) power(ctx context.Context) (state int, may []int, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_AssociatedPowerManagementService")
 	if err != nil {
@@ -172,7 +173,7 @@ func (p *amt) setPower(ctx context.Context, power string) error {
 	})
 }
 
-// ask calls a method and returns an error unless its return value is 0 (success) or 4096 (job started).
+// ask calls a method. It returns an error unless the method returns 0 (success) or 4096 (job started).
 func (p *amt) ask(ctx context.Context, class, method, input string) error {
 	n, err := p.invoke(ctx, nsCIM+class, method, input)
 	switch {
@@ -193,11 +194,11 @@ var readOnlySettings = []string{
 	"UefiBootNumberOfParams", "UefiBootParametersArray", "WinREBootEnabled", "RPEEnabled",
 }
 
-// ready returns an error if AMT would accept a boot device but ignore it.
+// ready returns an error if AMT would accept a boot device but not boot from it.
 func (p *amt) ready(ctx context.Context) error { return p.run(ctx, p.mayChoose) }
 
-// setBootDevice sets the boot source of the next start. It first removes the old source, because some versions do not
-// replace it. Then it writes the settings, the role and the source, in this order.
+// setBootDevice sets the boot source of the next start. It first removes the old source, because some versions of AMT
+// do not replace a source. Then it writes the settings, the role and the source, in this order.
 func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
 	source, ok := bootSources[want.Device]
 	if !ok && want.Device != "none" {
@@ -208,8 +209,8 @@ func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) erro
 			return err
 		}
 
-		// A version that rejects an empty boot order keeps the old one. This matters only for none: otherwise the new order
-		// replaces it.
+		// A version of AMT that rejects an empty boot order keeps the old boot order. This is an error only for the
+		// device none. For any other device, the boot order that is set below replaces the old one.
 		if err := p.ask(ctx, "CIM_BootConfigSetting", "ChangeBootOrder", ""); err != nil &&
 			(want.Device == "none" || final(err) && !isUnsupported(err)) {
 			return err
@@ -230,13 +231,13 @@ func (p *amt) setBootDevice(ctx context.Context, want inventory.BootDevice) erro
 	})
 }
 
-// mayChoose returns an error if AMT is in client control mode. AMT then accepts a boot source but ignores it, because
-// a user at the machine would have to consent.
+// mayChoose returns an error if AMT is in client control mode. In this mode, AMT accepts a boot source but does not use
+// it, because a user at the machine would have to consent.
 func (p *amt) mayChoose(ctx context.Context) error {
 	n, err := p.get(ctx, nsIPS+"IPS_HostBasedSetupService")
 	if err != nil {
 		if isUnsupported(err) {
-			return nil // AMT before version 7, which has no client control mode
+			return nil // AMT before version 7 has no client control mode
 		}
 		return err
 	}
@@ -279,7 +280,7 @@ func (p *amt) resetSettings(ctx context.Context) error {
 }
 
 // readBootDevice reads the boot source of the next start. It returns a blindError if this version of AMT does not
-// report it.
+// report that source.
 func (p *amt) readBootDevice(ctx context.Context) (b inventory.BootDevice, err error) {
 	b.Device = "none"
 	err = p.run(ctx, func(ctx context.Context) error {
@@ -305,8 +306,8 @@ func (p *amt) readBootDevice(ctx context.Context) (b inventory.BootDevice, err e
 	return b, err
 }
 
-// ordered returns the boot source in the boot configuration, or nil if there is none. It returns a blindError if AMT
-// reports no boot order, or several sources.
+// ordered returns the boot source that the boot configuration contains, or nil if it contains none. It returns a
+// blindError if AMT reports no boot order, or a boot order with several sources.
 func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 	items, err := p.list(ctx, nsCIM+"CIM_OrderedComponent")
 	if isUnsupported(err) || err == nil && len(items) == 0 {
@@ -326,7 +327,7 @@ func (p *amt) ordered(ctx context.Context) (sources []string, err error) {
 }
 
 // isNext reports whether the boot configuration applies to the next start. It returns a blindError if AMT does not
-// report this.
+// report to which starts the configuration applies.
 func (p *amt) isNext(ctx context.Context) (bool, error) {
 	items, err := p.list(ctx, nsCIM+"CIM_ElementSettingData")
 	if err != nil && !isUnsupported(err) {
@@ -337,7 +338,7 @@ func (p *amt) isNext(ctx context.Context) (bool, error) {
 		if items[i].first("SettingData").selector("InstanceID") != bootConfiguration {
 			continue
 		}
-		next := items[i].text("IsNext") // 1: at the next start, 2: not, 3: only at the next start
+		next := items[i].text("IsNext") // 1: for the next start, 2: not for the next start, 3: only for the next start
 		return next == "1" || next == "3", nil
 	}
 	return false, blindError{"this version of AMT does not report whether the boot device applies to the next start"}

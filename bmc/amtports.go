@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// amtPort is a port of AMT: its URL without a path, and whether it uses TLS.
+// amtPort is a port on which AMT may listen. url has no path. secure reports whether the port uses TLS.
 type amtPort struct {
 	url    string
 	port   int
@@ -27,13 +27,13 @@ func (p amtPort) String() string {
 	return fmt.Sprintf("port %d (without TLS)", p.port)
 }
 
-// After only the port without TLS has answered, operations try that port first for the time clearFor: a closed TLS
-// port that drops packets then costs its connection time only once.
+// clearFor is how long operations try the port without TLS first, after only that port has answered. A closed TLS port
+// that drops packets thus delays only the first operation.
 const clearFor = time.Hour
 
-// amtPorts returns the ports to try, in order. If b sets no port, they are the port with TLS and then the port
-// without, which AMT disables from version 16.1 on; clearFirst reverses this order. If b has a fingerprint, only TLS
-// is used.
+// amtPorts returns the ports of AMT in the order in which to try them: first the port with TLS, then the port without
+// TLS, which AMT 16.1 and later disable. If clearFirst is set, the port without TLS is first. If b sets a port, only
+// that port is returned. If b has a fingerprint, only a port with TLS is returned.
 func amtPorts(b inventory.BMC, clearFirst bool) []amtPort {
 	can := b.Capabilities()
 	at := func(port int) amtPort {
@@ -55,9 +55,9 @@ func amtPorts(b inventory.BMC, clearFirst bool) []amtPort {
 	return ports
 }
 
-// findPort sends an empty request to each port until one answers with a challenge, and keeps only that port. After an
-// answer by TLS, or if the BMC's TLS key is known, it never tries the port without TLS: otherwise an attacker who
-// blocks the TLS port could force a connection without TLS.
+// findPort sends an empty request to each port until one answers with a challenge, and keeps only that port. It does
+// not try the port without TLS if the port with TLS has answered before, or if the BMC's TLS key is known: otherwise an
+// attacker who blocks the TLS port could force a connection without TLS.
 func (w *wsman) findPort(ctx context.Context) error {
 	var failed error
 	for i, p := range w.ports {
@@ -83,8 +83,8 @@ func (w *wsman) findPort(ctx context.Context) error {
 	return failed
 }
 
-// checkClear returns an error if w.port has no TLS, another port with TLS was to be tried, and the BMC is known to use
-// TLS.
+// checkClear returns an error if w.port has no TLS although the BMC is known to use TLS. If no other port was to be
+// tried, it returns nil.
 func (w *wsman) checkClear(ctx context.Context) error {
 	switch {
 	case w.port.secure || w.mayBeClear == nil:
@@ -95,8 +95,9 @@ func (w *wsman) checkClear(ctx context.Context) error {
 	return w.mayBeClear(ctx)
 }
 
-// mayBeClear returns a function that returns an error if b must not be asked without TLS: its key is known, or the
-// configuration sets the authorities of all BMCs. name is b's host in the inventory.
+// mayBeClear returns a function that checks whether Ingot may connect to b without TLS. The function returns an error
+// if the TLS key of b is known, or if the configuration sets the authorities of all BMCs. name is b's host in the
+// inventory.
 func (d *Driver) mayBeClear(name string, b inventory.BMC) func(context.Context) error {
 	b.Host = name
 	return func(ctx context.Context) error {

@@ -1,11 +1,10 @@
-// Package bmc switches machines on and off and sets their boot device, through
-// their management controllers (BMCs).
+// Package bmc switches machines on and off and sets their boot device, through their management controllers (BMCs).
 //
 // An operation succeeds only if a separate read shows the new state. Each operation creates its own provider. Each BMC
 // runs one operation at a time, because small firmware has few sessions.
 //
-// A driver consists of its capabilities in package inventory, a provider in a file of this package, and the
-// constructor of the provider in the table providers.
+// To add a driver, add its capabilities to package inventory, write a provider in a file of this package, and add the
+// provider's constructor to the table providers.
 package bmc
 
 import (
@@ -25,13 +24,13 @@ const (
 	On           = "on"
 	Off          = "off"
 	Transitional = "transitional" // changing, paused or sleeping
-	Unknown      = "unknown"      // the BMC reported none of these states
+	Unknown      = "unknown"      // the BMC reports any other state
 )
 
-// Driver runs operations on BMCs. The errors of its methods wrap one of inventory.ErrUnreachable (retry later),
+// Driver runs operations on BMCs. Each error of its methods wraps one of these: inventory.ErrUnreachable (retry later),
 // inventory.ErrRefused (wrong credentials: a retry may lock the user), inventory.ErrResting (the credentials were
-// refused before, and were not sent again), inventory.ErrUnsupported (the BMC or this version of Ingot cannot do it)
-// or inventory.ErrInvalid.
+// refused before, so Ingot did not send them again), inventory.ErrUnsupported (the BMC or this version of Ingot does
+// not support the operation) or inventory.ErrInvalid.
 type Driver struct {
 	cfg       Config
 	processes *processes
@@ -60,12 +59,12 @@ func New(cfg Config) *Driver {
 
 	if cfg.DigestKey == nil {
 		cfg.DigestKey = make([]byte, sha256.Size)
-		_, _ = rand.Read(cfg.DigestKey) // never returns an error, as documented in crypto/rand
+		_, _ = rand.Read(cfg.DigestKey) // Read never returns an error, see crypto/rand
 	}
 
 	cfg.now, cfg.sleep, cfg.request, cfg.logout, cfg.busy = time.Now, clock.Sleep, redfishRequestTime, redfishLogoutTime, redfishBusyTime
 	if cfg.Home != "" {
-		if err := makeHome(cfg.Home); err != nil { // without it, ipmitool works but is slower
+		if err := makeHome(cfg.Home); err != nil { // without this directory, ipmitool works but is slower
 			cfg.Log.Warn("making a home directory for ipmitool", "directory", cfg.Home, "error", err)
 			cfg.Home = ""
 		}
@@ -78,6 +77,6 @@ func New(cfg Config) *Driver {
 	return &Driver{cfg: cfg, processes: p, targets: map[string]*target{}}
 }
 
-// Close prevents further commands from starting. It closes LockFile, but commands that are still running keep the file
+// Close prevents further commands from starting, and closes LockFile. Commands that are still running keep the file
 // locked until they end.
 func (d *Driver) Close() error { return d.processes.close() }

@@ -11,14 +11,15 @@ import (
 )
 
 // SetBootDevice sets what the machine boots next: pxe, http (UEFI HTTP boot), disk, cdrom, bios or none (the machine's
-// own boot order). It succeeds if a read shows the device. If a flag (once or persistent, EFI, valid) reads back
-// differently, it returns only a warning, because some BMCs obey flags that they do not show. But a one-time device
-// that reads back as persistent is an error: the machine would boot it at every start. fence is as in Set.
+// own boot order). It succeeds if a read shows the device. If only a flag of the device (persistent, EFI, valid) reads
+// back differently, SetBootDevice returns a warning, because some BMCs obey flags that they do not show. But if the
+// device is for one start and reads back as persistent, it returns an error: the machine would boot the device at every
+// start. fence has the same meaning as for Set.
 //
-// With a driver that cannot set the boot device, SetBootDevice accepts none. It also accepts pxe once, with a warning,
-// because the machine's own boot order may start with the network.
+// For a driver that cannot set the boot device, SetBootDevice accepts only two devices: none, and pxe for one start.
+// For pxe it returns a warning, because the machine's own boot order must start with the network.
 //
-// A BMC may forget the device after 60 s, so switch the machine on right away.
+// A BMC may forget the device after 60 s, so switch the machine on immediately afterwards.
 func (d *Driver) SetBootDevice(ctx context.Context, b inventory.BMC, password inventory.Secret,
 	want inventory.BootDevice, fence func(context.Context) error,
 ) (warning string, err error) {
@@ -57,8 +58,8 @@ func ownBootOrder(want inventory.BootDevice) (warning string, err error) {
 
 // setBootDevice writes the boot device and reads it back. It returns a warning, or "".
 func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want inventory.BootDevice) (string, error) {
-	// Without this command, the BMC clears the device after 60 s or at the next power-on. Some BMCs reject the command;
-	// the read below shows the result in any case.
+	// Without keepBootFlags, the BMC clears the device after 60 s or at the next power-on. Some BMCs reject this
+	// command. That is no error, because the device is read back below.
 	if k, ok := s.provider.(flagKeeper); ok {
 		err := s.write(ctx, func() error { return k.keepBootFlags(ctx) })
 		if err != nil && final(err) && !isUnsupported(err) {
@@ -80,7 +81,7 @@ func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want i
 	}
 	switch {
 	case err == nil:
-	case wrote != nil && wrote.Error() == err.Error(): // an unreachable BMC: report it only once
+	case wrote != nil && wrote.Error() == err.Error(): // twice the same error: return it only once
 		return "", err
 	default:
 		return "", errors.Join(wrote, err)
@@ -97,7 +98,8 @@ func (s *session) setBootDevice(ctx context.Context, chooser bootChooser, want i
 	return s.warnOfBoot(want, got), nil
 }
 
-// warnOfBoot returns a warning if the boot device that was read back differs from want in its flags, or "".
+// warnOfBoot returns a warning if got, the boot device that was read back, has other flags than want, or if the BMC
+// holds another boot device for a later start. Otherwise it returns "".
 func (s *session) warnOfBoot(want, got inventory.BootDevice) string {
 	var warnings []string
 	if r, ok := s.provider.(flagReader); ok && want.Device != "none" {

@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// After maxRefused refusals in a row, the refused credentials are not sent for restRefused. Each further refusal
-	// multiplies this time by restFactor, up to maxRest. Many BMCs lock a user after five refusals within minutes.
+	// After maxRefused refusals in a row, Ingot does not send the refused credentials for the time restRefused. Each
+	// further refusal multiplies this time by restFactor, up to maxRest. Many BMCs lock a user after five refusals
+	// within minutes.
 	maxRefused  = 3
 	restRefused = 5 * time.Minute
 	restFactor  = 4
 	maxRest     = 24 * time.Hour
-	// maxCredentials limits how many refused credentials are stored: the current ones, both of an unfinished password
-	// change, and a few earlier ones.
+	// maxCredentials limits how many refused credentials are stored. It has room for both credentials of an unfinished
+	// password change, and for a few earlier ones.
 	maxCredentials = 4
 )
 
@@ -33,7 +34,7 @@ func (d *Driver) credentials(b inventory.BMC, password inventory.Secret) string 
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// rest returns how long refused credentials are not sent after count refusals in a row.
+// rest returns for how long Ingot does not send refused credentials after count refusals in a row.
 func rest(count int) time.Duration {
 	out := time.Duration(0)
 	for n := maxRefused; n <= count && out < maxRest; n++ {
@@ -42,9 +43,9 @@ func rest(count int) time.Duration {
 	return min(out, maxRest)
 }
 
-// admit waits until the rate limit permits another session. For credentials that were refused too often, it returns
-// inventory.ErrResting at once, because another attempt could lock the user (security S29). Other credentials may be
-// tried. After a successful log-in, all credentials may be tried again.
+// admit waits until the rate limit permits another session. who is the digest of the credentials. If these were refused
+// too often, admit returns inventory.ErrResting at once, because another attempt could lock the user (security S29).
+// Other credentials may still be tried. A successful log-in permits all credentials again.
 func (d *Driver) admit(ctx context.Context, t *target, machine, who string) error {
 	now := d.cfg.now()
 	if err := d.loadRefusals(ctx, t); err != nil {
@@ -54,7 +55,7 @@ func (d *Driver) admit(ctx context.Context, t *target, machine, who string) erro
 		t.who, t.left.sessionsOnly = who, false
 	}
 	r := t.refusals
-	// A clock that was set back must not make a rest longer.
+	// Ignore a refusal that seems to be in the future: the clock was set back, which must not lengthen the rest.
 	if ended := r.Last.Add(rest(r.Count)); slices.Contains(r.Credentials, who) && !now.Before(r.Last) && now.Before(ended) {
 		name := cmp.Or(machine, "NAME")
 		return fmt.Errorf("the BMC has refused the log-in %d times in a row; Ingot does not send these credentials again for %s, "+
@@ -75,7 +76,7 @@ func (d *Driver) admit(ctx context.Context, t *target, machine, who string) erro
 	return d.cfg.sleep(ctx, time.Duration(-t.sessions/rate*float64(time.Minute)))
 }
 
-// loadRefusals reads the refusals of t from the store, once per process: no other process writes them.
+// loadRefusals reads the refusals of t from the store. It reads them only once, because no other process writes them.
 func (d *Driver) loadRefusals(ctx context.Context, t *target) (err error) {
 	if t.loaded || d.cfg.Refusals == nil {
 		return nil
@@ -97,7 +98,8 @@ func (d *Driver) putRefusals(ctx context.Context, t *target, r inventory.BMCRefu
 	}
 }
 
-// settle counts a refusal (err is inventory.ErrRefused). If err is nil, it resets the count.
+// settle records the result of a log-in. It counts a refusal (err is inventory.ErrRefused), and resets the count if err
+// is nil.
 func (d *Driver) settle(ctx context.Context, t *target, err error) {
 	r := t.refusals
 	switch {
@@ -110,9 +112,9 @@ func (d *Driver) settle(ctx context.Context, t *target, err error) {
 	}
 }
 
-// AllowRetry permits one log-in with each of the refused credentials, on the order of an operator; an unfinished
-// password change has two. The count stays, so credentials that are refused again are at once not sent for the next,
-// longer time.
+// AllowRetry permits one more log-in with each of the refused credentials, after an operator has requested it. (An
+// unfinished password change has two credentials.) The count of refusals stays, so credentials that are refused once
+// more are then not sent for the next, longer time.
 func (d *Driver) AllowRetry(ctx context.Context, b inventory.BMC) error {
 	if err := check(b); err != nil {
 		return err

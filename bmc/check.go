@@ -7,8 +7,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Check logs in and reads the power state, the boot device and further data that the driver supports. On AMT it also
-// checks that a boot device would have an effect. It writes nothing.
+// Check logs in and reads the power state, the boot device and whatever else the driver can report. On AMT, it also
+// checks that a boot device would have an effect. It writes nothing to the BMC.
 func (d *Driver) Check(ctx context.Context, b inventory.BMC, password inventory.Secret) (inventory.BMCReport, error) {
 	var r inventory.BMCReport
 	began := time.Now()

@@ -16,7 +16,7 @@ import (
 const (
 	// maxOutput limits how many bytes of a command's output are kept.
 	maxOutput = 64 << 10
-	// powerTime is the time limit for a command without a configured timeout.
+	// powerTime limits one run of a program if the configuration sets no timeout.
 	powerTime = 30 * time.Second
 )
 
@@ -54,10 +54,10 @@ func newCommand(d *Driver, l link, _ string, b inventory.BMC, password inventory
 	return &command{link: l, processes: d.processes, cmd: c, bmc: b, password: password}, nil
 }
 
-// close does nothing: each program ends before its command returns.
+// close does nothing, because no program runs when a command has returned.
 func (*command) close(context.Context) error { return nil }
 
-// readPower returns the last line of the status program's output.
+// readPower returns the last line that the status program prints.
 func (p *command) readPower(ctx context.Context) (string, error) {
 	out, err := p.run(ctx, "status", p.cmd.Status)
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *command) readPower(ctx context.Context) (string, error) {
 	return lines[len(lines)-1], nil
 }
 
-// setPower runs the program for power, which is on or off.
+// setPower runs the program On if power is "on", otherwise the program Off.
 func (p *command) setPower(ctx context.Context, power string) error {
 	argv := p.cmd.Off
 	if power == "on" {
@@ -77,7 +77,7 @@ func (p *command) setPower(ctx context.Context, power string) error {
 	return err
 }
 
-// run runs one program and returns its standard output. what names the program in errors.
+// run runs one program and returns its standard output. what is the name of the program in errors.
 func (p *command) run(ctx context.Context, what string, argv []string) (out string, err error) {
 	err = p.do(ctx, func() error {
 		out, err = p.exec(ctx, what, argv)
@@ -127,14 +127,14 @@ func (p *command) exec(ctx context.Context, what string, argv []string) (string,
 	case errors.As(err, &exit):
 		return "", fmt.Errorf("the program for %s ended with %s; run it by hand to see its output: %w", what, exit.ProcessState,
 			inventory.ErrUnreachable)
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // with ErrWaitDelay it succeeded, but left a process running
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // ErrWaitDelay: the program succeeded, but left a process running
 		return "", fmt.Errorf("starting the program for %s: %w: %w", what, inventory.ErrUnsupported, err)
 	}
 
 	return out.text.String(), nil
 }
 
-// head is a writer that keeps only the first left bytes.
+// head is a writer that keeps the first bytes and ignores the rest. left is how many more bytes it keeps.
 type head struct {
 	text strings.Builder
 	left int

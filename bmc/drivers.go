@@ -7,13 +7,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// newProvider creates a provider for the BMC dialed, whose Host is a permitted address to dial. name is the BMC's host
-// in the inventory.
+// newProvider creates a provider for a BMC. dialed describes the BMC, with the address to connect to as its Host. name
+// is the host that the inventory has for this BMC.
 type newProvider func(d *Driver, l link, name string, dialed inventory.BMC,
 	password inventory.Secret) (provider, error)
 
-// providers maps each driver that can read the power state to its constructor. Machines with another driver are
-// switched manually or by wake-on-LAN.
+// providers maps each driver that can read the power state to the function that creates its provider. Machines with any
+// other driver are switched manually or by wake-on-LAN.
 var providers = map[string]newProvider{
 	inventory.DriverIPMI:    newIPMI,
 	inventory.DriverAMT:     newAMT,
@@ -22,7 +22,8 @@ var providers = map[string]newProvider{
 	inventory.DriverRPC:     newRPC,
 }
 
-// check returns an error if the driver of b cannot read and change the power state, or if b's host or port is invalid.
+// check returns an error if the driver of b cannot read and change the power state, or if b has an invalid host or
+// port.
 func check(b inventory.BMC) error {
 	can := b.Capabilities()
 	switch {

@@ -14,11 +14,11 @@ import (
 
 // silentError means that a BMC did not answer. It wraps inventory.ErrUnreachable.
 type silentError struct {
-	how   string // what was tried, and the result
-	cause error  // error of ipmitool or the network, for the debug log
+	how   string // what was tried, and what happened
+	cause error  // the error of ipmitool or of the network, for the debug log
 }
 
-// Error returns the predicate of a sentence whose subject is the BMC; see [describeFailure].
+// Error returns a text that continues a sentence which begins with the BMC's name; see [describeFailure].
 func (e silentError) Error() string   { return "does not answer (" + e.how + ")" }
 func (e silentError) Unwrap() []error { return []error{inventory.ErrUnreachable, e.cause} }
 
@@ -28,16 +28,16 @@ type blindError struct{ why string }
 func (e blindError) Error() string { return e.why }
 func (e blindError) Unwrap() error { return inventory.ErrUnsupported }
 
-// fenceError marks an error as returned by the fence, not by the BMC.
+// fenceError marks an error that comes from the fence and not from the BMC.
 type fenceError struct{ error }
 
 func (e fenceError) Unwrap() error { return e.error }
 
-// errUnconfirmed means that a BMC accepted a command, but its answer does not confirm that it executed the command.
+// errUnconfirmed means that a BMC accepted a command, but its answer does not confirm that the command was executed.
 var errUnconfirmed = errors.New("the BMC did not confirm the command")
 
-// final reports whether the error of a write ends the operation. After any other error, the write may have had an
-// effect, and the caller must read the state.
+// final reports whether err, the error of a write, ends the operation. After any other error, the write may still have
+// had an effect, so the caller must read the state.
 func final(err error) bool {
 	var fenced fenceError
 	return errors.As(err, &fenced) || errors.Is(err, inventory.ErrRefused) || isUnsupported(err) ||
@@ -46,8 +46,8 @@ func final(err error) bool {
 
 func isUnsupported(err error) bool { return errors.Is(err, inventory.ErrUnsupported) }
 
-// requestLost returns the error of an HTTP request without a complete answer: a silentError if the connection failed
-// or timed out, otherwise inventory.ErrUnreachable.
+// requestLost returns the error for an HTTP request that got no complete answer. It returns a silentError if the
+// connection failed or timed out, otherwise inventory.ErrUnreachable.
 func requestLost(protocol string, err error) error {
 	err = bare(err)
 	var dial *net.OpError
@@ -58,7 +58,8 @@ func requestLost(protocol string, err error) error {
 	return fmt.Errorf("%w: %w", inventory.ErrUnreachable, err)
 }
 
-// describeFailure returns err with the operation what and the BMC's name, as a sentence for the operator.
+// describeFailure returns err as a sentence for the operator. The sentence begins with the operation that failed (what)
+// and the name of the BMC.
 func describeFailure(what, name string, err error) error {
 	var s silentError
 	if errors.As(err, &s) && strings.HasPrefix(err.Error(), s.Error()) {
@@ -67,8 +68,8 @@ func describeFailure(what, name string, err error) error {
 	return fmt.Errorf("%s: %s: %w", what, name, err)
 }
 
-// bare returns the cause of an HTTP client's error, without method and URL. Its text is clipped, because net/http
-// repeats a header that it could not parse.
+// bare returns err without the method and URL that an HTTP client adds. The text is clipped, because net/http repeats
+// any header that it could not parse.
 func bare(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

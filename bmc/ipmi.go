@@ -22,7 +22,7 @@ const defaultCipher = "17"
 
 func cipher(b inventory.BMC) string { return cmp.Or(b.CipherSuite, defaultCipher) }
 
-// checkCipher returns an error for an invalid cipher suite, and for suite 0, which does not authenticate (IPMI v2.0,
+// checkCipher returns an error if b's cipher suite is invalid, or is suite 0, which checks no password (IPMI v2.0,
 // table 22-20).
 func checkCipher(b inventory.BMC) error {
 	switch n, err := strconv.Atoi(cipher(b)); {
@@ -35,9 +35,9 @@ func checkCipher(b inventory.BMC) error {
 	return nil
 }
 
-// ipmi is a provider that runs ipmitool for one operation on one BMC. It passes the password through a pipe, because
-// other processes could read the environment while ipmitool runs. It always sets the cipher suite: when ipmitool
-// searches for one, it logs in twice and can run a command twice.
+// ipmi is a provider that runs ipmitool for one operation on one BMC. It passes the password to ipmitool through a
+// pipe, because other processes could read it from the environment of ipmitool. It always tells ipmitool which cipher
+// suite to use: ipmitool would otherwise search for one, log in twice, and perhaps run a command twice.
 type ipmi struct {
 	link
 	processes *processes
@@ -45,7 +45,7 @@ type ipmi struct {
 	home      string // "" = none
 	bmc       inventory.BMC
 	password  inventory.Secret
-	// flagsValid is the valid bit of the boot flags that were last read.
+	// flagsValid reports whether the boot flags that were last read were marked as valid.
 	flagsValid bool
 }
 
@@ -116,8 +116,8 @@ func (p *ipmi) setBootDevice(ctx context.Context, want inventory.BootDevice) err
 
 var bootFlags = regexp.MustCompile(`(?m)^Boot parameter data: ([0-9a-fA-F]{4,})\s*$`)
 
-// bootDevices maps values of the boot device selector to devices (IPMI v2.0, table 28-14, parameter 5, data 2, bits
-// 5:2).
+// bootDevices maps the values of IPMI's boot device selector to devices (IPMI v2.0, table 28-14, parameter 5, data 2,
+// bits 5:2).
 var bootDevices = map[byte]string{
 	0: "none", 1: "pxe", 2: "disk", 3: "safe", 4: "diag", 5: "cdrom", 6: "bios",
 	7: "remote-floppy", 8: "remote-cdrom", 9: "remote-media", 11: "remote-disk", 15: "floppy",
@@ -149,7 +149,7 @@ func (p *ipmi) resetBMC(ctx context.Context) error {
 	return p.confirm(ctx, "Sent cold reset command to MC", "mc", "reset", "cold")
 }
 
-// confirm runs one ipmitool command. It returns errUnconfirmed if the output does not contain text.
+// confirm runs one ipmitool command. It returns errUnconfirmed if ipmitool succeeds without printing text.
 func (p *ipmi) confirm(ctx context.Context, text string, command ...string) error {
 	out, err := p.run(ctx, command...)
 	if err == nil && !strings.Contains(out, text) {
@@ -186,13 +186,13 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("starting ipmitool: %w", err)
 	}
-	defer func() { _ = r.Close() }() // only read, so an error loses nothing
+	defer func() { _ = r.Close() }() // the pipe was only read, so an error loses no data
 
 	limited, cancel := context.WithTimeout(ctx, ipmitoolTime)
 	defer cancel()
 
-	// -v makes ipmitool report why it could not open a session. Without -v, a wrong password looks the same as an
-	// unreachable BMC.
+	// -v makes ipmitool report why it could not open a session. Without -v, ipmitool prints the same for a wrong
+	// password and for an unreachable BMC.
 	args := []string{
 		"-v", "-I", "lanplus", "-H", p.bmc.Host, "-p", strconv.Itoa(p.bmc.ListenPort()), "-U", p.bmc.User,
 		"-f", "/proc/self/fd/3", "-C", cipher(p.bmc), "-N", "5", "-R", "1",
@@ -224,8 +224,8 @@ func (p *ipmi) exec(ctx context.Context, command []string) (string, error) {
 	return text, nil
 }
 
-// passwordPipe returns the read end of a pipe that contains the password as one line. The password therefore appears
-// in no argument, environment or file.
+// passwordPipe returns the read end of a pipe that contains the password as one line. With the pipe, the password
+// appears in no argument, environment or file.
 func passwordPipe(password inventory.Secret) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -242,7 +242,7 @@ func passwordPipe(password inventory.Secret) (*os.File, error) {
 var noise = regexp.MustCompile(`^(Loading IANA|Running Get (VSO|PICMG)|Invalid completion code received|` +
 	`Discovered (IPMB|Target)|RAW RE[QS]|RAW RSP|\s*$)`)
 
-// meaning returns ipmitool's output without noise, as one line.
+// meaning returns the lines of ipmitool's output that explain an error, joined into one line.
 func meaning(out string) string {
 	var lines []string
 	for line := range strings.Lines(out) {
@@ -256,7 +256,7 @@ func meaning(out string) string {
 // noAnswer matches ipmitool's messages for a BMC that did not answer.
 var noAnswer = regexp.MustCompile(`(?i)unable to establish|address lookup|could not open socket|timeout|no response`)
 
-// kinds maps ipmitool's messages to errors. The first match applies.
+// kinds says which error each message of ipmitool means. The first entry that matches applies.
 var kinds = []struct {
 	re     *regexp.Regexp
 	kind   error
@@ -287,7 +287,8 @@ var kinds = []struct {
 	},
 }
 
-// classify returns an error for the output of ipmitool, which ended with err. port is the BMC's UDP port.
+// classify returns the error that the output of ipmitool describes. err is the error with which ipmitool ended, and
+// port is the BMC's UDP port.
 func classify(out string, port int, err error) error {
 	said := meaning(out)
 	for _, k := range kinds {
@@ -305,7 +306,7 @@ func classify(out string, port int, err error) error {
 	return fmt.Errorf("ipmitool: %s: %w", clip(said), err)
 }
 
-// silentIPMI returns a silentError. said is ipmitool's output, port the BMC's UDP port.
+// silentIPMI returns a silentError. said is the output of ipmitool, and port is the BMC's UDP port.
 func silentIPMI(port int, said string) error {
 	how := fmt.Sprintf("IPMI, UDP port %d; check the BMC's address, and that IPMI over LAN is enabled", port)
 	return silentError{how, errors.New(clip(said))}

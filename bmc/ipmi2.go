@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// noIPMI2 matches ipmitool's message for a BMC that supports only IPMI 1.5. ipmitool also prints it if its first
-// packet is lost: it then repeats the request in the form of IPMI 1.5, whose answer does not mention 2.0.
+// noIPMI2 matches ipmitool's message for a BMC that supports only IPMI 1.5. ipmitool also prints this message if its
+// first packet is lost: it then repeats the request in the form of IPMI 1.5, and the answer does not mention IPMI 2.0.
 var noIPMI2 = regexp.MustCompile(`(?i)does not support IPMI v2`)
 
 const (
@@ -20,17 +20,17 @@ const (
 	capabilityTime  = time.Second
 )
 
-// authCapabilities is the request Get Channel Authentication Capabilities (IPMI v2.0, section 22.13) outside a
-// session: for this channel, privilege administrator, with IPMI 2.0 extended data.
+// authCapabilities is the request Get Channel Authentication Capabilities (IPMI v2.0, section 22.13), sent outside a
+// session. It asks about this channel, privilege administrator, and IPMI 2.0 extended data.
 var authCapabilities = []byte{
 	0x06, 0x00, 0xff, 0x07, // RMCP, class IPMI
-	0x00, 0, 0, 0, 0, 0, 0, 0, 0, 9, // without authentication and session, 9 bytes follow
+	0x00, 0, 0, 0, 0, 0, 0, 0, 0, 9, // no authentication, no session; 9 bytes follow
 	0x20, 0x06 << 2, 0xc8, 0x81, 0x00, 0x38, 0x80 | 0x0e, 0x04, 0xb5,
 }
 
-// judgeIPMI2 sends authCapabilities to the BMC after ipmitool has printed noIPMI2. It returns inventory.ErrUnsupported
-// if the BMC's answer excludes IPMI 2.0, otherwise inventory.ErrUnreachable or the context's error. said is ipmitool's
-// text.
+// judgeIPMI2 checks ipmitool's message that the BMC has no IPMI 2.0: it sends authCapabilities to the BMC. It returns
+// inventory.ErrUnsupported if the BMC's answer confirms the message, otherwise inventory.ErrUnreachable or the
+// context's error. said is the text that ipmitool has printed.
 func judgeIPMI2(ctx context.Context, host string, port int, said string) error {
 	for range capabilityTries {
 		if v2, err := askIPMI2(ctx, net.JoinHostPort(host, strconv.Itoa(port))); err == nil {
@@ -76,18 +76,18 @@ func askIPMI2(ctx context.Context, address string) (v2 bool, err error) {
 	}
 }
 
-// readCapabilities parses the answer to authCapabilities (IPMI v2.0, table 22-15). v2 reports whether the BMC supports
-// IPMI 2.0. ok is false if b is not a usable answer. A BMC with IPMI 1.5 rejects the request for extended data, or
-// clears the bit for it in the answer.
+// readCapabilities parses b, the answer to authCapabilities (IPMI v2.0, table 22-15). v2 reports whether the BMC
+// supports IPMI 2.0. A BMC that has only IPMI 1.5 rejects the request for extended data, or clears the bit for extended
+// data in its answer. ok is false if b cannot be used.
 func readCapabilities(b []byte) (v2, ok bool) {
 	const header = 4 + 10
 	if len(b) < header+8 || b[3] != 0x07 || b[4] != 0 || b[header+1]>>2 != 0x07 || b[header+5] != 0x38 {
 		return false, false
 	}
-	data := b[header+6 : len(b)-1] // from the completion code to the checksum
+	data := b[header+6 : len(b)-1] // everything from the completion code up to the checksum
 	switch data[0] {
 	case 0:
-	case 0xc1, 0xc7, 0xc8, 0xcc: // invalid command, length or field (table 5-2): IPMI 1.5
+	case 0xc1, 0xc7, 0xc8, 0xcc: // invalid command, length or field (table 5-2): the BMC has only IPMI 1.5
 		return false, true
 	default: // for example busy (0xc0) or initializing (0xd2)
 		return false, false

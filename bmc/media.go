@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SetMedia inserts the image at url into the machine's virtual CD drive, or ejects all media if url is empty. It
-// succeeds if a read shows the change. fence is as in Set.
+// SetMedia inserts the image at url into the machine's virtual CD drive. If url is empty, it ejects all media instead.
+// It succeeds if a read shows the change. fence has the same meaning as for Set.
 func (d *Driver) SetMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string,
 	fence func(context.Context) error,
 ) error {
@@ -34,8 +34,8 @@ func (d *Driver) SetMedia(ctx context.Context, b inventory.BMC, password invento
 	})
 }
 
-// EjectMedia ejects only the medium at url from the machine's virtual CD drives. ejected reports whether a drive held
-// it. EjectMedia succeeds if a read shows that no drive holds it. fence is as in Set.
+// EjectMedia ejects the medium at url, and no other, from the machine's virtual CD drives. It succeeds if a read shows
+// that no drive holds this medium. ejected reports whether a drive held the medium before. fence has the same meaning as for Set.
 func (d *Driver) EjectMedia(ctx context.Context, b inventory.BMC, password inventory.Secret, url string,
 	fence func(context.Context) error,
 ) (ejected bool, err error) {
@@ -48,8 +48,8 @@ func (d *Driver) EjectMedia(ctx context.Context, b inventory.BMC, password inven
 	return ejected, err
 }
 
-// changeMedia calls change and then reads until the media in the virtual CD drives are as wanted. If two reads already
-// show them so, it changes nothing and returns false.
+// changeMedia calls change, and then reads the virtual CD drives until their media are as wanted. If the media are
+// already as wanted in two reads, it does not call change, and returns false.
 func (s *session) changeMedia(ctx context.Context, driver string, wanted func(inserted []string) bool,
 	change func(mediaDrives) error,
 ) (changed bool, err error) {
@@ -59,7 +59,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 	}
 	now, err := drives.media(ctx)
 	if err == nil && wanted(now) {
-		now, err = drives.media(ctx) // read twice, for the reason in turn
+		now, err = drives.media(ctx) // a single answer may be wrong, so read twice
 	}
 	if err != nil || wanted(now) {
 		return false, err
@@ -73,7 +73,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 		if err != nil || wanted(now) {
 			return err == nil, err
 		}
-		if wrote != nil || time.Since(began) >= s.d.cfg.Hard { // a BMC may insert the medium in a task after it has answered
+		if wrote != nil || time.Since(began) >= s.d.cfg.Hard { // the BMC may insert the medium after it has answered
 			break
 		}
 		if err := s.d.cfg.sleep(ctx, s.d.cfg.Step); err != nil {
@@ -83,7 +83,7 @@ func (s *session) changeMedia(ctx context.Context, driver string, wanted func(in
 	return false, errors.Join(wrote, fmt.Errorf("the BMC reports the unexpected virtual media %q: %w", clipped(now), inventory.ErrUnreachable))
 }
 
-// clipped returns the texts of a BMC, each clipped so that it can be shown.
+// clipped returns a copy of texts, which come from a BMC, with each text clipped so that it can be shown.
 func clipped(texts []string) []string {
 	texts = slices.Clone(texts)
 	for i, t := range texts {

@@ -12,8 +12,8 @@ import (
 // lookupTime limits the look-up of a BMC's name.
 const lookupTime = 10 * time.Second
 
-// DefaultNetworks returns the networks in which BMCs may be if none are configured: the private ranges (RFC 1918, RFC
-// 4193). For BMCs with public addresses, the networks must be configured.
+// DefaultNetworks returns the networks in which BMCs may be if the configuration sets none: the private ranges (RFC
+// 1918, RFC 4193). If BMCs have public addresses, the configuration must set the networks.
 func DefaultNetworks() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -21,8 +21,8 @@ func DefaultNetworks() []netip.Prefix {
 	}
 }
 
-// CheckHost returns inventory.ErrInvalid if host is an address outside the configured networks. It accepts every name,
-// because the address of a name is checked before each connection.
+// CheckHost returns inventory.ErrInvalid if host is an address outside the configured networks. It accepts every host
+// name, because each connection checks the address of the name.
 func (d *Driver) CheckHost(host string) error {
 	a, err := netip.ParseAddr(host)
 	if err != nil {
@@ -41,8 +41,8 @@ func (d *Driver) checkAddr(a netip.Addr) error {
 	return fmt.Errorf("%s is outside the networks that BMCs may be in (bmc.networks): %w", a, inventory.ErrInvalid)
 }
 
-// resolve returns an address of host in the configured networks. Callers must dial this address instead of the name,
-// which could resolve to another address the next time (security S17).
+// resolve returns an address of host that is in the configured networks. Callers must connect to this address, not to
+// the name: the next look-up of the name could return another address (security S17).
 func (d *Driver) resolve(ctx context.Context, host string) (string, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap().String(), d.checkAddr(a)

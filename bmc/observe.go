@@ -21,8 +21,8 @@ const (
 	OutcomeFailed      = "failed" // any other reason
 )
 
-// observe returns a function that reports the operation to Config.Observe. Call it when the operation has ended with
-// *err.
+// observe notes the start of an operation, and returns a function that reports the operation to Config.Observe. Call
+// this function when the operation has ended; *err must then be the error of the operation.
 func (d *Driver) observe(ctx context.Context, b inventory.BMC, what string, err *error) (ended func()) {
 	if d.cfg.Observe == nil {
 		return func() {}
@@ -31,7 +31,7 @@ func (d *Driver) observe(ctx context.Context, b inventory.BMC, what string, err 
 	return func() {
 		name := what
 		if strings.HasPrefix(what, "boot device") {
-			name = "boot device" // without the device, to limit the number of names
+			name = "boot device" // without the device, so that there are only a few names
 		}
 		driver := b.Driver
 		if _, known := providers[driver]; !known && !b.Wakes() {

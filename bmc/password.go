@@ -7,8 +7,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SetPassword changes the password of the BMC's user b.User to next. It does not check that next is accepted: the
-// caller must log in with it. fence is as in Set.
+// SetPassword changes the password of the BMC's user b.User to next. It does not check that the BMC accepts next: the
+// caller must log in with next to check it. fence has the same meaning as for Set.
 func (d *Driver) SetPassword(ctx context.Context, b inventory.BMC, password, next inventory.Secret,
 	fence func(context.Context) error,
 ) error {

@@ -24,13 +24,13 @@ func (d *Driver) State(ctx context.Context, b inventory.BMC, password inventory.
 
 // Set changes the power: on, off, soft (the system shuts down), cycle (off, then on) or reset (only of a machine that
 // is on). It returns nil once a read shows the new state. If two reads show that the machine already has this state,
-// it writes nothing.
+// Set writes nothing.
 //
-// Wake-on-LAN cannot read the state: Set then returns once the packets are sent, and only later network requests of
-// the machine show that it has started.
+// With wake-on-LAN, the state cannot be read. Set then returns once it has sent the packets, and only later network
+// requests of the machine show that the machine has started.
 //
-// fence, if not nil, is called immediately before each write, while no other operation of this Driver on the same BMC
-// can run. If it returns an error, Set does not write, and returns that error.
+// Before each write, Set calls fence, unless fence is nil. No other operation of this Driver can use the BMC between
+// the fence and the write. If fence returns an error, Set does not write, and returns that error.
 func (d *Driver) Set(ctx context.Context, b inventory.BMC, password inventory.Secret, power string,
 	fence func(context.Context) error,
 ) error {
@@ -76,7 +76,7 @@ func (s *session) state(ctx context.Context) (string, error) {
 	return normalize(text), nil
 }
 
-// normalize converts the text of a provider, such as "Chassis Power is on", "On" or "PoweringOff", to a power state.
+// normalize converts what a provider reads, such as "Chassis Power is on", "On" or "PoweringOff", to a power state.
 func normalize(text string) string {
 	text = strings.ToLower(strings.TrimSpace(text))
 	text = strings.TrimSpace(strings.TrimPrefix(text, "chassis power is"))
@@ -91,10 +91,10 @@ func normalize(text string) string {
 	return Unknown
 }
 
-// turn sends the power command and waits until a read shows the state want. If two reads already show this state, it
-// sends nothing.
+// turn sends the power command and waits until a read shows the power state want. If the machine already has this state
+// in two reads, turn sends nothing.
 func (s *session) turn(ctx context.Context, power, want string, within time.Duration) error {
-	// Do not write if the state cannot be read: the machine may already be off, and a soft shutdown would then be
+	// Return an error if the state cannot be read. The machine may already be off, and a soft shutdown would then be
 	// reported as done.
 	now, err := s.state(ctx)
 	if err == nil && now == want {
@@ -111,15 +111,15 @@ func (s *session) turn(ctx context.Context, power, want string, within time.Dura
 		return wrote
 	}
 
-	// The answer to a write can be lost (UDP). Therefore only the power state counts.
+	// Do not return the error of the write yet, because only the answer may be lost (UDP). The power state decides.
 	if err := s.await(ctx, want, within); err != nil {
 		return errors.Join(wrote, err)
 	}
 	return nil
 }
 
-// reset restarts a machine that is on. Because the power state is on before and after, only the BMC's answer proves
-// the reset.
+// reset restarts a machine that is on. The machine is on before and after the reset, so only the BMC's answer to the
+// command proves the reset.
 func (s *session) reset(ctx context.Context) error {
 	now, err := s.state(ctx)
 	if err != nil {
@@ -135,7 +135,8 @@ func (s *session) reset(ctx context.Context) error {
 	return s.await(ctx, On, s.d.cfg.Hard)
 }
 
-// await reads the power state until it is want, for up to the time within. It also retries if the BMC is unreachable.
+// await reads the power state until it equals want. It gives up when the time within has passed. While the BMC is
+// unreachable, it goes on trying.
 func (s *session) await(ctx context.Context, want string, within time.Duration) error {
 	for began := time.Now(); ; {
 		now, err := s.state(ctx)

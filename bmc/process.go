@@ -20,26 +20,27 @@ const (
 	lockPoll = 50 * time.Millisecond
 )
 
-// processes runs ipmitool and the administrator's power commands. It guarantees that at most maxProcesses of them run
-// at once, and that after a restart of the server, no command of the old process takes effect between commands of the
-// new one.
+// processes runs ipmitool and the administrator's power commands. It guarantees that at most maxProcesses of these
+// programs run at once, and that after a restart of the server, a command of the old server never takes effect after
+// the first command of the new server.
 //
-// For the second guarantee, the kernel kills a program when the server dies (PR_SET_PDEATHSIG). The program's child
-// processes may survive. All of them inherit a lock (flock(2)) on a file, and a new server takes this lock before its
-// first command. Because a child process may never end, the new server waits at most the time that a command may take.
-// It then starts commands without the lock, and takes the lock once it is free.
+// For the second guarantee, the kernel kills a program when its server ends (PR_SET_PDEATHSIG). The program's child
+// processes may survive. All these processes inherit a lock (flock(2)) on a file, and a new server takes this lock
+// before its first command. Because a child process may never end, the new server waits for the lock only as long as a
+// command may take. After that, it starts commands without the lock, and takes the lock when it becomes free.
 type processes struct {
 	log   *slog.Logger
 	slots chan struct{}
-	// file is the path of the lock file; "" = none. patience is how long to wait for the lock: the longest time that a
-	// command may take.
+	// file is the path of the lock file; "" = none. patience limits how long to wait for the lock. It is the longest
+	// time that a command may take.
 	file     string
 	patience time.Duration
 
 	mu     sync.Mutex
-	lock   *os.File // open from the first command until close
+	lock   *os.File // the lock file; open from the first command until close
 	locked bool
-	// began is when the wait for the lock began. After patience, overdue is set, and commands start without the lock.
+	// began is when the wait for the lock began. Once the wait has lasted for patience, overdue is set, and commands
+	// start without the lock.
 	began   time.Time
 	overdue bool
 	closed  bool
@@ -47,8 +48,8 @@ type processes struct {
 
 var errClosed = errors.New("the server is stopping")
 
-// enter waits for a free slot and for the programs of an earlier server. When its program has ended, the caller must
-// call leave.
+// enter waits until fewer than maxProcesses programs run and the programs of an earlier server have ended. The caller
+// may then run one program, and must call leave when this program has ended.
 func (p *processes) enter(ctx context.Context) (leave func(), err error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -63,8 +64,8 @@ func (p *processes) enter(ctx context.Context) (leave func(), err error) {
 	return func() { <-p.slots }, nil
 }
 
-// acquireLock waits until a command may start. If ctx ends first, it returns the context's error, and after close it
-// returns errClosed.
+// acquireLock waits until a command may start. It returns the context's error if ctx ends first, and errClosed after
+// close was called.
 func (p *processes) acquireLock(ctx context.Context) error {
 	for {
 		if ready, err := p.tryLock(); ready || err != nil {
@@ -78,9 +79,9 @@ func (p *processes) acquireLock(ctx context.Context) error {
 	}
 }
 
-// tryLock takes the lock if it is free. ready reports whether a command may start: the server holds the lock, the lock
-// is overdue, or the file cannot be opened. A program that starts without the lock inherits the open file, so it also
-// holds the lock once a later command has taken it.
+// tryLock takes the lock if it is free. ready reports whether a command may start: the server holds the lock, has
+// waited long enough for it, or cannot open the file. Every program inherits the open file. So a program that was
+// started without the lock also holds it once the server has taken the lock.
 func (p *processes) tryLock() (ready bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +98,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 		f, err := os.OpenFile(p.file, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			p.log.Error("opening the lock file of BMC commands", "file", p.file, "error", err)
-			return true, nil // for example on a full disk, which must not make BMCs unreachable
+			return true, nil // for example because the disk is full; BMCs must stay reachable all the same
 		}
 		p.lock, p.began = f, time.Now()
 	}
@@ -119,7 +120,7 @@ func (p *processes) tryLock() (ready bool, err error) {
 	return p.locked || p.overdue, nil
 }
 
-// run starts cmd and waits until it ends. Call it only between enter and leave.
+// run starts cmd and waits until cmd has ended. Call it only between enter and leave.
 func (p *processes) run(cmd *exec.Cmd) error {
 	p.mu.Lock()
 	if p.lock != nil {
@@ -131,13 +132,13 @@ func (p *processes) run(cmd *exec.Cmd) error {
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 
-	// The kernel sends Pdeathsig when the thread that started the program ends, so keep this thread.
+	// The kernel kills the program when the thread that started it ends. Therefore keep this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return cmd.Run()
 }
 
-// close closes the lock file and makes enter fail. Running programs hold the lock until they end.
+// close closes the lock file. After that, enter returns an error. Programs that still run hold the lock until they end.
 func (p *processes) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

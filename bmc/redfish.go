@@ -17,13 +17,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// redfish is a provider for Redfish (DSP0266). It mostly writes with bmclib's client, and reads back with gofish.
+// redfish is a provider for Redfish (DSP0266). For most writes it uses bmclib, and for reading back it uses gofish.
 type redfish struct {
 	login     *redfishLogin
 	transport *redfishTransport
-	// wanted is the boot device that was written. Some BMCs apply it in a job after they have answered.
+	// wanted is the boot device that this operation has written. Some BMCs answer first, and apply the device later in
+	// a job.
 	wanted *inventory.BootDevice
-	// patience is how long to wait for such a job, and step the pause between two reads.
+	// patience limits how long to wait for such a job. step is the pause between two reads.
 	patience, step time.Duration
 }
 
@@ -68,14 +69,14 @@ func (p *redfish) readPower(ctx context.Context) (state string, err error) {
 func (p *redfish) setPower(ctx context.Context, power string) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		ok, err := s.writer.PowerSet(ctx, power)
-		if err == nil && !ok && power != "soft" { // for soft, bmclib never returns true
+		if err == nil && !ok && power != "soft" { // bmclib never returns true for soft
 			return errUnconfirmed
 		}
 		return err
 	})
 }
 
-// setBootDevice writes the boot override. For the device none, it writes nothing if no override is set.
+// setBootDevice writes the boot override. If the device is none and no override is set, it writes nothing.
 func (p *redfish) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
 	p.wanted, p.transport.wantedBoot = &want, want.Device
 	return p.login.run(ctx, func(s redfishService) error {
@@ -92,7 +93,8 @@ func (p *redfish) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 			if now.Device == "none" {
 				return nil
 			}
-			// Change only the target: some services reject Once, and a changed mode might stay set.
+			// Remove the override, but keep its other properties: some services reject Once, and a changed mode might
+			// stay set.
 			persistent, efi = now.Persistent, now.EFI
 		}
 		_, err := s.writer.BootDeviceSet(ctx, word, persistent, efi)
@@ -100,7 +102,7 @@ func (p *redfish) setBootDevice(ctx context.Context, want inventory.BootDevice) 
 	})
 }
 
-// overrideTargets maps Redfish's names of boot devices to those of Ingot.
+// overrideTargets maps the names that Redfish gives to boot devices to the names that Ingot uses.
 var overrideTargets = map[fish.BootSourceOverrideTarget]string{
 	"":                                     "none",
 	fish.NoneBootSourceOverrideTarget:      "none",
@@ -111,7 +113,7 @@ var overrideTargets = map[fish.BootSourceOverrideTarget]string{
 	fish.UefiHTTPBootSourceOverrideTarget:  "http",
 }
 
-// overrideOf returns the boot device that a boot override sets; the device is none if it sets none.
+// overrideOf returns the boot device that the boot override b sets. If b sets no device, it returns the device none.
 func overrideOf(b fish.Boot) inventory.BootDevice {
 	out := inventory.BootDevice{
 		Device:     "unknown",
@@ -127,9 +129,9 @@ func overrideOf(b fish.Boot) inventory.BootDevice {
 	return out
 }
 
-// readBootDevice reads the boot override. After setBootDevice, it repeats the read until it shows the override that
-// was written, for at most p.patience. After writing the device none, it requires two consecutive reads without an
-// override, because a BMC may also omit the override from an answer while a job changes it.
+// readBootDevice reads the boot override. After setBootDevice, it reads until the override is as written, but not
+// longer than p.patience. After the device none was written, it requires two reads in a row without an override,
+// because a BMC may also leave the override out of an answer while a job changes it.
 func (p *redfish) readBootDevice(ctx context.Context) (now inventory.BootDevice, err error) {
 	for began, before := time.Now(), ""; ; before = now.Device {
 		err = p.login.run(ctx, func(s redfishService) error {
@@ -156,11 +158,11 @@ func (p *redfish) readBootDevice(ctx context.Context) (now inventory.BootDevice,
 	}
 }
 
-// hasValidFlags always returns true, because Redfish does not mark flags as invalid.
+// hasValidFlags always returns true, because Redfish has no mark for invalid flags.
 func (p *redfish) hasValidFlags() bool { return true }
 
-// describePending describes the boot device that the settings object held at the last read, unless it is none or want.
-// "" = none.
+// describePending describes the boot device that the settings object held at the last read. It returns "" if this
+// device is none or want.
 func (p *redfish) describePending(want string) string {
 	if word := bootWord(p.transport.pending); word != "none" && word != want {
 		return "the BMC may use " + word + " at a later start, because " + clip(p.transport.settingsPath) + " requests it"
@@ -168,7 +170,7 @@ func (p *redfish) describePending(want string) string {
 	return ""
 }
 
-// resetBMC restarts the BMC, gracefully if the BMC supports that. The session ends.
+// resetBMC restarts the BMC, gracefully if the BMC supports a graceful restart. The restart ends the session.
 func (p *redfish) resetBMC(ctx context.Context) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		m, err := s.manager()
@@ -184,7 +186,7 @@ func (p *redfish) resetBMC(ctx context.Context) error {
 	})
 }
 
-// lastReset returns the BMC's own text for the time of its last reset, or "" if it does not report it.
+// lastReset returns the time of the BMC's last reset as the BMC writes it, or "" if the BMC does not report it.
 func (p *redfish) lastReset(ctx context.Context) (at string, err error) {
 	err = p.login.run(ctx, func(s redfishService) error {
 		m, err := s.manager()
@@ -218,7 +220,7 @@ func (p *redfish) eject(ctx context.Context, url string) error {
 	return p.login.run(ctx, func(s redfishService) error { return s.eject(url) })
 }
 
-// inspect reads into r what bmclib does not offer, and the deviations of the service from the specification.
+// inspect sets the fields of r that bmclib cannot read, and lists how the service deviates from the specification.
 func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		p.transport.inspects = true
@@ -234,7 +236,7 @@ func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 		if m, err := s.manager(); err == nil {
 			r.Controller = clip(m.FirmwareVersion)
 		}
-		// Not every service has the resources below, and not every user may read them.
+		// The resources below are optional: not every service has them, and not every user may read them.
 		if b, err := system.SecureBoot(); err == nil && b != nil {
 			r.SecureBoot = strings.ToLower(clip(string(b.SecureBootCurrentBoot)))
 		}
@@ -246,7 +248,7 @@ func (p *redfish) inspect(ctx context.Context, r *inventory.BMCReport) error {
 	})
 }
 
-// setPassword changes the password of the account of the user that is logged in (DSP0266, ManagerAccount).
+// setPassword changes the password of the user that is logged in (DSP0266, ManagerAccount).
 func (p *redfish) setPassword(ctx context.Context, next inventory.Secret) error {
 	return p.login.run(ctx, func(s redfishService) error {
 		account, err := s.account()

@@ -18,15 +18,15 @@ import (
 	fish "github.com/stmcginnis/gofish/redfish"
 )
 
-// A Redfish service may add properties to a resource, and some services return a property in another JSON type than
-// the schema requires. gofish decodes a resource completely or not at all. Therefore gofish gets only the properties
-// that Ingot uses, in the types that it expects.
+// A Redfish service may add properties to a resource, and some services return a property in another JSON type than the
+// schema requires. gofish cannot decode a resource if one of its properties has the wrong type. Therefore gofish gets
+// only the properties that Ingot uses, converted to the types that gofish expects.
 
-// reader converts a JSON value to the type that gofish expects. nil = omit the property.
+// reader converts a JSON value to the type that gofish expects. If it returns nil, the property is left out.
 type reader func(value any) any
 
-// usedProperties reads the properties that Ingot uses, for all kinds of resources. No two kinds use one name for
-// different types.
+// usedProperties reads the properties that Ingot uses, for all kinds of resources together. This is possible because no
+// property name has different types in different kinds.
 var usedProperties = fields(map[string]reader{
 	"@odata.id":   text,
 	"@odata.type": text,
@@ -35,7 +35,7 @@ var usedProperties = fields(map[string]reader{
 	// collections
 	"Members":                list(linked),
 	"Members@odata.nextLink": text,
-	// the service root, and the services of sessions and accounts
+	// properties of the service root, and of the services of sessions and accounts
 	"RedfishVersion": text,
 	"Systems":        linked,
 	"Managers":       linked,
@@ -60,7 +60,7 @@ var usedProperties = fields(map[string]reader{
 		"BootSourceOverrideEnabled": text, "BootSourceOverrideMode": text, "BootSourceOverrideTarget": text,
 	}),
 	"@Redfish.Settings": fields(map[string]reader{"SettingsObject": linked}),
-	// managers and virtual drives
+	// properties of managers and virtual drives
 	"FirmwareVersion": text,
 	"LastResetTime":   text,
 	"VirtualMedia":    linked,
@@ -86,8 +86,8 @@ var (
 	status = fields(map[string]reader{"Health": text})
 )
 
-// fields returns a reader for an object with these properties. If the value is not an object, each property gets an
-// unknown value instead of being absent: a boot device that cannot be read must not count as no boot device.
+// fields returns a reader for an object with these properties. If the value is not an object, the reader sets each
+// property to an unknown value and does not leave it out: a boot device that cannot be read must not count as none.
 func fields(properties map[string]reader) reader {
 	return func(value any) any {
 		object, ok := value.(map[string]any)
@@ -108,7 +108,7 @@ func fields(properties map[string]reader) reader {
 	}
 }
 
-// list returns a reader for an array. It reads a single value as an array of one element.
+// list returns a reader for an array. The reader treats a single value as an array with one element.
 func list(read reader) reader {
 	return func(value any) any {
 		values, ok := value.([]any)
@@ -125,7 +125,7 @@ func list(read reader) reader {
 	}
 }
 
-// text reads a string. It returns any other value as JSON text, which never equals a state that Ingot waits for.
+// text reads a string. It converts any other value to JSON text, which is never one of the states that Ingot waits for.
 func text(value any) any {
 	if s, ok := value.(string); ok || value == nil {
 		return s
@@ -137,7 +137,7 @@ func text(value any) any {
 	return string(out)
 }
 
-// linked reads a link to a resource; it returns nil if the value contains none.
+// linked reads a link to a resource. It returns nil if the value contains no link.
 func linked(value any) any {
 	id := value
 	if object, ok := value.(map[string]any); ok {
@@ -151,8 +151,8 @@ func linked(value any) any {
 	return nil
 }
 
-// boolean reads a boolean. It returns any other value unchanged, so that gofish fails and names the property: the flag
-// may be the proof of a write.
+// boolean reads a boolean. It returns an invalid value unchanged, so that gofish fails with an error that names the
+// property. The value must not be left out, because it may be the proof that a write had an effect.
 func boolean(value any) any {
 	s, _ := text(value).(string)
 	switch strings.ToLower(s) {
@@ -181,8 +181,8 @@ func whole(value any) any {
 	return int(math.Round(f))
 }
 
-// usedPart returns the properties of a resource that Ingot uses, and the ETag in its body. path becomes the resource's
-// @odata.id if the body has none. It returns nil if the body is not a JSON object.
+// usedPart returns those properties of the resource in body that Ingot uses, and the ETag in body. If body contains no
+// @odata.id, it uses path as the @odata.id. It returns nil if body is not a JSON object.
 func usedPart(body []byte, path string) (used map[string]any, tag string) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
@@ -198,8 +198,9 @@ func usedPart(body []byte, path string) (used map[string]any, tag string) {
 	return used, tag
 }
 
-// used returns the used part of a resource as JSON, with all links as paths. Collections contain only the system to
-// use and its managers. If only the body contains an ETag, used adds it to the header of the answer.
+// used returns, as JSON, those properties of a resource that Ingot uses, with all links as paths. From the collections
+// of systems and managers it removes all except the used system and the managers of this system. If the ETag is only in
+// the body, used adds it to the header of res.
 func (t *redfishTransport) used(q *http.Request, res *http.Response, body []byte) ([]byte, error) {
 	if t.inspects {
 		for _, text := range oddProperties(body, q.URL.Path) {
@@ -243,7 +244,7 @@ func membersOf(collection map[string]any) []any {
 	return members
 }
 
-// pathOf returns the path in a reference to a resource, without a trailing slash.
+// pathOf returns the path of the resource to which reference refers, without a trailing slash.
 func pathOf(reference any) string {
 	object, _ := reference.(map[string]any)
 	id, _ := object["@odata.id"].(string)
@@ -252,7 +253,7 @@ func pathOf(reference any) string {
 
 func lastPart(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// localize replaces all links in value by paths, in place.
+// localize replaces all links in value by paths. It changes value itself.
 func (t *redfishTransport) localize(base *url.URL, value any) {
 	switch v := value.(type) {
 	case []any:
@@ -270,8 +271,9 @@ func (t *redfishTransport) localize(base *url.URL, value any) {
 	}
 }
 
-// local returns the path of a link in a resource at base. A link to another host becomes a path that begins with
-// elsewhere: RoundTrip refuses such a path and names the host, so the link fails only if it is used.
+// local returns the path of a link that a resource at base contains. For a link to another host, it returns a path that
+// begins with the constant elsewhere and names the host. RoundTrip refuses such a path, so the link fails only if it is
+// used.
 func (t *redfishTransport) local(base *url.URL, link string) string {
 	if strings.HasPrefix(link, "/") && !strings.HasPrefix(link, "//") {
 		return link
@@ -290,8 +292,8 @@ func (t *redfishTransport) local(base *url.URL, link string) string {
 	return to.RequestURI()
 }
 
-// tag stores the ETags of a resource in t.tags: those of the header and of the body, each also in the variants that
-// some services require.
+// tag stores the ETags of a resource in t.tags: the ETag of the header and the ETag of the body, each in all the forms
+// that some services require.
 func (t *redfishTransport) tag(path string, header http.Header, inBody string) {
 	var tags []string
 	for _, tag := range []string{header.Get("ETag"), inBody} {
@@ -310,7 +312,7 @@ func (t *redfishTransport) tag(path string, header http.Header, inBody string) {
 	}
 }
 
-// schemas maps the beginning of @odata.type to gofish's type for it.
+// schemas maps the beginning of @odata.type to a function that creates gofish's struct for this type.
 var schemas = map[string]func() any{
 	"#ServiceRoot":    func() any { return new(gofish.Service) },
 	"#ComputerSystem": func() any { return new(fish.ComputerSystem) },

@@ -17,55 +17,56 @@ import (
 )
 
 const (
-	// maxRequests and maxBytes limit one command, because a service could return more and more links to follow.
+	// maxRequests and maxBytes limit what one command may send and receive. Otherwise a service could return more and
+	// more links to follow.
 	maxRequests, maxBytes = 300, 16 << 20
 )
 
 // redfishTransport sends the requests of one operation to a Redfish service. bmclib and gofish pass no context and do
-// not return the status of an answer. Therefore this transport adds the context of the current command, and records
-// why a request failed. Whatever links the service returns, it sends requests only to this service. It calls the fence
-// before each write.
+// not return the status of an answer. Therefore this transport adds the context of the current command, and records why
+// a request failed. It sends requests only to this service, even if the service returns links to other hosts. It calls
+// the fence before each write, except before the deletion of a session.
 type redfishTransport struct {
 	http   *http.Transport
 	host   string // host and port, as in the inventory
 	dialed string // address and port
-	system string // the id of the system to use; "" = the only one
+	system string // the id of the system to use; "" = the service has only one
 
 	request time.Duration // time limit of one request
-	busy    time.Duration // total time for which a command waits for a busy service
+	busy    time.Duration // how long one command may wait in total for a busy service
 	sleep   func(context.Context, time.Duration) error
 	now     func() time.Time
-	admit   func(context.Context) error // called before a request is repeated for a busy service
+	admit   func(context.Context) error // called before a request is sent again to a busy service
 
 	ctx     context.Context
 	fence   func(context.Context) error
 	session bmcSession
-	cause   error // why the last failed request failed
-	expired bool  // the service no longer accepted the session
+	cause   error // why the last request that failed has failed
+	expired bool  // the service has rejected the session of the current command
 	login   bool  // the current command has sent a log-in
-	// requests and bytes count what the current command has sent and received. waited is how long it has waited for a
-	// busy service.
+	// requests counts the requests that the current command has sent, and bytes the bytes that it has received. waited
+	// is how long it has waited for a busy service.
 	requests, bytes int
 	waited          time.Duration
 	lost            bool   // a log-in was sent but not answered
-	full            bool   // the service answered a log-in that it has no session left
-	from            string // local address of the last connection
-	noLogin         bool   // the service supports no sessions
+	full            bool   // the service refused a log-in because it has no free session
+	from            string // this server's address in the last connection
+	noLogin         bool   // the service cannot open sessions
 
 	// What the service has returned about itself:
-	systems, managers string              // paths of these two collections
-	managedBy         []string            // paths of the managers of the used system
+	systems, managers string              // paths of the collections of systems and managers
+	managedBy         []string            // paths of the managers that manage the used system
 	systemPath        string              // path of the used system
-	settingsPath      string              // path of the system's settings object; "" = it has none
-	pending           map[string]any      // boot override that only the settings object holds
-	bootPath          string              // path of the resource that accepted the boot device; "" = none yet
+	settingsPath      string              // path of the used system's settings object; "" = it has none
+	pending           map[string]any      // boot override in the settings object, for a later start; see addPendingBoot
+	bootPath          string              // path of the resource in which the service accepted the boot device; "" = none yet
 	tags              map[string][]string // current ETags of each resource, by its path
 
 	wantedBoot string // the boot device that the operation sets; "" = it sets none
 
-	inspects bool            // compare the types in answers with the schema
-	odd      []string        // deviations from the specification, at most maxOdd
-	noted    map[string]bool // kinds of deviation that odd already contains
+	inspects bool            // also compare the JSON types in answers with the schema
+	odd      []string        // deviations of the service from the specification, at most maxOdd
+	noted    map[string]bool // kinds of deviations that are already in odd
 }
 
 // maxOdd limits how many deviations of a service are reported.
@@ -79,8 +80,8 @@ func (t *redfishTransport) note(kind, format string, args ...any) {
 	}
 }
 
-// newRedfishTransport returns a transport to the BMC dialed, whose Host is the address to dial. name is its host in
-// the inventory.
+// newRedfishTransport returns a transport to a BMC. dialed describes the BMC, with the address to connect to as its
+// Host. name is the host that the inventory has for this BMC.
 func (d *Driver) newRedfishTransport(name string, dialed inventory.BMC) *redfishTransport {
 	port := strconv.Itoa(dialed.ListenPort())
 	address := net.JoinHostPort(dialed.Host, port)
@@ -104,8 +105,8 @@ func (t *redfishTransport) begin(ctx context.Context) {
 	t.requests, t.bytes, t.waited = 0, 0, 0
 }
 
-// errorOf returns the error of the current command, which ended with err. It prefers the cause that the transport
-// recorded, because bmclib and gofish return only text.
+// errorOf returns the error to report for the current command, given the error err of bmclib or gofish. It prefers the
+// cause that the transport has recorded, because these libraries return only text.
 func (t *redfishTransport) errorOf(err error) error {
 	switch {
 	case err == nil:
@@ -153,7 +154,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	if res.StatusCode >= 300 && !logout {
 		t.expired = res.StatusCode == http.StatusUnauthorized && q.Header.Get("X-Auth-Token") != ""
 		t.cause = judgeStatus(q, res.StatusCode, body, x.login)
-		if x.write && x.waits > 0 && isUnsupported(t.cause) { // the service may have executed a write that it answered as busy
+		if x.write && x.waits > 0 && isUnsupported(t.cause) { // the service answered that it was busy, but may have executed the write
 			t.cause = fmt.Errorf("after the BMC had reported that it is busy: %s: %w",
 				strings.TrimSuffix(t.cause.Error(), ": "+inventory.ErrUnsupported.Error()), inventory.ErrUnreachable)
 		}
@@ -161,7 +162,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// askSession sends a request for a session's own resource, with the token of that session.
+// askSession sends a request for the resource of the session s, with the token of s.
 func (t *redfishTransport) askSession(method string, s bmcSession) (status int, err error) {
 	u := url.URL{Scheme: "https", Host: t.host, Path: s.path}
 	q, err := http.NewRequestWithContext(t.ctx, method, u.String(), http.NoBody)
@@ -176,7 +177,7 @@ func (t *redfishTransport) askSession(method string, s bmcSession) (status int, 
 	return res.StatusCode, res.Body.Close()
 }
 
-// failed records why a request got no usable answer. login reports whether it was a log-in.
+// failed records err as the reason why a request got no usable answer. login reports whether the request was a log-in.
 func (t *redfishTransport) failed(err error, login bool) {
 	var fenced fenceError
 	untrusted := judgeTLS(err)
@@ -190,20 +191,21 @@ func (t *redfishTransport) failed(err error, login bool) {
 	}
 }
 
-// accountsPath is part of the path of an account. The answer to a request with this path may repeat a password.
+// accountsPath is part of the path of every account. The service's answer to a request with such a path may contain the
+// password that was sent.
 const accountsPath = "/Accounts/"
 
-// errTooMuch means that a command exceeded maxRequests or maxBytes.
+// errTooMuch means that a command has exceeded maxRequests or maxBytes.
 var errTooMuch = fmt.Errorf("the BMC needs more than %d requests or %d MiB for one command: update its firmware, or use another "+
 	"driver: %w", maxRequests, maxBytes>>20, inventory.ErrUnsupported)
 
-// errNull means that a resource is null instead of an object. gofish panics on null in a goroutine of its own, which
-// would end the server.
+// errNull means that the service returned null where a resource is expected. gofish would panic on null in a goroutine
+// of its own, and this would end the server.
 var errNull = fmt.Errorf("the BMC returns null instead of a resource: update its firmware, or use another driver: %w",
 	inventory.ErrUnsupported)
 
-// judgeStatus returns the error for an answer with an error status. It contains the service's own text, except where
-// the text could repeat a password: for a log-in or an account.
+// judgeStatus returns the error for an answer with an error status. The error contains the service's own text, but not
+// for a log-in or an account, because that text could contain a password.
 func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	said := fmt.Sprintf("%s %s: HTTP %d", q.Method, clip(q.URL.Path), status)
 	text := extendedMessage(body)
@@ -225,15 +227,14 @@ func judgeStatus(q *http.Request, status int, body []byte, login bool) error {
 	return fmt.Errorf("%s: %w", said, inventory.ErrUnsupported)
 }
 
-// noSessionLeft reports whether the answer to a log-in means that the service has no session left:
-// SessionLimitExceeded of the message registry Base, or Dell's RAC0218 ("the maximum number of user sessions is
-// reached").
+// noSessionLeft reports whether body, the answer to a log-in, says that the service has no free session. Known messages
+// are SessionLimitExceeded of the registry Base, and Dell's RAC0218 ("the maximum number of user sessions is reached").
 func noSessionLeft(body []byte) bool {
 	text := strings.ToLower(extendedMessage(body))
 	return strings.Contains(text, "session") && (strings.Contains(text, "limit") || strings.Contains(text, "maximum"))
 }
 
-// extendedMessage returns the messages in the body of an error (DSP0266, section 8.6), or "".
+// extendedMessage returns the messages that the body of an error answer contains (DSP0266, section 8.6), or "".
 func extendedMessage(body []byte) string {
 	var e struct {
 		Error struct {

@@ -20,22 +20,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// redfishLogin runs the commands of one operation in one session. It opens the session at the first command. close
-// deletes it, and the first log-in also deletes sessions that earlier operations had to leave open.
+// redfishLogin runs all commands of one operation in one session. It opens the session at the first command, and close
+// deletes the session. The first log-in also deletes sessions that earlier operations could not delete.
 type redfishLogin struct {
 	link
 	name      string // host in the inventory
 	bmc       inventory.BMC
 	password  inventory.Secret
 	transport *redfishTransport
-	basic     bool           // use HTTP Basic authentication instead of a session, because the service has none or opens none
+	basic     bool           // use HTTP Basic authentication, because the service has no sessions or cannot open one
 	service   redfishService // zero = no log-in yet
-	logout    time.Duration  // time limit for the deletion of a session
+	logout    time.Duration  // limits how long the deletion of a session may take
 }
 
-// run runs one command in the operation's session. If the BMC no longer accepts the session, it did not execute the
-// command: run logs in again and repeats the command once. The old session may still be open for other requests, so
-// the next operation deletes it.
+// run runs one command in the operation's session. If the BMC no longer accepts the session, the command was not
+// executed, so run logs in again and repeats the command once. The old session may still be open at the BMC, so the
+// next operation deletes it.
 func (l *redfishLogin) run(ctx context.Context, command func(redfishService) error) error {
 	for again := false; ; again = true {
 		if err := l.logIn(ctx); err != nil {
@@ -54,7 +54,8 @@ func (l *redfishLogin) run(ctx context.Context, command func(redfishService) err
 // forget makes the next command log in again.
 func (l *redfishLogin) forget() { l.service, l.transport.session = redfishService{}, bmcSession{} }
 
-// logIn opens the operation's session unless it is already open. link.do limits the rate of log-ins.
+// logIn opens the operation's session unless the session is already open. It calls link.do, which limits the rate of
+// log-ins.
 func (l *redfishLogin) logIn(ctx context.Context) error {
 	if l.service.writer != nil {
 		return nil
@@ -64,10 +65,10 @@ func (l *redfishLogin) logIn(ctx context.Context) error {
 		err := l.open(ctx)
 		if err != nil && !l.basic && (l.transport.noLogin || !l.transport.login && l.transport.cause == nil && ctx.Err() == nil) {
 			l.basic = true
-			opened := l.transport.session // a log-in that was answered without a token may have opened a session
+			opened := l.transport.session // the service may have opened a session although it returned no token
 			l.transport.session = bmcSession{}
 			if err = l.open(ctx); err == nil && opened.path != "" {
-				_ = l.service.root.DeleteSession(opened.path) // if this fails, the session ends by its time-out
+				_ = l.service.root.DeleteSession(opened.path) // if the deletion fails, the service ends the session after its time-out
 			}
 		}
 		if err != nil && l.transport.lost && ctx.Err() == nil {
@@ -84,10 +85,11 @@ func (l *redfishLogin) logIn(ctx context.Context) error {
 	})
 }
 
-// openWithoutSession tries HTTP Basic authentication after a log-in has failed with err because it was not answered,
-// or the service has no session left. In both cases the reason may be open sessions whose log-ins were not answered.
-// Services must support both methods (DSP0266, authentication methods), but some operators switch Basic off: after
-// such a refusal, it is not tried again with these credentials. If Basic fails too, openWithoutSession returns err.
+// openWithoutSession tries HTTP Basic authentication after a log-in failed with err, in two cases: the log-in was not
+// answered, or the service has no free session. In both cases, sessions may be open whose log-ins were not answered.
+// Services must support Basic and sessions (DSP0266, authentication methods), but some operators switch Basic off. If
+// the service refuses Basic, it is not tried again with these credentials. If Basic fails, openWithoutSession returns
+// err.
 func (l *redfishLogin) openWithoutSession(ctx context.Context, err error) error {
 	if err == nil || l.basic || !l.transport.lost && !l.transport.full || !errors.Is(err, inventory.ErrUnreachable) ||
 		l.target.left.sessionsOnly || ctx.Err() != nil {
@@ -103,7 +105,7 @@ func (l *redfishLogin) openWithoutSession(ctx context.Context, err error) error 
 	return err
 }
 
-// open logs in with bmclib and gofish, which then share the session.
+// open logs in with bmclib, and then lets gofish use the same session.
 func (l *redfishLogin) open(ctx context.Context) error {
 	l.transport.begin(ctx)
 	host, port := l.name, strconv.Itoa(l.bmc.ListenPort())
@@ -137,7 +139,7 @@ func (l *redfishLogin) open(ctx context.Context) error {
 	return nil
 }
 
-// proveBasic sends a request that the service accepts only with a valid user and password.
+// proveBasic proves that HTTP Basic authentication works: it sends a request that needs a valid user and password.
 func (l *redfishLogin) proveBasic(reader *gofish.APIClient) error {
 	res, err := reader.Get(l.transport.systems)
 	if err != nil {
@@ -146,7 +148,8 @@ func (l *redfishLogin) proveBasic(reader *gofish.APIClient) error {
 	return res.Body.Close()
 }
 
-// close deletes the session. If that fails, it stores the session in the target, and the next operation tries again.
+// close deletes the session. If the deletion fails, close stores the session in the target, and the next operation
+// tries to delete it.
 func (l *redfishLogin) close(ctx context.Context) error {
 	session := l.transport.session
 	l.forget()
@@ -160,18 +163,18 @@ func (l *redfishLogin) close(ctx context.Context) error {
 	return err
 }
 
-// deleteLeftovers deletes the sessions that earlier operations could not delete. Each deletion is authenticated by the
-// session's own token, so it works even if the BMC has no session left.
+// deleteLeftovers deletes the sessions that earlier operations could not delete. It deletes each session with the token
+// of that session, so it works even if the BMC has no free session.
 func (l *redfishLogin) deleteLeftovers(ctx context.Context) {
 	l.target.left.sessions = slices.DeleteFunc(l.target.left.sessions, func(s bmcSession) bool {
 		return l.deleteSession(ctx, s) == nil
 	})
 }
 
-// deleteSession deletes a session, and returns nil once a read shows that it is gone.
+// deleteSession deletes a session. It returns nil once a read shows that the session no longer exists.
 func (l *redfishLogin) deleteSession(ctx context.Context, s bmcSession) error {
 	if s.path == "" {
-		return nil // its path is unknown; it ends by its time-out
+		return nil // without its path, it cannot be deleted; the service ends it after its time-out
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.logout)
 	defer cancel()
@@ -193,19 +196,19 @@ func (l *redfishLogin) deleteSession(ctx context.Context, s bmcSession) error {
 	return fmt.Errorf("deleting the session: %w", err)
 }
 
-// searchLeftovers deletes other sessions of this user that come from this client's address, because a killed server
-// cannot delete its session. It does so once per BMC, again after a log-in was not answered, and retries with the next
-// log-in if the BMC is unreachable.
+// searchLeftovers deletes sessions of this user that come from the same client address as this operation, because a
+// server that was killed could not delete its sessions. It searches only once per BMC, but once more after a log-in was
+// not answered. If the BMC is unreachable, the next log-in searches again.
 //
-// The client's address is the one that the service shows for the session of this operation. Without a session, it is
-// the local address of the connection. Behind address translation the service shows another address, and then nothing
-// is deleted.
+// The client address is the address that the service shows for the session of this operation. If the operation has no
+// session, it is the local address of the connection. Behind address translation, the service shows other addresses
+// than the local one, so without a session nothing is deleted.
 func (l *redfishLogin) searchLeftovers() {
 	if l.target.left.searched {
 		return
 	}
 	l.target.left.searched = true
-	again := func(err error) { // other refusals are permanent: some services show sessions only to administrators
+	again := func(err error) { // any other error is permanent: some services show sessions only to administrators
 		if errors.Is(l.transport.errorOf(err), inventory.ErrUnreachable) {
 			l.target.left.searched = false
 		}
@@ -230,7 +233,7 @@ func (l *redfishLogin) searchLeftovers() {
 	}
 	for i, s := range all {
 		if i != own && s.UserName == l.bmc.User && s.ClientOriginIPAddress == origin {
-			again(l.service.root.DeleteSession(s.ODataID)) // if this fails, the session ends by its time-out
+			again(l.service.root.DeleteSession(s.ODataID)) // if the deletion fails, the service ends the session after its time-out
 		}
 	}
 }

@@ -20,33 +20,34 @@ import (
 )
 
 const (
-	// maxMoves limits how many redirects of one request are followed, and maxWaits how often the request is repeated for
-	// a busy service.
+	// maxMoves limits how many redirects are followed for one request. maxWaits limits how often a request is sent
+	// again because the service is busy.
 	maxMoves, maxWaits = 4, 8
-	// elsewhere begins the path that replaces a link to another host. The name of the host follows it.
+	// elsewhere is the beginning of a path that replaces a link to another host. The rest of the path names the host.
 	elsewhere = "/elsewhere/"
 )
 
-// exchange is one request of gofish or bmclib and its final answer. send may need several attempts to get this answer.
+// exchange is one request of gofish or bmclib, together with its final answer. send may send the request several times
+// until it has the final answer.
 type exchange struct {
 	t            *redfishTransport
 	q            *http.Request
 	login, write bool
-	fence        func(context.Context) error // called before each attempt; nil = none
+	fence        func(context.Context) error // called before each time the request is sent; nil = none
 
 	moves, waits int
-	matched      []string // values of If-Match that were tried; "" = without If-Match
+	matched      []string // values of If-Match that were already sent; "" = without If-Match
 
-	changesSystem  bool   // the request changes properties of the system: its boot override
+	changesSystem  bool   // the request changes the used system, namely its boot override
 	sentToSettings bool   // the request was sent to the settings object instead of the system
-	fullBody       []byte // body of a change that the system rejected; nil = not rejected
+	fullBody       []byte // body of a change that the system rejected, before send changed the body; nil = not rejected
 }
 
 func anotherHost(name string) error {
 	return fmt.Errorf("the BMC refers to another host, %s, to which Ingot sends nothing: %w", clip(name), inventory.ErrUnsupported)
 }
 
-// own reports whether a URL has the scheme, host and port of this service.
+// own reports whether u has the scheme, host and port of this service.
 func (t *redfishTransport) own(u *url.URL) bool {
 	port := u.Port()
 	if port == "" {
@@ -56,9 +57,9 @@ func (t *redfishTransport) own(u *url.URL) bool {
 	return u.Scheme == "https" && u.User == nil && (strings.EqualFold(address, t.host) || address == t.dialed)
 }
 
-// send sends the request and returns the final answer. It repeats the request to the location of a redirect, with
-// another If-Match if the service rejects the current one, with another body or path if the system rejects a boot
-// device, and later if the service is busy. It calls the fence before each attempt.
+// send sends the request and returns the final answer. Each time before it sends, it calls the fence. It sends the
+// request again in these cases: to another location after a redirect; with another If-Match if the service rejects
+// If-Match; with another body or path if the system rejects a boot device; and after a pause if the service is busy.
 func (x *exchange) send() (*http.Response, []byte, error) {
 	x.q.Close = false // gofish sets Close, which would open a new connection for each request
 	x.changesSystem = x.q.Method == http.MethodPatch && strings.TrimSuffix(x.q.URL.Path, "/") == x.t.systemPath
@@ -104,7 +105,8 @@ func (x *exchange) send() (*http.Response, []byte, error) {
 	}
 }
 
-// attempt sends the request once and reads the answer. It returns errors only for a request without a usable answer.
+// attempt sends the request once and reads the answer. It returns an error only if there is no usable answer; an answer
+// with an error status is no error.
 func (x *exchange) attempt() (*http.Response, []byte, error) {
 	t := x.t
 	if t.requests++; t.requests > maxRequests || t.bytes > maxBytes {
@@ -138,13 +140,13 @@ func (x *exchange) attempt() (*http.Response, []byte, error) {
 	return res, body, nil
 }
 
-// move follows a redirect to the same scheme, host and port. For a write with status 301 or 302, the path may differ
-// only in a trailing slash, because these statuses do not guarantee that the method stays the same (RFC 9110, 15.4).
+// move follows a redirect to the same scheme, host and port. For a write or log-in with status 301 or 302, it follows
+// only a redirect that adds or removes a trailing slash, because these statuses may change the method (RFC 9110, 15.4).
 // again is false if the redirect is not followed.
 func (x *exchange) move(location string, status int) (again bool, err error) {
 	to, err := x.q.URL.Parse(location)
 	if err != nil || location == "" || x.moves == maxMoves {
-		return false, nil // the answer with this status becomes the error
+		return false, nil // do not follow the redirect: its status becomes the error
 	}
 	if !x.t.own(to) {
 		return false, anotherHost(to.Scheme + "://" + to.Host)
@@ -160,9 +162,9 @@ func (x *exchange) move(location string, status int) (again bool, err error) {
 	return true, nil
 }
 
-// rematch sets the next value of If-Match for a write whose current value was rejected. It tries each ETag of the
-// resource in all variants, then no If-Match, and then * (RFC 9110, 13.1.1). It returns false if no value is left.
-// This is safe, because each change is read back.
+// rematch prepares another attempt for a write whose If-Match the service rejected. It tries each ETag of the resource
+// in all its forms, then no If-Match, and then * (RFC 9110, 13.1.1). It returns false if nothing is left to try. To
+// write without a matching ETag is safe here, because each change is read back.
 func (x *exchange) rematch() bool {
 	if !x.write {
 		return false
@@ -185,9 +187,9 @@ func (x *exchange) rematch() bool {
 	return false
 }
 
-// wait waits before the request is repeated to a busy service: as long as Retry-After requires (RFC 9110, 10.2.3), or
-// otherwise twice as long each time. It returns false if the request is not to be repeated. Each repetition counts for
-// the BMC's session limit (security S29).
+// wait waits before the request is sent again to a busy service. It waits as long as Retry-After requires (RFC 9110,
+// 10.2.3); without Retry-After, twice as long each time. It returns false if the request must not be sent again. Each
+// repetition counts as a session for the BMC's rate limit (security S29).
 func (x *exchange) wait(after string, body []byte) (again bool, err error) {
 	t := x.t
 	pause := time.Second << x.waits
@@ -208,8 +210,8 @@ func (x *exchange) wait(after string, body []byte) (again bool, err error) {
 	return true, t.admit(t.ctx)
 }
 
-// openSession stores the session that a log-in has opened. It sets the header Location to the session's path, from
-// which gofish gets it.
+// openSession stores the session that a log-in has opened. It also sets the header Location to the session's path,
+// because gofish reads the path from this header.
 func (x *exchange) openSession(res *http.Response, body []byte) error {
 	t := x.t
 	t.session = bmcSession{x.sessionPath(res.Header.Get("Location"), body), res.Header.Get("X-Auth-Token")}
@@ -236,7 +238,7 @@ func (x *exchange) sessionPath(location string, body []byte) string {
 		return location[i:]
 	}
 	var s map[string]any
-	_ = json.Unmarshal(body, &s) // ignore the error: without a valid body, the path is not known
+	_ = json.Unmarshal(body, &s) // the error can be ignored: if the body is invalid, the path is not known
 	if id, _ := s["@odata.id"].(string); id != "" {
 		if path := x.t.local(x.q.URL, id); !strings.HasPrefix(path, elsewhere) {
 			return path

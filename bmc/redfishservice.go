@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// redfishService gives access to the resources of a service after a log-in.
+// redfishService reads and changes the resources of a service after a log-in.
 type redfishService struct {
 	bmc       inventory.BMC
 	transport *redfishTransport
@@ -24,7 +24,8 @@ type redfishService struct {
 	root      *gofish.Service
 }
 
-// system returns the machine's system resource. It returns an error unless there is exactly one to use.
+// system returns the resource of the machine's system. It returns an error if there is no such system, or more than one
+// that could be meant.
 func (s redfishService) system() (*fish.ComputerSystem, error) {
 	all, err := s.root.Systems()
 	if err != nil {
@@ -79,8 +80,8 @@ func (s redfishService) account() (*fish.ManagerAccount, error) {
 	return nil, fmt.Errorf("the BMC lists no account of user %q: correct bmc.user, or change the password at the BMC", s.bmc.User)
 }
 
-// drives returns the virtual drives, sorted by path. They are subordinate to the manager or, in newer services, to the
-// system.
+// drives returns the virtual drives, sorted by path. In older services they belong to the manager, in newer services to
+// the system.
 func (s redfishService) drives() (out []*fish.VirtualMedia, err error) {
 	defer func() {
 		slices.SortFunc(out, func(a, b *fish.VirtualMedia) int { return cmp.Compare(a.ODataID, b.ODataID) })
@@ -101,7 +102,7 @@ func (s redfishService) drives() (out []*fish.VirtualMedia, err error) {
 	return d, err
 }
 
-// holdsCD reports whether a medium is inserted in d, and d is a drive for CDs or of unknown kind.
+// holdsCD reports whether d holds a medium and is a drive for CDs, or a drive of unknown kind.
 func holdsCD(d *fish.VirtualMedia) bool {
 	other := slices.ContainsFunc(d.MediaTypes, func(kind fish.VirtualMediaType) bool {
 		return kind == fish.DVDMediaType || kind == fish.FloppyMediaType || kind == fish.USBStickMediaType
@@ -109,7 +110,7 @@ func holdsCD(d *fish.VirtualMedia) bool {
 	return d.Inserted && (slices.Contains(d.MediaTypes, fish.CDMediaType) || !other)
 }
 
-// inserted returns the URLs of the media in the CD drives. A medium without a URL is "unknown".
+// inserted returns the URLs of the media in the CD drives. For a medium without a URL, it returns "unknown".
 func (s redfishService) inserted() (urls []string, err error) {
 	drives, err := s.drives()
 	for _, d := range drives {
@@ -120,8 +121,8 @@ func (s redfishService) inserted() (urls []string, err error) {
 	return urls, err
 }
 
-// eject ejects the medium at url from the CD drives, or all media if url is empty. bmclib would eject only one drive,
-// chosen at random.
+// eject ejects the medium at url from the CD drives. If url is empty, it ejects all media. (bmclib would eject the
+// medium of only one drive, chosen at random.)
 func (s redfishService) eject(url string) error {
 	drives, err := s.drives()
 	for _, d := range drives {
@@ -132,7 +133,7 @@ func (s redfishService) eject(url string) error {
 	return err
 }
 
-// sensors returns the temperatures and fans of the first chassis that reports any, or nil.
+// sensors returns the temperatures and fans of the first chassis that reports any. It returns nil if none does.
 func (s redfishService) sensors() (out []inventory.BMCReading) {
 	add := func(name string, value float64, unit string, state common.Status) {
 		out = append(out, inventory.BMCReading{

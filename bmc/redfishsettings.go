@@ -12,14 +12,14 @@ import (
 )
 
 // The settings object of a resource holds properties that the service applies at a later start (DSP0266, settings
-// resource). For the boot override, services differ: those of AMI accept it only in the settings object, others in
-// both, and some keep there an override that was already used. Therefore an override in the settings object proves a
-// boot device only if the service rejected the device in the system itself.
+// resource). Services differ in where they accept a boot override: those of AMI only in the settings object, others
+// both there and in the system itself. Some keep an override in the settings object after it was used. Therefore an
+// override in the settings object proves a boot device only if the service rejected the device in the system itself.
 
-// addPendingBoot reads the boot override of the settings object of system, which was read at path. It puts this
-// override into system in two cases: if the service accepted the boot device only in the settings object; and if an
-// override is to be removed and only the settings object holds one, because setBootDevice would otherwise not find it.
-// In all cases but the first, it stores the override in t.pending.
+// addPendingBoot reads the boot override in the settings object of system. path is the path of system. In two cases,
+// addPendingBoot copies this override into system: if the service accepted the boot device only in the settings object;
+// and if an override is to be removed and only the settings object holds one, because setBootDevice would otherwise not
+// find it. Except in the first case, addPendingBoot stores the override in t.pending.
 func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system map[string]any) error {
 	settings, _ := system["@Redfish.Settings"].(map[string]any)
 	t.systemPath, t.settingsPath, t.pending = path, pathOf(settings["SettingsObject"]), nil
@@ -49,10 +49,11 @@ func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system m
 	return nil
 }
 
-// inForce reports whether a boot override sets a boot device.
+// inForce reports whether boot, a boot override, sets a boot device.
 func inForce(boot any) bool { return bootWord(boot) != "none" }
 
-// bootWord returns the boot device of boot, a boot override as usedPart returns it; "none" if it sets no device.
+// bootWord returns the boot device that boot sets, or "none" if it sets no device. boot is a boot override in the form
+// that usedPart returns.
 func bootWord(boot any) string {
 	b, _ := boot.(map[string]any)
 	target, _ := b["BootSourceOverrideTarget"].(string)
@@ -62,8 +63,8 @@ func bootWord(boot any) string {
 	}).Device
 }
 
-// readSettings returns the boot override in the settings object of the system. It returns nil if there is no such
-// object, or the object has no override.
+// readSettings returns the boot override in the settings object of the system. It returns nil if the system has no
+// settings object, or if that object has no override.
 func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, err error) {
 	if t.settingsPath == "" {
 		return nil, nil
@@ -80,7 +81,7 @@ func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, e
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if t.bootPath != t.settingsPath {
-			return nil, nil // the settings object is not used
+			return nil, nil // the settings object cannot be read, and nothing was written to it
 		}
 		fallthrough
 	default:
@@ -91,10 +92,10 @@ func (t *redfishTransport) readSettings(q *http.Request) (boot map[string]any, e
 	return resource.Boot, err
 }
 
-// redirectBoot prepares another attempt for a request whose boot device the system rejected, if the system's settings
-// object has a boot override. The first attempt omits the boot mode, which some services reject; the second goes to
-// the settings object. again reports whether to send the request again. Without a settings object, bmclib itself
-// retries without the mode.
+// redirectBoot prepares another attempt after the system rejected a request that sets the boot device. If the system's
+// settings object has a boot override, the next attempt leaves out the boot mode, which some services reject, and the
+// attempt after that goes to the settings object. again reports whether to send the request again. Without a settings
+// object, redirectBoot does nothing, because bmclib itself sends the request again without the mode.
 func (x *exchange) redirectBoot(status int) (again bool, err error) {
 	t := x.t
 	if !x.changesSystem || x.sentToSettings || x.q.GetBody == nil {
@@ -102,7 +103,7 @@ func (x *exchange) redirectBoot(status int) (again bool, err error) {
 	}
 	boot, err := t.readSettings(x.q)
 	if err != nil || boot["BootSourceOverrideTarget"] == nil {
-		return false, nil // the system's status is the error
+		return false, nil // do not retry: the status of the first attempt becomes the error
 	}
 	if x.fullBody == nil {
 		if x.fullBody, err = readBody(x.q); err != nil {
@@ -134,13 +135,13 @@ func readBody(q *http.Request) ([]byte, error) {
 	return out, errors.Join(err, body.Close())
 }
 
-// setBody replaces the request's body for the next attempt.
+// setBody sets the request body for the next attempt.
 func (x *exchange) setBody(body []byte) {
 	x.q.ContentLength = int64(len(body))
 	x.q.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 }
 
-// dropMode returns the body without the mode of the boot override, or nil if the body has none.
+// dropMode returns body without the mode of the boot override. It returns nil if body contains no mode.
 func dropMode(body []byte) []byte {
 	var change map[string]map[string]any
 	if json.Unmarshal(body, &change) != nil || change["Boot"]["BootSourceOverrideMode"] == nil {

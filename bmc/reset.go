@@ -10,10 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ResetBMC restarts the BMC itself, without changing the machine's power. It returns nil once the BMC answers again
-// after it was unreachable, or after Config.Settle if the BMC answered all the time and its last reset time, if
-// reported, has changed. It returns inventory.ErrUnsupported if the driver or the BMC does not support the command.
-// fence is as in Set.
+// ResetBMC restarts the BMC itself, without changing the machine's power. It returns nil in two cases: once the BMC
+// answers again after it was unreachable; or, if the BMC answered all the time, after Config.Settle, unless the BMC
+// still reports the same time of its last reset. It returns inventory.ErrUnsupported if the driver or the BMC does not
+// support the command. fence has the same meaning as for Set.
 func (d *Driver) ResetBMC(ctx context.Context, b inventory.BMC, password inventory.Secret,
 	fence func(context.Context) error,
 ) error {
@@ -29,7 +29,7 @@ func (d *Driver) ResetBMC(ctx context.Context, b inventory.BMC, password invento
 
 func (s *session) resetBMC(ctx context.Context, r resetter) error {
 	if _, err := s.state(ctx); err != nil {
-		return err // without an answer before the reset, one after it proves nothing
+		return err // if the BMC does not answer before the reset, an answer after the reset proves nothing
 	}
 	last, err := s.lastReset(ctx)
 	if err != nil {
@@ -53,17 +53,17 @@ func (s *session) resetBMC(ctx context.Context, r resetter) error {
 		case err == nil && gone:
 			return nil
 		case err == nil && took >= s.d.cfg.Settle:
-			return errors.Join(wrote, s.wasReset(ctx, last)) // it answered all the time, so an error of the write was not just a lost answer
+			return errors.Join(wrote, s.wasReset(ctx, last)) // no answer was lost, so an error of the write is real
 		case err != nil && took >= s.d.cfg.Back:
 			return errors.Join(fmt.Errorf("the BMC does not answer %s after its reset: %w", s.d.cfg.Back, inventory.ErrUnreachable),
 				err)
 		case err != nil:
-			gone = true // also after a refused log-in: a BMC that is starting may not have loaded its users yet
+			gone = true // also if the BMC refused the log-in: while it starts, it may not have loaded its users yet
 		}
 	}
 }
 
-// lastReset returns the BMC's own text for the time of its last reset, or "" if it is not known.
+// lastReset returns the time of the BMC's last reset as the BMC writes it, or "" if this time is not known.
 func (s *session) lastReset(ctx context.Context) (string, error) {
 	if w, ok := s.provider.(resetWitness); ok {
 		return w.lastReset(ctx)
@@ -71,7 +71,7 @@ func (s *session) lastReset(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// wasReset returns an error if the BMC still reports before, the last reset before the command.
+// wasReset returns an error if the BMC still reports the same last reset as before the command.
 func (s *session) wasReset(ctx context.Context, before string) error {
 	now, err := s.lastReset(ctx)
 	if err == nil && before != "" && now == before {

@@ -18,18 +18,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Headers of a request, as in Tinkerbell. The signature covers the body followed by the timestamp.
+// Headers of a request, named as in Tinkerbell. The signature is computed over the body followed by the timestamp.
 const (
 	rpcTimestamp = "X-Rufio-Timestamp"
-	rpcSignature = "X-Rufio-Signature" // with the suffix -256 or -512
+	rpcSignature = "X-Rufio-Signature" // sent with the suffix -256 or -512
 )
 
-// rpcTime limits one request: the service may control slow hardware.
+// rpcTime limits one request. It is long, because the service may control slow hardware.
 const rpcTime = 30 * time.Second
 
-// rpc is a provider that sends each request as JSON to a service of the operator (bmclib's provider rpc). Requests are
-// signed by HMAC with the machine's password, which is never sent. The protocol has no request to read the boot device
-// back.
+// rpc is a provider that sends each command as JSON to a service of the operator (bmclib's provider rpc). Each request
+// is signed by HMAC with the machine's password; the password itself is never sent. The boot device cannot be read
+// back, because the protocol has no request for this.
 type rpc struct {
 	link
 	client    *bmclibrpc.Provider
@@ -113,8 +113,8 @@ func (p *rpc) setPower(ctx context.Context, power string) error {
 	})
 }
 
-// setBootDevice requests the boot device. To remove it, it sends the device "none", because the protocol has no other
-// request for this.
+// setBootDevice requests a boot device. To remove the boot device, it sends the device "none", because the protocol has
+// no other request that removes it.
 func (p *rpc) setBootDevice(ctx context.Context, want inventory.BootDevice) error {
 	return p.run(ctx, func(ctx context.Context) error {
 		_, err := p.client.BootDeviceSet(ctx, want.Device, want.Persistent, want.EFI)
@@ -122,13 +122,13 @@ func (p *rpc) setBootDevice(ctx context.Context, want inventory.BootDevice) erro
 	})
 }
 
-// readBootDevice always returns a blindError.
+// readBootDevice always returns a blindError, because the protocol cannot read the boot device.
 func (p *rpc) readBootDevice(context.Context) (inventory.BootDevice, error) {
 	return inventory.BootDevice{}, blindError{"the RPC protocol has no request that reads the boot device"}
 }
 
-// rpcTransport sends the requests of one operation. It records why a request failed, because bmclib returns neither
-// the status of an answer nor the error code in it. It also sets the length of each answer, which bmclib requires.
+// rpcTransport sends the requests of one operation. It records why a request failed, because bmclib returns neither the
+// status of an answer nor the error code in the answer. It also sets the length of each answer, which bmclib requires.
 type rpcTransport struct {
 	http  *http.Transport
 	cause error
@@ -160,8 +160,8 @@ func (t *rpcTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// judgeRPC returns the error for an answer, or nil if it is a success. If the answer contains an error code, judgeRPC
-// treats the code like an HTTP status.
+// judgeRPC returns the error that an answer means, or nil if the answer means success. An error code in the answer is
+// treated like an HTTP status.
 func judgeRPC(status int, body []byte) error {
 	said := fmt.Sprintf("HTTP %d", status)
 	var answer bmclibrpc.ResponsePayload

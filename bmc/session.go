@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// with calls do for one operation, while no other operation uses the BMC. It creates the operation's provider and
-// always closes it. what names the operation in errors and logs.
+// with calls the function do for one operation, while no other operation uses the BMC. It creates the operation's
+// provider, and always closes it. what is the name of the operation in errors and logs.
 func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.Secret, what string,
 	do func(*session) error,
 ) (err error) {
@@ -34,7 +34,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 		target: t,
 		admit:  func(ctx context.Context) error { return d.admit(ctx, t, b.Machine, who) },
 		settle: func(err error) {
-			if !password.IsZero() { // without a password, nothing was sent
+			if !password.IsZero() { // without a password, no log-in was sent
 				d.settle(ctx, t, err)
 			}
 		},
@@ -69,7 +69,8 @@ func nameOf(b inventory.BMC) string {
 	return "BMC " + b.Host
 }
 
-// acquire returns b with its host replaced by the address to dial, and b's target, locked by lockTarget.
+// acquire returns a copy of b whose host is the address to connect to, and the target of b, which it has locked by
+// lockTarget.
 func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory.BMC, t *target, err error) {
 	dialed = b
 	if b.Host != "" && !b.Capabilities().Relayed {
@@ -77,7 +78,7 @@ func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory
 			return dialed, nil, fmt.Errorf("BMC %s: %w", b.Host, err)
 		}
 	}
-	// Lock by address: a BMC with two names must not have two sessions at once.
+	// Lock the address, not the name: a BMC with two names must not have two sessions at once.
 	key := net.JoinHostPort(dialed.Host, strconv.Itoa(dialed.OwnPort()))
 	if b.Capabilities().Shared {
 		key = b.Driver + "/" + b.Machine
@@ -88,8 +89,8 @@ func (d *Driver) acquire(ctx context.Context, b inventory.BMC) (dialed inventory
 	return dialed, t, nil
 }
 
-// lockTarget waits until no other operation uses the BMC at address, and returns its target. To unlock it, the caller
-// receives from the target's token.
+// lockTarget waits until no other operation uses the BMC at address, and returns the target of this BMC. To unlock it,
+// the caller receives a value from the channel token of the target.
 func (d *Driver) lockTarget(ctx context.Context, address string) (*target, error) {
 	address = strings.ToLower(address)
 	d.mu.Lock()
@@ -114,8 +115,9 @@ type session struct {
 	fence    func(context.Context) error
 }
 
-// write calls the fence and then do. If the provider itself calls the fence before each of its writes, write only
-// passes it on. If the fence fails, nothing is written, and the error is a fenceError.
+// write calls the fence and then the function do. If the fence returns an error, nothing is written, and write returns
+// a fenceError. A fencedProvider calls the fence itself before each of its writes; for such a provider, write only
+// passes the fence on.
 func (s *session) write(ctx context.Context, do func() error) error {
 	if p, ok := s.provider.(fencedProvider); ok {
 		p.guard(s.fence)

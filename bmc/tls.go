@@ -15,21 +15,21 @@ import (
 // errUntrusted means that no password was sent, because the BMC's certificate is not trusted.
 var errUntrusted = errors.New("the BMC's certificate is not trusted")
 
-// errStranger means that the certificate does not contain the known key. errUnsigned means that no authority signed
-// the certificate, although one had signed the BMC's first certificate.
+// errStranger means that the certificate's key is not the known key. errUnsigned means that no authority has signed the
+// certificate, although an authority had signed the BMC's first certificate.
 var (
 	errStranger = errors.New("its key differs from the stored one")
 	errUnsigned = errors.New("no known authority signed it, but one had signed the BMC's first certificate")
 )
 
-// signed is stored in place of a key if an authority of the system signed the BMC's first certificate.
+// signed is stored instead of a key if an authority of the system has signed the BMC's first certificate.
 const signed = "authority"
 
-// tlsConfig returns a TLS configuration that checks the certificate of b. If b has a fingerprint, the certificate's
-// key must match it. With InsecureTLS, nothing is checked. Otherwise one of Config.Authorities must have signed the
-// certificate or, if nil, an authority of the system. With a KeyStore and without Config.Authorities, an unsigned
-// certificate is accepted if it has the key of the BMC's first certificate (security S27). name is the BMC's host in
-// the inventory.
+// tlsConfig returns a TLS configuration that checks the certificate of b. If b has a fingerprint, the certificate's key
+// must match it. Otherwise, with InsecureTLS, nothing is checked. Otherwise the certificate must be signed by one of
+// Config.Authorities or, if that field is nil, by an authority of the system. If Config.Authorities is nil and there is
+// a KeyStore, an unsigned certificate is accepted too, if it has the key of the BMC's first certificate (security S27).
+// name is the BMC's host in the inventory.
 func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 	inventoried := b
 	inventoried.Host = name
@@ -54,8 +54,8 @@ func (d *Driver) tlsConfig(name string, b inventory.BMC) *tls.Config {
 	return c
 }
 
-// firstUse compares a certificate with what was stored when the BMC at address was first used. untrusted is the error
-// of the verification by the system's authorities; nil = one of them signed the certificate.
+// firstUse compares the certificate c with what was stored when Ingot first connected to the BMC at address. untrusted
+// is the error of the verification against the system's authorities; nil = one of them has signed c.
 func (d *Driver) firstUse(address string, c *x509.Certificate, untrusted error) error {
 	key := keypin.Of(c)
 	if untrusted == nil {
@@ -80,7 +80,8 @@ func sameKey(c *x509.Certificate, known string) error {
 	return nil
 }
 
-// judgeTLS returns the error for a connection that failed because of the certificate, or nil if err has another cause.
+// judgeTLS returns the error for a connection that failed because of the BMC's certificate. It returns nil if err has
+// another cause.
 func judgeTLS(err error) error {
 	var invalid *tls.CertificateVerificationError
 	var authority x509.UnknownAuthorityError

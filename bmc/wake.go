@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// wakes is how many packets are sent, with pauses of wakePause: a switch can lose the first packet while it changes
-	// the link speed of a sleeping card.
+	// wakes is how many packets are sent, with the pause wakePause between them. A switch may lose the first packet,
+	// while it changes the link speed of a sleeping card.
 	wakes     = 3
 	wakePause = 200 * time.Millisecond
 )
 
-// magic returns the packet that wakes the card with this MAC address: six bytes of FF, and then sixteen times the
-// address.
+// magic returns the packet that wakes the network card with the MAC address mac: six bytes FF, and then sixteen times
+// the address.
 func magic(mac string) ([]byte, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil || len(hw) != 6 {
@@ -30,7 +30,8 @@ func magic(mac string) ([]byte, error) {
 	return append(bytes.Repeat([]byte{0xff}, 6), bytes.Repeat(hw, 16)...), nil
 }
 
-// wake sends magic packets. They are not answered, so it cannot check their effect.
+// wake sends magic packets to the machine. It cannot check whether they have woken the machine, because magic packets
+// are not answered.
 func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence func(context.Context) error) (err error) {
 	defer d.observe(ctx, b, "power "+power, &err)()
 	if power != "on" {
@@ -66,7 +67,7 @@ func (d *Driver) wake(ctx context.Context, b inventory.BMC, power string, fence 
 		}
 	}
 
-	// With the destination 255.255.255.255, the source address also selects the interface.
+	// If the destination is 255.255.255.255, the source address also determines the interface.
 	var dialer net.Dialer
 	if d.cfg.WakeFrom.IsValid() {
 		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.cfg.WakeFrom, 0))

@@ -36,31 +36,31 @@ const (
 )
 
 const (
-	// maxAnswer limits the size of an answer in bytes. maxPulls limits the number of parts of an enumeration.
+	// maxAnswer limits the size of an answer in bytes. maxPulls limits in how many parts an enumeration may be read.
 	maxAnswer = 1 << 20
 	maxPulls  = 64
 	// requestTime limits one request.
 	requestTime = 10 * time.Second
 )
 
-// wsman is a client for WS-Management over HTTP with digest authentication (RFC 2617), which never sends the password
-// itself. It follows no redirects and uses no proxy.
+// wsman is a client for WS-Management over HTTP. It uses digest authentication (RFC 2617), so it never sends the
+// password itself. It follows no redirects and uses no proxy.
 type wsman struct {
-	ports    []amtPort // ports to try, in order; after an answer, only the port that answered
+	ports    []amtPort // ports to try, in order; once one has answered, only that port
 	port     amtPort   // the port that is currently used
 	user     string
 	password inventory.Secret
 	http     *http.Client
 	asked    challenge
 	count    int
-	// spokeTLS is set once the BMC has presented a certificate: a port without TLS must then not be used.
+	// spokeTLS is set once the BMC has presented a certificate. From then on, the port without TLS must not be used.
 	spokeTLS atomic.Bool
-	// mayBeClear returns an error if the port without TLS must not be used instead of the one with TLS; nil = no
-	// restriction.
+	// mayBeClear returns an error if the port without TLS must not be tried after the port with TLS has failed; nil =
+	// it may always be tried.
 	mayBeClear func(context.Context) error
 }
 
-// newWSMan returns a client for AMT at one of ports. config checks AMT's certificate.
+// newWSMan returns a client for AMT, which listens on one of ports. config checks AMT's certificate.
 func newWSMan(ports []amtPort, user string, password inventory.Secret, config *tls.Config) *wsman {
 	w := &wsman{ports: ports, port: ports[0], user: user, password: password}
 	for _, s := range tls.CipherSuites() {
@@ -74,7 +74,7 @@ func newWSMan(ports []amtPort, user string, password inventory.Secret, config *t
 		w.spokeTLS.Store(true)
 		return verify(s)
 	}
-	connect := requestTime / time.Duration(len(ports)) // a closed port may drop packets instead of refusing
+	connect := requestTime / time.Duration(len(ports)) // a closed port may drop packets, so the ports share the time limit
 	t := httpclient.NewTransport(config, connect)
 	t.MaxIdleConnsPerHost, t.DisableCompression = 1, true
 	w.http = httpclient.New(t)
@@ -119,7 +119,7 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// answer returns the Authorization header of a POST to uri that answers the challenge.
+// answer returns the header Authorization with which a POST to uri answers the challenge.
 func (c *challenge) answer(uri, user, password string) string {
 	c.used++
 	ha1, ha2 := hash(user, c.realm, password), hash(http.MethodPost, uri)
@@ -144,7 +144,8 @@ type node struct {
 	Nodes   []node     `xml:",any"`
 }
 
-// first returns the first element with this name: n itself, or an element below it. It returns nil if there is none.
+// first returns the first element with this name, which is n itself or an element below n. It returns nil if there is
+// no such element.
 func (n *node) first(name string) *node {
 	if n == nil || n.XMLName.Local == name {
 		return n
@@ -165,7 +166,7 @@ func (n *node) text(name string) string {
 	return ""
 }
 
-// selector returns the value of the first selector with this name in n or below it, or "".
+// selector returns the value of the first selector with this name in n or below n, or "".
 func (n *node) selector(name string) string {
 	if n == nil {
 		return ""
@@ -184,7 +185,7 @@ func (n *node) selector(name string) string {
 	return ""
 }
 
-// element returns an XML element with the namespace prefix r and this text.
+// element returns an XML element that has the namespace prefix r, this name and this text.
 func element(name, text string) string {
 	return "<r:" + name + ">" + escape(text) + "</r:" + name + ">"
 }
@@ -195,7 +196,8 @@ func escape(text string) string {
 	return b.String()
 }
 
-// reference returns the content of an endpoint reference to an instance. selectors are pairs of name and value.
+// reference returns the content of an endpoint reference to an instance. selectors alternates between the name and the
+// value of each selector.
 func reference(resource string, selectors ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<a:Address>%s</a:Address><a:ReferenceParameters><w:ResourceURI>%s</w:ResourceURI><w:SelectorSet>`,
@@ -266,10 +268,11 @@ func (w *wsman) list(ctx context.Context, resource string) ([]node, error) {
 		inventory.ErrUnsupported)
 }
 
-// class returns the last element of a URI, for errors.
+// class returns the last part of a URI, which names a class or method in errors.
 func class(resource string) string { return resource[strings.LastIndex(resource, "/")+1:] }
 
-// call sends one request and returns the envelope of the answer. If the nonce has expired, it authenticates again.
+// call sends one request and returns the envelope of the answer. If the nonce has expired, it repeats the request with
+// the new nonce.
 func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, error) {
 	w.count++
 	envelope := fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>`+
@@ -293,8 +296,8 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 		}
 
 		if status == http.StatusUnauthorized {
-			// A nonce that was accepted before may have expired: try the new one. Otherwise the credentials are wrong, and must
-			// not be sent again.
+			// If the old nonce was accepted before, it may have expired: try the new nonce. Otherwise the credentials
+			// are wrong, and must not be sent again.
 			if c, ok := parseChallenge(headers.Values("WWW-Authenticate")); ok && proven && c.nonce != w.asked.nonce {
 				w.asked = c
 				continue
@@ -307,7 +310,7 @@ func (w *wsman) call(ctx context.Context, act, resource, body string) (*node, er
 	}
 }
 
-// requestChallenge sends an empty request and stores the challenge of the answer.
+// requestChallenge sends an empty request and stores the challenge that the answer contains.
 func (w *wsman) requestChallenge(ctx context.Context) error {
 	status, headers, _, err := w.post(ctx, "", "")
 	if err != nil {
@@ -356,7 +359,7 @@ func (w *wsman) post(ctx context.Context, body, authorization string) (
 	return res.StatusCode, res.Header, text, nil
 }
 
-// answer parses the SOAP envelope of an answer. For a SOAP fault, it returns an error.
+// answer parses text, an answer with a SOAP envelope. If the envelope contains a SOAP fault, it returns an error.
 func answer(act string, status int, text []byte) (*node, error) {
 	what := class(act)
 	var envelope node
@@ -379,11 +382,12 @@ func answer(act string, status int, text []byte) (*node, error) {
 	return &envelope, nil
 }
 
-// fault returns the error for a SOAP fault of WS-Management (DSP0226, tables 50 ff.). what is the request.
+// fault returns the error that a SOAP fault of WS-Management means (DSP0226, tables 50 ff.). what is the name of the
+// request.
 func fault(what string, f *node) error {
 	code := f.first("Subcode").text("Value")
 	code = code[strings.LastIndex(code, ":")+1:]
-	kind := inventory.ErrUnreachable // InternalError, Concurrency, TimedOut or QuotaLimit: retry later
+	kind := inventory.ErrUnreachable // for InternalError, Concurrency, TimedOut and QuotaLimit: retry later
 
 	switch code {
 	case "AccessDenied":

@@ -1,6 +1,6 @@
 // Package bootsvc answers machines that boot from the network: DHCP, TFTP, iPXE scripts and files over HTTP. It shares
-// no state with other instances. Decide is the only function that decides from the inventory whether a machine may
-// netboot, with what, and why.
+// no state with other instances. Whether a machine may netboot, with what, and why, is decided from the inventory in
+// one function only: Decide.
 package bootsvc
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Server answers booting machines. New creates it. Its HTTP handler can be used without Run.
+// Server answers machines that boot from the network. New creates it. Its HTTP handler also works without Run.
 type Server struct {
 	cfg     Config
 	journal Journal
@@ -35,7 +35,7 @@ type Server struct {
 	rec     *wire.Recorder
 	syslog  *wire.Syslog
 
-	// These parts decide and build what a client gets.
+	// These parts decide what a client gets, and build it.
 	urls      *urls
 	network   *network
 	discovery *discovery
@@ -43,7 +43,7 @@ type Server struct {
 	loaders   *loaders
 	scripts   *scripts
 
-	// These parts serve it by DHCP, TFTP and HTTP.
+	// These parts serve by DHCP, TFTP and HTTP what the parts above have built.
 	dhcp  *dhcp.Server
 	tftp  *tftp.Server
 	files *tftpFiles
@@ -59,29 +59,29 @@ type Server struct {
 type Stats struct {
 	DHCPReceived  int64 `json:"dhcpReceived"`
 	DHCPAnswered  int64 `json:"dhcpAnswered"`
-	DHCPDropped   int64 `json:"dhcpDropped"` // dropped by the kernel before this server could read them
+	DHCPDropped   int64 `json:"dhcpDropped"` // the kernel dropped them before this server could read them
 	DHCPMalformed int64 `json:"dhcpMalformed"`
 	DHCPUnknown   int64 `json:"dhcpUnknown"` // packets of unknown MACs
-	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which RelayOnly drops
-	// Answers that could not be sent: too many waited for ARP (DHCPUnresolved), or the kernel refused them (DHCPUnsent).
-	// DHCPAnswered includes them.
+	DHCPDirect    int64 `json:"dhcpDirect"`  // packets without giaddr, which a RelayOnly server drops
+	// Answers that could not be sent, because too many answers already waited for ARP (DHCPUnresolved), or because the
+	// kernel refused them (DHCPUnsent). DHCPAnswered counts them too.
 	DHCPUnresolved int64 `json:"dhcpUnresolved"`
 	DHCPUnsent     int64 `json:"dhcpUnsent"`
 	TFTPServed     int64 `json:"tftpServed"`
 	TFTPRefused    int64 `json:"tftpRefused"`
-	TFTPAborted    int64 `json:"tftpAborted"` // transfers that broke off, usually because the client aborted
-	// Packets that could not be sent, for the reasons above or (TFTPUnproven) because too many went at once to clients
-	// without an ACK.
+	TFTPAborted    int64 `json:"tftpAborted"` // transfers that ended early, usually because the client aborted them
+	// Packets that could not be sent: TFTPUnresolved and TFTPUnsent for the same reasons as for DHCP, TFTPUnproven
+	// because too many packets went at once to clients that have not sent an ACK.
 	TFTPUnresolved int64 `json:"tftpUnresolved"`
 	TFTPUnproven   int64 `json:"tftpUnproven"`
 	TFTPUnsent     int64 `json:"tftpUnsent"`
 	EventsDropped  int64 `json:"eventsDropped"`
 	SeenDropped    int64 `json:"seenDropped"`
 	SyslogDropped  int64 `json:"syslogDropped"` // log lines of machines
-	SyslogUnknown  int64 `json:"syslogUnknown"` // messages of hosts that are not in the inventory
-	Panics         int64 `json:"panics"`        // recovered while handling network input
+	SyslogUnknown  int64 `json:"syslogUnknown"` // messages from hosts that are not in the inventory
+	Panics         int64 `json:"panics"`        // panics in the handling of network input, from which the server recovered
 
-	HTTP httpserve.RequestCounts `json:"http"` // includes requests that Config.Fallback answers
+	HTTP httpserve.RequestCounts `json:"http"` // includes the requests that Config.Fallback answers
 }
 
 // Stats returns the counters.
@@ -99,13 +99,13 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// New checks cfg and returns a server. If cfg is invalid, the error is an inventory.Problems that lists every problem.
+// New checks cfg and returns a server. If cfg is invalid, it returns an inventory.Problems with all the problems.
 func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// Limit the rate of log records: any host on the network can cause most of them.
+	// Limit the rate of log records, because any host on the network can cause most of them.
 	cfg.Log = slog.New(quietlog.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
@@ -160,25 +160,25 @@ func (s *Server) dhcpConfig() dhcp.Config {
 	return cfg
 }
 
-// clients returns the decider of the DHCP server.
+// clients returns the dhcp.Decider of this server, which decides what DHCP clients get.
 func (s *Server) clients() *clients {
 	return &clients{decider: s.decider, loaders: s.loaders, urls: s.urls, rec: s.rec}
 }
 
-// Base returns the URL of the HTTP handler for machines, without a trailing slash. Once Run has bound the HTTP
-// listeners, the URL contains the port of the first one.
+// Base returns the URL of the HTTP handler for machines, without a trailing slash. Once Run has bound HTTP listeners,
+// the URL contains the port of the first listener.
 func (s *Server) Base() string { return s.urls.base() }
 
 // Handler returns the handler for the HTTP requests of machines, see webFiles.handler.
 func (s *Server) Handler() http.Handler { return s.web.handler() }
 
-// Guest reports whether mac belongs to an unknown machine that is being discovered with the address a.
+// Guest reports whether mac belongs to an unknown machine that has the address a for its discovery.
 func (s *Server) Guest(ctx context.Context, mac string, a netip.Addr) bool {
 	return s.discovery.isGuest(ctx, mac, a)
 }
 
-// Leases returns, sorted by address, the leases of reservations since the start of the server and the current leases
-// of discovered machines.
+// Leases returns leases, sorted by address: all leases of reservations since the start of the server, and the current
+// leases of machines in discovery.
 func (s *Server) Leases() []inventory.DHCPLease {
 	out := append(s.dhcp.Leases(), s.discovery.leases()...)
 	slices.SortFunc(out, func(a, b inventory.DHCPLease) int {
@@ -188,15 +188,15 @@ func (s *Server) Leases() []inventory.DHCPLease {
 }
 
 // Run serves DHCP, TFTP and HTTP until ctx ends, and then returns nil. If a port cannot be bound, it returns an error
-// with the port and a remedy. For HTTP, one bound port is enough. If no interface is configured and RelayOnly is off,
-// Run serves nothing and waits for ctx.
+// that names the port and a remedy. For HTTP, it is enough if one of the ports can be bound. If no interface is
+// configured and RelayOnly is off, Run serves nothing and waits for ctx.
 func (s *Server) Run(ctx context.Context) error {
 	if len(s.cfg.Interfaces) == 0 && !s.cfg.RelayOnly {
 		s.cfg.Log.Info("boot services are off: no interface is configured; run ingot init")
 		<-ctx.Done()
 		return nil
 	}
-	// The writers outlive ctx: they write the records of the last requests after the listeners have ended.
+	// The writers run longer than ctx: they write the records of the last requests, after the listeners have ended.
 	late, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWriting()
 	g, ctx := errgroup.WithContext(ctx)
@@ -237,7 +237,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, writers.Wait())
 }
 
-// closeAll closes the listeners after a failed start. It ignores errors, because Run reports the cause of the failure.
+// closeAll closes the listeners when Run cannot start. It ignores errors, because Run reports why it cannot start.
 func closeAll(listeners []net.Listener) {
 	for _, l := range listeners {
 		_ = l.Close()

@@ -19,8 +19,8 @@ func (s *Server) Capture(ctx context.Context, w io.Writer, c wire.Capture) error
 	return c.Run(ctx, w, names, s.bootPorts(), s.cfg.Guard)
 }
 
-// captureInterfaces returns the interfaces on which machines are answered. With RelayOnly, it returns all Ethernet
-// interfaces that are up.
+// captureInterfaces returns the interfaces on which this server answers machines. For a RelayOnly server, it returns
+// all Ethernet interfaces that are up.
 func (s *Server) captureInterfaces() ([]string, error) {
 	if !s.cfg.RelayOnly {
 		return s.cfg.Interfaces, nil

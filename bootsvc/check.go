@@ -18,13 +18,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// CheckClient sends the requests of firmware that boots from the network. It returns an error unless this server
-// answers, no other Ingot server does, and the script that the answer names is served by HTTP and TFTP. notes list the
-// other DHCP servers that answered, and what could not be checked.
+// CheckClient sends the requests that firmware sends when it boots from the network. It returns an error if this server
+// does not answer, if another Ingot server answers too, or if the script that the answer names is not served by HTTP
+// and TFTP. notes list the other DHCP servers that have answered, and what could not be checked.
 //
-// On each interface, CheckClient broadcasts a DISCOVER, which reaches every DHCP server and relay there. With
-// RelayOnly there is no interface: it sends a relayed DISCOVER to this server's own port 67, and cannot find other
-// servers.
+// On each interface, CheckClient broadcasts a DISCOVER, which reaches every DHCP server and relay on that network. A
+// RelayOnly server has no interface. For such a server, CheckClient sends a DISCOVER only to the server's own port 67,
+// as a relay would, and cannot find other servers.
 func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	if s.cfg.Listen.IsValid() {
 		return []string{"DHCP and boot files not tested as a client: " + s.cfg.Address.String() +
@@ -64,7 +64,7 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	return append(notes, "a client's boot script is served by HTTP and TFTP"), nil
 }
 
-// fetchCheck fetches the script of CheckMAC by HTTP and TFTP, as a machine would.
+// fetchCheck fetches the script for CheckMAC by HTTP and TFTP, as a machine would.
 func (s *Server) fetchCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

@@ -21,92 +21,94 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines finds the machine of a request and its grant. Its methods return inventory.ErrNotFound for an unknown
-// machine, and the zero Grant for a machine that was never owned.
+// Machines finds the machine that has sent a request, and its grant. For an unknown machine, its methods return
+// inventory.ErrNotFound. For a machine that was never owned, they return the zero Grant.
 type Machines interface {
-	// MachineByMAC takes a MAC in its canonical form (lower case, colons).
+	// MachineByMAC finds the machine that has an interface with this MAC. The MAC must be in its canonical form (lower
+	// case, with colons).
 	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
-	// MachineByAddress finds the machine that has an interface with this reserved address.
+	// MachineByAddress finds the machine that has an interface for which this address is reserved.
 	MachineByAddress(ctx context.Context, addr netip.Addr) (inventory.Machine, inventory.Grant, error)
-	// InReservedNetwork reports whether a is in the network of any reservation. It must be cheap, because any host on the
-	// network can cause the call.
+	// InReservedNetwork reports whether a is in the network of any reservation. It must be fast, because any host on
+	// the network can cause calls of it.
 	InReservedNetwork(a netip.Addr) bool
 }
 
-// Journal records what was seen on the network.
+// Journal stores what this server has seen on the network.
 type Journal interface {
 	wire.Journal
 	dhcp.Journal
 }
 
-// Config is the configuration of a Server, and the parts of the program that it calls.
+// Config is the configuration of a Server. It also contains the parts of the program that the Server calls.
 type Config struct {
-	// Interfaces are the network interfaces on which DHCP is answered. If the list is empty and RelayOnly is off, nothing
-	// is served: a DHCP server must never start on a network by default.
+	// Interfaces are the network interfaces on which this server answers DHCP. If there are none and RelayOnly is off,
+	// nothing is served: a DHCP server must never start on a network by default.
 	Interfaces []string
-	// Modes maps interfaces to their DHCP modes. An interface without an entry has inventory.DHCPReservation.
+	// Modes maps interfaces to their DHCP modes. The default for an interface is inventory.DHCPReservation.
 	Modes map[string]inventory.DHCPMode
-	// Discovery maps an interface, or a relay (see inventory.RelayNetwork), to the addresses for unknown machines there.
-	// These machines boot the agent, which reports their hardware. Without an entry, unknown machines get no answer.
+	// Discovery maps an interface, or a relay (see inventory.RelayNetwork), to the range of addresses for the unknown
+	// machines behind it. These machines boot the agent, which reports their hardware. Behind an interface or relay
+	// without an entry, unknown machines get no answer.
 	Discovery map[string]inventory.Range
-	// DiscoverBeside are interfaces in mode proxy or off. Unknown machines there also boot the agent, with an address
-	// from the other DHCP server.
+	// DiscoverBeside lists interfaces in mode proxy or off on which unknown machines also boot the agent. The other
+	// DHCP server on that network assigns their addresses.
 	DiscoverBeside []string
-	// RelayOnly makes the server answer only what relays send to Address, on a plain UDP socket without broadcast and
-	// layer 2. Interfaces must then be empty, and Relays must list the trusted relays. Packets without giaddr are
-	// dropped.
+	// RelayOnly makes the server answer only what relays send to Address. The server then uses a plain UDP socket,
+	// without broadcast and raw frames, and drops packets without giaddr. Interfaces must be empty, and Relays must
+	// list the trusted relays.
 	RelayOnly bool
-	// Address is the IPv4 address at which machines reach this server. If it is zero, the first address of the first
-	// interface is used.
+	// Address is the IPv4 address at which machines reach this server. Zero = the first address of the first interface.
 	Address netip.Addr
-	// Listen is the address that a RelayOnly server binds if Address is not an address of this host, for example in a
-	// container with published ports. Zero = Address.
+	// Listen is the address to which a RelayOnly server binds its ports if this host does not have Address, for example
+	// in a container with published ports. Zero = Address.
 	Listen netip.Addr
-	// HTTPAddr are the addresses of the plain HTTP listeners: host:port, or :port on Address. Empty = ports 80 and 7080.
-	// The URLs for machines contain the port of the first listener that could be bound.
+	// HTTPAddr are the addresses on which plain HTTP is served: host:port, or :port for a port of Address. Empty =
+	// ports 80 and 7080. URLs for machines contain the first of these ports that could be bound.
 	HTTPAddr []string
 	// TFTPAddr is the address of the TFTP server. Empty = port 69 of Address.
 	TFTPAddr string
-	// SyslogAddr is where this server receives syslog from machines: host:port, or :port on Address; "" = not at all.
+	// SyslogAddr is the address at which this server receives syslog from machines: host:port, or :port for a port of
+	// Address; "" = it receives no syslog.
 	SyslogAddr string
-	// AgentURL is the URL of the server for agents, https://host:port. AgentPin is the digest of its public key,
-	// sha256:<hex>.
+	// AgentURL is the URL that agents use for this server, https://host:port. AgentPin is the digest of the server's
+	// public key, sha256:<hex>.
 	AgentURL string
 	AgentPin string
-	// LoaderDir contains undionly.kpxe, snponly.efi, ipxe.efi …; KernelPath and
+	// LoaderDir is the directory of the boot loaders: undionly.kpxe, snponly.efi, ipxe.efi … KernelPath and
 	// InitramfsPath are the files of the agent OS.
 	LoaderDir string
-	// Loader is the loader for discovered machines and for interfaces that set none: one of inventory.SecureLoaders, or
-	// "" to choose by architecture.
+	// Loader is the loader for machines in discovery, and for interfaces that set no loader. It is one of
+	// inventory.SecureLoaders, or "" to choose the loader by architecture.
 	Loader        string
 	KernelPath    string
 	InitramfsPath string
-	// MinimumSBAT maps components of loaders to the lowest SBAT generation that is served.
+	// MinimumSBAT maps each component of a loader to the lowest SBAT generation of it that may be served.
 	MinimumSBAT sbat.Minimum
-	// Relays lists the relays that may send requests. If it is empty, any relay may. The relay's address must be in the
-	// subnet of the client's reservation, because the client could not use the address elsewhere. The exception is a
-	// listed relay that selects that subnet (RFC 3527).
+	// Relays lists the relays that may send requests; if it is empty, every relay may. The relay's address must be in
+	// the subnet of the client's reservation, because the client cannot use an address of another subnet. A listed
+	// relay may have another address if it names that subnet in its requests (RFC 3527).
 	Relays wire.Relays
-	// LinkLocal adds a classless route (option 121) to 169.254.169.254 through this server, or through the gateway behind
-	// a relay. The operator must add 169.254.169.254 to the server's host.
+	// LinkLocal makes DHCP send clients a classless route (option 121) to 169.254.169.254. The route leads through this
+	// server or, behind a relay, through the gateway. The operator must add 169.254.169.254 to this host.
 	LinkLocal bool
-	// PlanKey is the public key with which the agent verifies signed orders, in the format of action.FormatPlanKey. If it
-	// is "", agents execute nothing.
+	// PlanKey is the public key with which the agent verifies signed orders, in the format of action.FormatPlanKey.
+	// Without it, agents execute nothing.
 	PlanKey string
-	// ClaimKey signs claims and the URLs that expire with a boot. It has at least 16 bytes. Without it (the key file is
-	// lost) machines get addresses, but none is armed.
+	// ClaimKey signs claims, and the URLs that are valid for one boot only. It has at least 16 bytes. If it is empty
+	// (the key file is lost), machines still get addresses, but no machine is armed.
 	ClaimKey []byte
-	// Images, if set, are served under /images/. Delivered, if set, is called after each answer to a machine that a run
-	// owns; it must not block.
+	// Images, if set, is served under /images/. Delivered, if set, is called after each answer about an image to a
+	// machine that a run owns. Delivered must not block.
 	Images    Images
 	Delivered func(Delivery)
-	// Installers, if set, provides the boots of other installers. Their images come from Images. MetadataURL is the base
-	// URL of the metadata server, which serves the documents of these installers.
+	// Installers, if set, lets machines boot other installers than the agent. The images of these installers come from
+	// Images. MetadataURL is the base URL of the metadata server, which serves the documents of these installers.
 	Installers  Installers
 	MetadataURL string
-	// Fallback, if set, answers all other HTTP paths. The metadata server uses it, because it shares port 80.
+	// Fallback, if set, answers all other HTTP paths. It is the handler of the metadata server, which shares port 80.
 	Fallback http.Handler
-	// Guard counts the panics while network input is handled; nil = New creates one.
+	// Guard counts the panics that happen while network input is handled; nil = New creates a Guard.
 	Guard *guard.Guard
 	Log   *slog.Logger
 	Now   func() time.Time
@@ -115,11 +117,12 @@ type Config struct {
 var (
 	agentHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 	pinForm   = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	// planKeyForm allows only characters that are safe in a boot script.
+	// planKeyForm is the pattern for plan keys. It allows only characters that are safe in a boot script.
 	planKeyForm = regexp.MustCompile(`^[A-Za-z0-9:=+/_-]{1,128}$`)
 )
 
-// check returns the problems of c as inventory.Problems, or nil. It sets a missing Address from the first interface.
+// check returns the problems of c as inventory.Problems, or nil. If c has no Address, it sets c.Address to the first
+// address of the first interface.
 func (c *Config) check() error {
 	var p inventory.Problems
 	c.checkRelayOnly(&p)
@@ -153,7 +156,7 @@ func (c *Config) check() error {
 	return p.Err()
 }
 
-// checkRelayOnly adds to p the problems of RelayOnly, and of the fields that depend on it.
+// checkRelayOnly adds to p the problems of RelayOnly, and of the other fields that RelayOnly allows or requires.
 func (c *Config) checkRelayOnly(p *inventory.Problems) {
 	switch {
 	case !c.RelayOnly && c.Listen.IsValid():
@@ -175,7 +178,7 @@ func (c *Config) checkRelayOnly(p *inventory.Problems) {
 	}
 }
 
-// bindAddress returns the host address for listeners that are configured with a port only.
+// bindAddress returns the address on which to listen if the configuration gives only a port.
 func (c *Config) bindAddress() netip.Addr {
 	if c.Listen.IsValid() {
 		return c.Listen
@@ -202,12 +205,12 @@ func (c *Config) modeOn(iface string) inventory.DHCPMode {
 	return inventory.DHCPReservation
 }
 
-// givesAddresses returns the interfaces in mode reservation: on these, this server assigns the addresses.
+// givesAddresses returns the interfaces in mode reservation, on which this server assigns the addresses.
 func (c *Config) givesAddresses() []string {
 	return slices.DeleteFunc(slices.Clone(c.Interfaces), func(name string) bool { return c.modeOn(name) != inventory.DHCPReservation })
 }
 
-// checkModes adds the problems of Modes to p.
+// checkModes adds to p the problems of Modes.
 func (c *Config) checkModes(p *inventory.Problems) {
 	for _, name := range slices.Sorted(maps.Keys(c.Modes)) {
 		if m := c.Modes[name]; !slices.Contains(inventory.DHCPModes(), string(m)) {
@@ -219,13 +222,13 @@ func (c *Config) checkModes(p *inventory.Problems) {
 	}
 }
 
-// alwaysNamesLoader reports whether an interface is in mode off. The other DHCP server there names a loader to every
-// machine, armed or not.
+// alwaysNamesLoader reports whether any interface is in mode off. On the network of such an interface, another DHCP
+// server names a loader to every machine, armed or not.
 func (c *Config) alwaysNamesLoader() bool {
 	return slices.Contains(slices.Collect(maps.Values(c.Modes)), inventory.DHCPOff)
 }
 
-// checkDiscovery adds the problems of Discovery and DiscoverBeside to p.
+// checkDiscovery adds to p the problems of Discovery and DiscoverBeside.
 func (c *Config) checkDiscovery(p *inventory.Problems) {
 	for name, r := range c.Discovery {
 		field := "discovery." + name
@@ -249,7 +252,7 @@ func (c *Config) checkDiscovery(p *inventory.Problems) {
 	}
 }
 
-// isFileName reports whether this package may serve a file of this name.
+// isFileName reports whether name is a file name that this package may serve.
 func isFileName(name string) bool {
 	if len(name) == 0 || len(name) > 128 || name[0] == '.' || name[0] == '-' {
 		return false

@@ -13,17 +13,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Request is what the server knows about a client when it asks.
+// Request is what the server knows about a client that asks it for something.
 type Request struct {
-	// MAC or Address identifies the interface. Without a MAC, the source address must be the interface's reserved
-	// address.
+	// MAC or Address identifies the client's interface. If MAC is "", Address is the source address of the request,
+	// which must be the reserved address of the interface.
 	MAC     string
 	Address netip.Addr
 	Class   wire.Class
-	Arch    int // the first value of option 93 that has a loader, or else the first value; ArchUnknown without option 93
-	// Loader is the loader for interfaces that set none, in the form of inventory.Interface.Loader; "" = by architecture.
+	Arch    int // option 93: its first value for which a loader exists, else its first value; ArchUnknown if it is missing
+	// Loader is the loader for interfaces that set no loader, in the form of inventory.Interface.Loader; "" = choose it
+	// by architecture.
 	Loader string
-	// Brief omits Reasons from the decision: formatting them takes longer than deciding.
+	// Brief leaves Reasons out of the decision, because to format them takes longer than to decide.
 	Brief bool
 }
 
@@ -32,18 +33,18 @@ type Verdict string
 
 // Verdicts.
 const (
-	Unknown   Verdict = "unknown"   // no such machine: no answer, or 404
+	Unknown   Verdict = "unknown"   // the machine is not in the inventory: no DHCP answer, and 404 by HTTP
 	Agent     Verdict = "agent"     // boot the agent OS, with a claim
-	Installer Verdict = "installer" // boot the installer of the run's plan
-	Rescue    Verdict = "rescue"    // boot the agent OS without assignments, for an operator
+	Installer Verdict = "installer" // boot the installer that the run's plan names
+	Rescue    Verdict = "rescue"    // boot the agent OS for an operator; the agent gets no assignments
 	Disk      Verdict = "disk"      // not armed: boot from disk
-	Hold      Verdict = "hold"      // not armed, and the disk may be half written: wait at the loader
-	Discover  Verdict = "discover"  // unknown, with discovery on: boot the agent OS, which only reports the hardware
-	Never     Verdict = "never"     // netboot is disabled for this interface
+	Hold      Verdict = "hold"      // not armed, but the system on the disk may be incomplete: wait at the loader
+	Discover  Verdict = "discover"  // not in the inventory, with discovery on: boot the agent OS, which only reports the hardware
+	Never     Verdict = "never"     // this interface must never boot from the network
 )
 
-// Ways to send a client to its disk, the values of Machine.BootFromDisk. With MethodDefault, DHCP gives iPXE no boot
-// file; its script is the same as for MethodExit.
+// Ways to send a client to its disk; they are the values of Machine.BootFromDisk. With MethodDefault, DHCP names no
+// boot file to iPXE. If iPXE asks for a script all the same, it gets the same script as with MethodExit.
 const (
 	MethodDefault = ""
 	MethodExit    = "ipxe-exit"
@@ -56,55 +57,56 @@ type Decision struct {
 	Verdict   Verdict             `json:"verdict"`
 	Machine   string              `json:"machine,omitempty"`
 	Interface inventory.Interface `json:"interface,omitzero"`
-	// Address reports whether DHCP answers with the reserved address.
+	// Address reports whether DHCP may assign the reserved address to the client.
 	Address bool `json:"address"`
-	// Loader is the boot file for firmware; "" = none.
+	// Loader is the boot file that firmware gets; "" = none.
 	Loader string `json:"loader,omitempty"`
 	// Script reports whether iPXE gets a script.
 	Script bool `json:"script"`
-	// Spent reports that the current boot is already used: its claim was redeemed, or its last payload was delivered. A
-	// further request is therefore a reboot.
+	// Spent reports whether the current boot was already used: its claim was redeemed, or its last payload was
+	// delivered. If the machine asks again after that, it has restarted.
 	Spent bool `json:"spent,omitempty"`
 	// Method is the way in which a client is sent to its disk.
 	Method string `json:"method,omitempty"`
-	// Owner and Boot are copied from the machine's grant, if it is owned.
+	// Owner and Boot are copied from the machine's grant. If nothing owns the machine, they are zero.
 	Owner inventory.Owner `json:"-"`
 	Boot  int             `json:"-"`
-	// Reasons explain the decision, in order.
+	// Reasons are sentences that explain the decision step by step.
 	Reasons []string `json:"reasons"`
 
 	brief bool // Reasons are omitted
 }
 
-// holder returns the machine of d and the run that owns it; without an owner, only the machine.
+// holder returns the machine of d and the run that owns it. If no run owns the machine, only the machine is set.
 func (d Decision) holder() inventory.Owner {
 	return inventory.Owner{Machine: d.Machine, Run: d.Owner.Run, Epoch: d.Owner.Epoch}
 }
 
-// event returns an event of the machine of d.
+// event returns an event that is about the machine of d.
 func (d Decision) event(kind, message string) inventory.Event {
 	return newEvent(d.holder(), d.Boot, kind, message)
 }
 
-// newEvent returns an event of the machine o.Machine in this boot of the run o.Run.
+// newEvent returns an event about the machine and the run of o. boot is the number of the run's boot.
 func newEvent(o inventory.Owner, boot int, kind, message string) inventory.Event {
 	return inventory.Event{Machine: o.Machine, Run: o.Run, Epoch: o.Epoch, Boot: boot, Kind: kind, Message: message}
 }
 
-// logKeys returns the log attributes of the machine of d, and of the run that owns it, if any.
+// logKeys returns log attributes for the machine of d and, if a run owns the machine, for that run.
 func (d Decision) logKeys() []any { return d.holder().LogKeys(d.Boot) }
 
-// Armed reports whether the machine has an open boot, so loader, kernel and initramfs are served.
+// Armed reports whether the machine has an open boot. If so, the loader, the kernel and the initramfs are served.
 func (d Decision) Armed() bool {
 	return d.Verdict == Agent || d.Verdict == Installer || d.Verdict == Rescue
 }
 
-// ServesLoader reports whether a boot loader is served. The script of that loader decides what the machine does next.
+// ServesLoader reports whether the machine may get a boot loader. What the machine does next is decided by the script
+// that the loader then fetches.
 func (d Decision) ServesLoader() bool {
 	return d.Armed() || d.Verdict == Hold || d.Verdict == Discover
 }
 
-// servesAgent reports whether kernel and initramfs are served.
+// servesAgent reports whether the machine may get kernel and initramfs.
 func (d Decision) servesAgent() bool { return d.Armed() || d.Verdict == Discover }
 
 func (d *Decision) because(format string, args ...any) {
@@ -114,8 +116,8 @@ func (d *Decision) because(format string, args ...any) {
 	d.Reasons = append(d.Reasons, fmt.Sprintf(format, args...))
 }
 
-// Decide returns whether m may netboot at now, with what and why. DHCP, TFTP, HTTP and Why all use it. The zero m
-// means an unknown machine. Decide is pure: the same arguments give the same decision.
+// Decide decides whether the machine m may netboot at the time now, with what, and why. DHCP, TFTP, HTTP and Why all
+// use it. If m is zero, the machine is unknown. Decide is pure: the same arguments give the same decision.
 func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) Decision {
 	d := Decision{Verdict: Unknown, brief: r.Brief}
 	if !d.findInterface(m, r) {
@@ -133,8 +135,8 @@ func Decide(m inventory.Machine, g inventory.Grant, r Request, now time.Time) De
 	return d
 }
 
-// findInterface sets the machine of d, and its interface that sent r. It returns false if m is unknown or has no such
-// interface.
+// findInterface sets in d the machine m, and the interface of m that has sent r. It returns false if m is unknown or
+// has no such interface.
 func (d *Decision) findInterface(m inventory.Machine, r Request) bool {
 	if m.Name == "" {
 		d.because("no machine of the inventory has this MAC or address")
@@ -169,9 +171,9 @@ func (d *Decision) decideAddress() {
 	}
 }
 
-// decideVerdict sets the verdict: what the grant allows the machine to boot.
+// decideVerdict sets d.Verdict, which is what the grant g allows the machine to boot.
 func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
-	if g.Run != "" && g.Machine == d.Machine { // a grant for another machine never arms this one
+	if g.Run != "" && g.Machine == d.Machine { // ignore a grant for another machine: it must never arm this machine
 		d.Owner, d.Boot, d.Spent = g.Owner, g.Boot, g.Spent
 	}
 	var holder, until string
@@ -204,15 +206,15 @@ func (d *Decision) decideVerdict(g inventory.Grant, now time.Time) {
 	}
 
 	if d.Verdict == Disk && d.Owner.Run != "" && g.Acting {
-		// The agent has stopped, and the run will restart the machine. Until the restart, the machine must boot neither the
-		// agent again nor the incomplete system on its disk.
+		// The agent has stopped, and the run will restart the machine. Until the restart, the machine must boot neither
+		// the agent nor the incomplete system on its disk.
 		d.Verdict = Hold
 		d.because("not booted from disk: the actions of %s are not finished, and the disk may hold an incomplete system; "+
 			"the machine waits at its loader until the run continues", holder)
 	}
 }
 
-// describeHolder names the run or the operator that holds the grant, for Reasons.
+// describeHolder returns a text for Reasons that names the run or the operator that holds the grant.
 func describeHolder(g inventory.Grant) string {
 	if g.ByOperator() {
 		return strings.TrimPrefix(g.Run, inventory.OperatorPrefix) + " (an operator)"
@@ -220,8 +222,8 @@ func describeHolder(g inventory.Grant) string {
 	return "run " + g.Run
 }
 
-// chooseDiskMethod decides how a client is sent to its disk. Most firmware boots from disk fastest if it gets no boot
-// file. iPXE gets a script if the machine's method needs one.
+// chooseDiskMethod decides how a client is sent to its disk. Firmware gets no boot file, because most firmware then
+// boots from disk fastest. iPXE gets a script if the machine's method needs a script.
 func (d *Decision) chooseDiskMethod(c wire.Class) {
 	switch d.Method {
 	case MethodExit, MethodSanboot:
@@ -234,7 +236,7 @@ func (d *Decision) chooseDiskMethod(c wire.Class) {
 	}
 }
 
-// chooseBootFile sets the script or the loader for a client that boots from the network.
+// chooseBootFile decides which script or loader to give to a client that may boot from the network.
 func (d *Decision) chooseBootFile(r Request) {
 	switch r.Class {
 	case wire.ClassNone:
@@ -261,7 +263,7 @@ func (d *Decision) chooseBootFile(r Request) {
 	}
 }
 
-// The loaders of iPXE, and those for Secure Boot. sbat.Chain lists what a shim starts.
+// File names of loaders: those of iPXE, and those for Secure Boot. sbat.Chain lists what a shim starts.
 const (
 	loaderBIOS     = "undionly.kpxe"
 	loaderUEFI     = "snponly.efi"
@@ -269,23 +271,25 @@ const (
 	loaderShim     = "shimx64.efi"
 )
 
-// SecureLoaderFiles returns the files that a UEFI x64 machine fetches if its loader is one of inventory.SecureLoaders,
-// or nil for any other loader.
+// SecureLoaderFiles returns the files that a UEFI x64 machine fetches if this loader is set for it. It returns nil
+// unless loader is one of inventory.SecureLoaders.
 func SecureLoaderFiles(loader string) []string {
 	switch loader {
 	case inventory.LoaderShim:
 		return sbat.Chain(loaderShim)
 	case inventory.LoaderIPXEShim:
-		return append(sbat.Chain(loaderIPXEShim), loaderShim) // the signed iPXE starts the kernel through it
+		return append(sbat.Chain(loaderIPXEShim), loaderShim) // the signed iPXE starts the kernel through this second shim
 	}
 	return nil
 }
 
-// loaderFor returns the loader for an architecture (a value of option 93), or "" if there is none.
+// loaderFor returns the loader for the architecture arch, which is a value of option 93. It returns "" if there is no
+// such loader.
 //
-// x64 UEFI gets snponly.efi. It uses the firmware's network driver, which has just fetched the loader, and unlike
-// ipxe.efi does not detach the firmware from the card. If the firmware's driver is faulty, set the interface's loader
-// to ipxe.efi. If the interface's loader is one of inventory.SecureLoaders, UEFI gets its shim.
+// By default, x64 UEFI gets snponly.efi. This loader uses the firmware's network driver, which works because it has
+// just fetched the loader. Unlike ipxe.efi, snponly.efi does not detach the firmware from the network card. If the
+// firmware's driver is faulty, set the interface's loader to ipxe.efi. If the interface's loader is one of
+// inventory.SecureLoaders, UEFI gets the shim of that loader.
 func loaderFor(i inventory.Interface, arch int) string {
 	var uefi string
 	switch {
@@ -300,13 +304,13 @@ func loaderFor(i inventory.Interface, arch int) string {
 	default:
 		return ""
 	}
-	if !isX86(i) { // the ROM of a Raspberry Pi 4 sends architecture 0
+	if !isX86(i) { // the firmware of a Raspberry Pi 4 sends architecture 0, as if it were BIOS x86
 		return ""
 	}
 	switch {
 	case arch == wire.ArchBIOS, arch == wire.ArchHTTPBIOS:
 		return loaderBIOS
-	case arch == wire.ArchUnknown && !i.UEFI: // very old ROMs do not send option 93: rely on the inventory
+	case arch == wire.ArchUnknown && !i.UEFI: // very old ROMs do not send option 93: use the inventory's field UEFI
 		return loaderBIOS
 	case arch == wire.ArchUnknown, wire.HasLoader(arch):
 		return uefi
@@ -314,7 +318,7 @@ func loaderFor(i inventory.Interface, arch int) string {
 	return ""
 }
 
-// isX86 reports whether the machine's architecture is x86_64 or not set. All loaders are for x86.
+// isX86 reports whether the architecture in the machine's document is x86_64 or missing. All loaders are for x86.
 func isX86(i inventory.Interface) bool { return i.Arch == "" || i.Arch == "x86_64" }
 
 func archName(arch int) string {

@@ -10,13 +10,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// lookupTime limits an inventory look-up for a UDP packet.
+// lookupTime limits one inventory look-up for a UDP packet.
 const lookupTime = 2 * time.Second
 
-// awaitedLookup limits an inventory look-up for a TCP connection.
+// awaitedLookup limits one inventory look-up for a TCP connection.
 const awaitedLookup = 200 * time.Millisecond
 
-// decider decides what to answer, from the machine and the grant that the inventory holds.
+// decider decides what to answer a client, from the client's machine and grant in the inventory.
 type decider struct {
 	cfg       *Config
 	machines  Machines
@@ -24,8 +24,8 @@ type decider struct {
 	discovery *discovery
 }
 
-// lookup finds the machine of a request in the inventory and decides the answer. It returns an error only if the
-// inventory cannot be read; the decision is then Unknown.
+// lookup finds in the inventory the machine that has sent r, and decides the answer. If the inventory cannot be read,
+// it returns an error and the verdict Unknown.
 func (c *decider) lookup(ctx context.Context, r Request) (inventory.Machine, inventory.Grant, Decision, error) {
 	m, g, err := c.findMachine(ctx, r)
 	if err != nil {
@@ -34,8 +34,8 @@ func (c *decider) lookup(ctx context.Context, r Request) (inventory.Machine, inv
 	return m, g, c.decideAny(m, g, r), nil
 }
 
-// findMachine finds the machine of a request in the inventory. For an unknown machine it returns zero values and no
-// error.
+// findMachine finds in the inventory the machine that has sent r. If the machine is unknown, it returns zero values
+// without an error.
 func (c *decider) findMachine(ctx context.Context, r Request) (m inventory.Machine, g inventory.Grant, err error) {
 	if r.MAC != "" {
 		m, g, err = c.machines.MachineByMAC(ctx, r.MAC)
@@ -51,7 +51,8 @@ func (c *decider) findMachine(ctx context.Context, r Request) (m inventory.Machi
 	return m, g, nil
 }
 
-// machineAt returns the name of the machine that has the source address, or "" if there is none or the look-up failed.
+// machineAt returns the name of the machine whose reserved address is source. It returns "" if there is no such
+// machine, or if the inventory cannot be read.
 func (c *decider) machineAt(ctx context.Context, source netip.Addr) string {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
@@ -62,7 +63,7 @@ func (c *decider) machineAt(ctx context.Context, source netip.Addr) string {
 	return d.Machine
 }
 
-// decideAny is decide, but also decides for an unknown machine that is being discovered.
+// decideAny does the same as decide. In addition, it decides for unknown machines in discovery.
 func (c *decider) decideAny(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	d := c.decide(m, g, r)
 	if d.Verdict == Unknown {
@@ -71,8 +72,8 @@ func (c *decider) decideAny(m inventory.Machine, g inventory.Grant, r Request) D
 	return d
 }
 
-// decide calls Decide with the configured loader. If the server has no claim key, it arms no machine, because anyone
-// could forge claims.
+// decide calls Decide with the configured loader. If the server has no claim key, no machine is armed, because anyone
+// could forge the claims.
 func (c *decider) decide(m inventory.Machine, g inventory.Grant, r Request) Decision {
 	keyless := len(c.cfg.ClaimKey) == 0
 	if keyless {
@@ -86,8 +87,8 @@ func (c *decider) decide(m inventory.Machine, g inventory.Grant, r Request) Deci
 	return d
 }
 
-// find finds the machine of a request and decides the answer. It returns nil if the answer must be 404. If source is
-// valid, find may first admit an unknown machine to discovery.
+// find finds the machine that has sent req, and decides the answer. It returns a nil machine if the answer must be 404.
+// If source is valid, find may first admit an unknown machine to discovery.
 func (c *decider) find(ctx context.Context, req Request, source netip.Addr) (*inventory.Machine, Decision) {
 	if req.MAC == "" && !req.Address.IsValid() {
 		return nil, Decision{Verdict: Unknown}
@@ -105,8 +106,8 @@ func (c *decider) find(ctx context.Context, req Request, source netip.Addr) (*in
 	return &m, d
 }
 
-// isAwaited reports whether source is reserved for a machine with an open netboot or secrets window. Connections from
-// such addresses have priority. It is called only while all connections are in use.
+// isAwaited reports whether source is the reserved address of a machine that may now boot from the network or fetch
+// secrets. Connections from such addresses have priority. isAwaited is called only while all connections are in use.
 func (c *decider) isAwaited(ctx context.Context, source netip.Addr) bool {
 	defer c.cfg.Guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)
@@ -115,8 +116,8 @@ func (c *decider) isAwaited(ctx context.Context, source netip.Addr) bool {
 	return err == nil && (d.Armed() || d.Owner.Run != "" && c.cfg.Now().Before(g.SecretsUntil))
 }
 
-// beginTransfer records that a file is being sent to the machine of d until end is called. If d is not armed, it does
-// nothing.
+// beginTransfer records that a file is being sent to the machine of d. The caller must call end when the transfer has
+// ended. If d is not armed, nothing is recorded.
 func beginTransfer(history *wire.History, d Decision) (end func()) {
 	if d.Interface.MAC == "" || !d.Armed() {
 		return func() {}

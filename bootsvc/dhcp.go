@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// clients decides for the DHCP server what its clients get; it is the dhcp.Decider.
+// clients is the dhcp.Decider: it decides for the DHCP server what DHCP clients get.
 type clients struct {
 	decider *decider
 	loaders *loaders
@@ -19,8 +19,8 @@ type clients struct {
 	rec     *wire.Recorder
 }
 
-// FindClient implements dhcp.Decider. For an unknown client it returns the zero Client; dhcp.Guests.Discover decides
-// then.
+// FindClient implements dhcp.Decider. For an unknown client, it returns the zero Client, and the DHCP server then calls
+// dhcp.Guests.Discover.
 func (c *clients) FindClient(ctx context.Context, r dhcp.Request) (dhcp.Client, error) {
 	m, g, err := c.decider.findMachine(ctx, Request{MAC: r.MAC})
 	if err != nil {
@@ -50,8 +50,8 @@ func (c *clients) BootFile(ctx context.Context, x dhcp.Client, r dhcp.Request) s
 	return file
 }
 
-// bootFile returns the file name or URL that DHCP hands out to a client, or "". why is not "" if the client's loader
-// cannot be served: DHCP must not hand out a name that does not resolve.
+// bootFile returns the file name or URL that DHCP names to a client, or "". If the client's loader cannot be served,
+// DHCP must not name it: why then says the reason. Otherwise why is "".
 func (c *clients) bootFile(x dhcp.Client, class wire.Class) (file, why string) {
 	switch {
 	case x.Interface.DisableDHCP:
@@ -76,7 +76,7 @@ func (c *clients) bootFile(x dhcp.Client, class wire.Class) (file, why string) {
 func (c *clients) Reasons(ctx context.Context, r dhcp.Request) []string {
 	_, _, d, err := c.decider.lookup(ctx, Request{MAC: r.MAC, Class: r.Class, Arch: r.Arch})
 	if err != nil {
-		return nil // the inventory fails now, or the time for this packet has passed
+		return nil // the inventory cannot be read now, or the time for this packet is over
 	}
 	return d.Reasons
 }

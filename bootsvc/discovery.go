@@ -16,13 +16,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// discovery tracks unknown machines that boot the agent to report their hardware.
+// discovery manages the discovery of unknown machines: they boot the agent, which reports their hardware.
 type discovery struct {
 	cfg      *Config
 	machines Machines
 	network  *network
-	guests   map[string]*guests // by the name of the interface or relay in the configuration
-	// probe returns the MAC of a host other than client that answers ARP for a; ok is false if there is none.
+	guests   map[string]*guests // by interface or relay, as the configuration names it
+	// probe returns the MAC of a host that answers ARP for the address a and is not client. ok is false if there is no
+	// such host.
 	probe func(a netip.Addr, client string) (mac string, ok bool)
 }
 
@@ -41,7 +42,7 @@ func newDiscovery(
 	return v
 }
 
-// leases returns the current leases of all guests.
+// leases returns the current leases of all guests, the machines in discovery.
 func (v *discovery) leases() (out []inventory.DHCPLease) {
 	for name, g := range v.guests {
 		out = append(out, g.leases(name, v.cfg.Now())...)
@@ -49,8 +50,8 @@ func (v *discovery) leases() (out []inventory.DHCPLease) {
 	return out
 }
 
-// Discover implements dhcp.Guests. It answers only guests of the interface or relay through which the packet came:
-// elsewhere the guest's address is useless, and discovery may be off.
+// Discover implements dhcp.Guests. It returns only guests of the interface or relay through which r came. The address
+// of any other guest would not work there, and discovery may be off there.
 func (v *discovery) Discover(ctx context.Context, r dhcp.Request) (dhcp.Client, bool) {
 	name, g := v.guestsOf(r)
 	if g == nil {
@@ -58,7 +59,7 @@ func (v *discovery) Discover(ctx context.Context, r dhcp.Request) (dhcp.Client, 
 	}
 	ask := Request{MAC: r.MAC, Class: r.Class, Arch: r.Arch, Brief: true}
 	d, ok := v.decideGuestOf(name, g, ask)
-	if ok && v.isReserved(ctx, d.Interface.Address) { // the address was reserved after the guest got it
+	if ok && v.isReserved(ctx, d.Interface.Address) { // after the guest got the address, the address was reserved for a machine
 		g.evict(r.MAC)
 		ok = false
 	}
@@ -79,7 +80,8 @@ func (v *discovery) Decline(r dhcp.Request) {
 	}
 }
 
-// newGuestsOf returns empty guests for an entry of Config.Discovery: r is the range of the interface or relay name.
+// newGuestsOf returns an empty guests for an entry of Config.Discovery. name is the interface or relay, and r is its
+// range of addresses.
 func (v *discovery) newGuestsOf(name string, r inventory.Range) *guests {
 	g := newGuests(r)
 	g.earlierUntil = v.cfg.Now().Add(guestLease)
@@ -100,9 +102,10 @@ func (v *discovery) newGuestsOf(name string, r inventory.Range) *guests {
 	return g
 }
 
-// guestsOf returns the guests of the interface or relay that r came through, and its name in the configuration; nil if
-// discovery is off there. If r came through a listed relay without a range of its own, it returns the guests of the
-// interface where r arrived, provided that another DHCP server assigns the addresses there.
+// guestsOf returns the guests of the interface or relay through which r came, and the name of that interface or relay
+// in the configuration. It returns nil if discovery is off there. If r came through a listed relay that has no range of
+// its own, it returns the guests of the interface on which r arrived, but only if another DHCP server assigns the
+// addresses there.
 func (v *discovery) guestsOf(r dhcp.Request) (name string, g *guests) {
 	here := v.guests[r.In.Name]
 	if !r.Relay.IsValid() {
@@ -121,8 +124,8 @@ func (v *discovery) guestsOf(r dhcp.Request) (name string, g *guests) {
 	return "", nil
 }
 
-// isReserved reports whether the inventory reserves a for a machine (security S32). It returns false if the inventory
-// cannot be read.
+// isReserved reports whether the inventory reserves the address a for a machine (security S32). If the inventory cannot
+// be read, it returns false.
 func (v *discovery) isReserved(ctx context.Context, a netip.Addr) bool {
 	if !a.IsValid() {
 		return false
@@ -131,9 +134,9 @@ func (v *discovery) isReserved(ctx context.Context, a netip.Addr) bool {
 	return err == nil
 }
 
-// admitGuest gives an unknown machine that boots from the network an address for its discovery. A client without a
-// boot class (a telephone, an installed system) gets none. The agent is admitted by its own vendor class, because the
-// server may have restarted since the agent's loader was admitted.
+// admitGuest gives an address to an unknown machine that boots from the network, so that it can be discovered. A client
+// that does not boot from the network (a telephone, an installed system) gets no address. The exception is the agent,
+// which admitGuest recognizes by its vendor class: the server may have restarted after it admitted the agent's loader.
 func (v *discovery) admitGuest(ctx context.Context, r dhcp.Request, name string, g *guests) bool {
 	networks := sync.OnceValue(func() []netip.Prefix { return v.networksOf(name, g) })
 	taken := func(a netip.Addr) bool {
@@ -141,7 +144,7 @@ func (v *discovery) admitGuest(ctx context.Context, r dhcp.Request, name string,
 			return true
 		}
 		_, _, err := v.machines.MachineByAddress(ctx, a)
-		return !errors.Is(err, inventory.ErrNotFound) // true also if the inventory cannot be read
+		return !errors.Is(err, inventory.ErrNotFound) // if the inventory cannot be read, the address counts as taken
 	}
 	switch kind := r.Packet.MessageType(); {
 	case r.MAC == neighbours.CheckMAC:
@@ -160,8 +163,8 @@ func (v *discovery) admitGuest(ctx context.Context, r dhcp.Request, name string,
 	return ok
 }
 
-// networksOf returns the addresses, with prefix lengths, of the relay or interface of g. name is its name in the
-// configuration.
+// networksOf returns the addresses, with prefix lengths, of the relay or interface to which g belongs. name is how the
+// configuration names it.
 func (v *discovery) networksOf(name string, g *guests) []netip.Prefix {
 	if g.relay.IsValid() {
 		return []netip.Prefix{g.relay}
@@ -169,8 +172,9 @@ func (v *discovery) networksOf(name string, g *guests) []netip.Prefix {
 	return interfacePrefixes(name)
 }
 
-// isHostOf reports whether a can be the address of a host in one of the networks: not the router's or this server's
-// address, nor the network or broadcast address. It returns true if networks is empty, because then nothing is known.
+// isHostOf reports whether a can be the address of a machine in one of the networks. It cannot be if it is the address
+// of the router or of this server, or a network or broadcast address. If networks is empty, isHostOf returns true,
+// because nothing is known about the network.
 func isHostOf(networks []netip.Prefix, a netip.Addr) (is bool) {
 	for _, p := range networks {
 		if a == p.Addr() {
@@ -181,9 +185,9 @@ func isHostOf(networks []netip.Prefix, a netip.Addr) (is bool) {
 	return is || len(networks) == 0
 }
 
-// decideGuest decides for a client that is not in the inventory. A guest boots the agent, which only reports the
-// hardware; any other client gets the decision unknown. Guests of all interfaces and relays are searched, because the
-// files are the same for every guest.
+// decideGuest decides for a client that is not in the inventory. If the client is a guest, it boots the agent, which
+// only reports the hardware. Any other client gets the decision unknown. decideGuest looks for the client behind all
+// interfaces and relays, because the boot files are the same for every guest.
 func (v *discovery) decideGuest(r Request, unknown Decision) Decision {
 	for name, g := range v.guests {
 		if d, ok := v.decideGuestOf(name, g, r); ok {
@@ -193,8 +197,8 @@ func (v *discovery) decideGuest(r Request, unknown Decision) Decision {
 	return unknown
 }
 
-// decideGuestOf is decideGuest for the guests g of the interface or relay name. ok is false if the client is not one
-// of them.
+// decideGuestOf decides for a client that is one of the guests g. name is the interface or relay to which g belongs. ok
+// is false if the client is not one of these guests.
 func (v *discovery) decideGuestOf(name string, g *guests, r Request) (d Decision, ok bool) {
 	mac, x, ok := g.find(r.MAC, r.Address, v.cfg.Now())
 	if !ok {
@@ -209,20 +213,21 @@ func (v *discovery) decideGuestOf(name string, g *guests, r Request) (d Decision
 		}
 		d.Interface.Netmask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
 		if g.relay.IsValid() || !p.Contains(v.cfg.Address) {
-			d.Interface.Gateway = p.Addr() // the route to this server, whose address is on another network
+			d.Interface.Gateway = p.Addr() // the guest needs a route to this server, because the server's address is on another network
 		}
 		break
 	}
-	// This owner serves only to compute the token in the URLs of the guest's boot files.
+	// This owner is no real run. It is needed only to compute the token in the URLs of the guest's boot files.
 	d.Owner = inventory.Owner{Machine: mac, Run: "discovery"}
 	d.because("no machine of the inventory has this MAC; discovery is on, so the machine boots the agent, which only reports the hardware")
 	d.chooseBootFile(r)
 	return d, true
 }
 
-// isGuest reports whether mac belongs to an unknown machine that is being discovered with the address a. If another
-// DHCP server assigned the address, isGuest also renews the discovery, because this server does not see the agent's
-// DHCP. For guestLease after the server's start, it also admits machines whose loader an earlier process served.
+// isGuest reports whether mac belongs to an unknown machine that has the address a for its discovery. If another DHCP
+// server assigned the address, isGuest also extends the discovery, because this server does not see the agent's DHCP
+// requests. Until guestLease after the start of the server, isGuest also admits machines behind such a DHCP server,
+// because an earlier process may have served their loaders.
 func (v *discovery) isGuest(ctx context.Context, mac string, a netip.Addr) bool {
 	for _, g := range v.guests {
 		_, x, ok := g.find(mac, netip.Addr{}, v.cfg.Now())
@@ -239,9 +244,10 @@ func (v *discovery) isGuest(ctx context.Context, mac string, a netip.Addr) bool 
 	return false
 }
 
-// visits returns the guests of the interface in Config.DiscoverBeside to which a client with this MAC and source
-// address is attached, or nil. On a network of this host, the kernel's ARP table must map the address to the MAC.
-// Behind a router it cannot: there the address must be near a listed relay.
+// visits returns the guests to which a client with this MAC and source address can belong, on an interface that
+// Config.DiscoverBeside lists. It returns nil if there are none. If the address is on a network of this host, the
+// kernel's ARP table must map it to the MAC. Clients behind a router are not in that table: their address must be near
+// a listed relay.
 func (v *discovery) visits(mac string, source netip.Addr) *guests {
 	for _, name := range v.cfg.Interfaces {
 		if !wire.OnNetworks(interfacePrefixes(name), source) {
@@ -261,8 +267,8 @@ func (v *discovery) visits(mac string, source netip.Addr) *guests {
 	return nil
 }
 
-// admitVisitor admits an unknown machine that fetches a loader or script which another DHCP server named. It never
-// admits a machine that is in the inventory, nor any machine while the inventory cannot be read (security S32).
+// admitVisitor admits an unknown machine that fetches a loader or script after another DHCP server has named it. It
+// admits no machine that is in the inventory, and no machine at all while the inventory cannot be read (security S32).
 func (v *discovery) admitVisitor(ctx context.Context, mac string, source netip.Addr) bool {
 	if len(v.cfg.DiscoverBeside) == 0 || mac == "" || mac == neighbours.CheckMAC {
 		return false

@@ -10,41 +10,43 @@ import (
 )
 
 const (
-	// guestLease is how long a discovered machine keeps its address without renewing it.
+	// guestLease is for how long a guest keeps its address if it does not renew it.
 	guestLease = 10 * time.Minute
-	// maxNewGuests limits how many unknown MACs are admitted per minute on an interface or through a relay (security S7).
+	// maxNewGuests limits how many unknown MACs per minute are admitted on one interface or through one relay (security
+	// S7).
 	maxNewGuests = 30
-	// maxVisitors limits the unknown machines that are discovered at a time on an interface with another DHCP server.
+	// maxVisitors limits how many unknown machines are in discovery at once on an interface with another DHCP server.
 	maxVisitors = 256
 )
 
-// guests are the unknown machines of one interface or relay, with their addresses from the range in Config.Discovery.
-// They are kept in memory only, so a restarted server has lost who holds which address. For one guestLease after the
-// start, it therefore lets a client that renews an address keep it, and probes an address by ARP before offering it.
-// Behind a relay it cannot probe.
+// guests are the unknown machines behind one interface or relay, with the addresses that they got from the range in
+// Config.Discovery. They are kept in memory only, so after a restart the server does not know who has which address.
+// Therefore, for one guestLease after its start, the server lets each client keep the address that it renews, and
+// probes each address by ARP before it offers the address. Behind a relay, the server cannot probe.
 type guests struct {
-	inventory.Range              // zero: another DHCP server assigns the addresses
-	relay           netip.Prefix // address and prefix length of the relay; invalid = an interface
+	inventory.Range              // range of the addresses; zero: another DHCP server assigns them
+	relay           netip.Prefix // the relay's address and prefix length; invalid: guests of an interface
 	mu              sync.Mutex
 	byMAC           map[string]guest
 	byAddr          map[netip.Addr]string
-	minute          time.Time // start of the minute in which admitted counts
+	minute          time.Time // start of the minute for which admitted counts new guests
 	admitted        int
-	earlierUntil    time.Time                      // when the leases of an earlier process have all ended
-	probe           func(mac string, a netip.Addr) // probes a guest's address and calls storeProbe; nil = no probes
+	earlierUntil    time.Time                      // when all leases that an earlier process has given have ended
+	probe           func(mac string, a netip.Addr) // probes the address of a guest, and then calls storeProbe; nil = do not probe
 }
 
 type guest struct {
 	address netip.Addr
 	until   time.Time
-	probing bool // an ARP probe is running, and the address is not offered yet
+	probing bool // the address is being probed by ARP, and is not offered yet
 }
 
 func newGuests(r inventory.Range) *guests {
 	return &guests{Range: r, byMAC: map[string]guest{}, byAddr: map[netip.Addr]string{}}
 }
 
-// find returns the current guest with this MAC or, if mac is "", with the address a. ok is false if there is none.
+// find returns the current guest with this MAC or, if mac is "", the current guest with the address a. ok is false if
+// there is no such guest.
 func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -55,7 +57,7 @@ func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, b
 	return mac, x, ok && !x.probing && now.Before(x.until)
 }
 
-// leases returns the current leases. name is the interface or relay, as the configuration names it.
+// leases returns the current leases of the guests. name is how the configuration names their interface or relay.
 func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) {
 	where := name
 	if g.relay.IsValid() {
@@ -74,9 +76,9 @@ func (g *guests) leases(name string, now time.Time) (out []inventory.DHCPLease) 
 	return out
 }
 
-// storeProbe stores the result of probing the address of the guest mac: the MAC of another host that has the address,
-// or "" if none has. Such a host becomes the guest with this address, because an earlier process may have assigned it.
-// The guest mac then gets another address when it asks again.
+// storeProbe stores the result of the probe of the address of the guest mac. other is the MAC of another host that has
+// the address, or "" if none has. The other host then becomes the guest with this address, because an earlier process
+// may have assigned the address to it, and the guest mac gets another address when it asks again.
 func (g *guests) storeProbe(mac, other string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,9 +92,9 @@ func (g *guests) storeProbe(mac, other string, now time.Time) {
 	g.byMAC[mac] = x
 }
 
-// admit gives mac an address, or renews it. taken reports whether a guest may not have an address, for example because
-// it is reserved. ok is false if no address is left, or too many guests are new. While a new guest's address is
-// probed, admit returns true but find does not return the guest.
+// admit gives an address to mac, or extends the lease of mac. taken reports whether an address must not be given to a
+// guest, for example because it is reserved. ok is false if no address is free, or if too many guests are new. While
+// the address of a new guest is being probed, admit returns true, but find does not return the guest yet.
 func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -128,7 +130,7 @@ func (g *guests) admit(mac string, now time.Time, taken func(netip.Addr) bool) (
 	return false
 }
 
-// renew extends the lease of a current guest.
+// renew extends the lease of a guest whose lease has not ended.
 func (g *guests) renew(mac string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,7 +140,7 @@ func (g *guests) renew(mac string, now time.Time) {
 	}
 }
 
-// evict forgets a guest whose address now belongs to another machine.
+// evict removes a guest whose address was reserved for another machine.
 func (g *guests) evict(mac string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -146,7 +148,7 @@ func (g *guests) evict(mac string) {
 	delete(g.byMAC, mac)
 }
 
-// tooMany reports whether no more guests may be admitted in this minute. It is called with g.mu locked.
+// tooMany reports whether no more guests may be admitted in this minute. The caller must hold g.mu.
 func (g *guests) tooMany(now time.Time) bool {
 	if now.Sub(g.minute) >= time.Minute || now.Before(g.minute) {
 		g.minute, g.admitted = now, 0
@@ -154,8 +156,8 @@ func (g *guests) tooMany(now time.Time) bool {
 	return g.admitted >= maxNewGuests
 }
 
-// readmit makes mac, which renews the address a of the range, a guest if an earlier process may have assigned a to it.
-// taken is as in admit.
+// readmit makes mac a guest again if mac renews the address a, and an earlier process may have assigned a to mac. taken
+// has the same meaning as for admit.
 func (g *guests) readmit(mac string, a netip.Addr, now time.Time, taken func(netip.Addr) bool) (ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -171,8 +173,8 @@ func (g *guests) readmit(mac string, a netip.Addr, now time.Time, taken func(net
 	return true
 }
 
-// probeDeclined probes the address that a guest has declined (RFC 2131 §4.3.3). Because a DECLINE can be forged, the
-// guest gets another address only if another host answers the probe.
+// probeDeclined probes the address that a guest has declined (RFC 2131 §4.3.3). A DECLINE can be forged, so the guest
+// gets another address only if another host answers the probe.
 func (g *guests) probeDeclined(mac string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -186,7 +188,8 @@ func (g *guests) probeDeclined(mac string, now time.Time) {
 	go g.probe(mac, x.address)
 }
 
-// admitVisitor is admit for a machine that gets its address from another DHCP server. It is called with g.mu locked.
+// admitVisitor does what admit does, for a machine that gets its address from another DHCP server. The caller must hold
+// g.mu.
 func (g *guests) admitVisitor(mac string, now time.Time) bool {
 	if len(g.byMAC) >= maxVisitors {
 		maps.DeleteFunc(g.byMAC, func(_ string, x guest) bool { return !now.Before(x.until) })

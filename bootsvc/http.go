@@ -28,7 +28,7 @@ import (
 const (
 	maxHTTPConns  = 1024
 	maxHTTPHeader = 16 << 10
-	maxHTTPBody   = 64 << 10 // for the metadata server's phone-home requests, which also come to port 80
+	maxHTTPBody   = 64 << 10 // enough for the phone-home requests of the metadata server, which also come to port 80
 )
 
 // webFiles answers the HTTP requests of machines.
@@ -43,8 +43,8 @@ type webFiles struct {
 	requests httpserve.Requests
 }
 
-// listen binds the HTTP listeners. Port 80 is often in use, so a port that cannot be bound causes only a warning,
-// unless all fail.
+// listen binds the HTTP listeners. Port 80 is often in use. Therefore a port that cannot be bound causes only a
+// warning, unless no port can be bound.
 func (h *webFiles) listen(ctx context.Context) ([]net.Listener, error) {
 	var out []net.Listener
 	var errs []error
@@ -72,32 +72,32 @@ func (h *webFiles) listen(ctx context.Context) ([]net.Listener, error) {
 func (h *webFiles) serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler:           h.cfg.Guard.Handler(h.requests.Handler(h.handler())),
-		ReadHeaderTimeout: 10 * time.Second, // no ReadTimeout: it would end the context of a long stream
+		ReadHeaderTimeout: 10 * time.Second, // there is no ReadTimeout, because it would end the context of a long stream
 		IdleTimeout:       60 * time.Second,
 		MaxHeaderBytes:    maxHTTPHeader,
 		ErrorLog:          slog.NewLogLogger(h.cfg.Log.Handler(), slog.LevelWarn),
 	}
 	httpserve.Limit(srv, maxHTTPConns, func(source netip.Addr) bool { return h.decider.isAwaited(ctx, source) })
-	// A stream may last an hour, so shutdown waits only 2 s: the client resumes with Range, or retries.
+	// A stream may last an hour, but shutdown waits only 2 s. The client then resumes with Range, or starts again.
 	return httpserve.Run(ctx, "HTTP", srv, httpserve.Track(l), 2*time.Second)
 }
 
-// handler serves the provisioning listeners:
+// handler serves these paths to machines:
 //
 //	/ipxe/script/<mac>/auto.ipxe        boot script, or boot-from-disk script
 //	/ipxe/script/<mac>/hold.ipxe        the same, for a machine that already runs the hold script
 //	/ipxe/binary/<mac>/<loader>         loader of an armed machine
 //	/ipxe/binary/<mac>/autoexec.ipxe    the script, under the name that iPXE 2.0 requests
-//	/autoexec.ipxe, /ipxe/binary/<file> the same, for the machine with the source address
+//	/autoexec.ipxe, /ipxe/binary/<file> the same, for the machine that has the source address
 //	/auto.ipxe, /<mac>/auto.ipxe        the script, under the paths of Tinkerbell's Smee
 //	/boot/<mac>/<token>/vmlinuz         kernel, while the boot is open
 //	/boot/<mac>/<token>/initramfs       initramfs, while the boot is open
-//	/boot/<mac>/<token>/<image>         a file that an installer boots, while its boot is open
+//	/boot/<mac>/<token>/<image>         a file that an installer boots, while the boot is open
 //	/images/<name>                      the current file of an image
-//	/images/<sha256>/<name>             the file of an image with this digest
+//	/images/<sha256>/<name>             the file of an image that has this digest
 //	/media/ipxe.iso                     the image for virtual CD drives
 //
-// It passes everything else to Config.Fallback. A machine that may not have a file gets the same 404 as for an unknown
+// Config.Fallback answers all other paths. If a machine may not have a file, it gets the same 404 as for an unknown
 // path.
 func (h *webFiles) handler() http.Handler {
 	var images http.Handler
@@ -106,7 +106,7 @@ func (h *webFiles) handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		// SetWriteDeadline fails only if the writer has no deadlines, as in tests.
+		// SetWriteDeadline fails only for a writer without deadlines, as in tests.
 		control := http.NewResponseController(w)
 		_ = control.SetWriteDeadline(time.Now().Add(streamStall))
 		if r.ContentLength != 0 {
@@ -137,13 +137,13 @@ func (h *webFiles) handler() http.Handler {
 	})
 }
 
-// splitPath returns the non-empty elements of a path. Backslashes count as slashes because some firmware sends them.
-// It need not handle "." and "..": no served name begins with a dot.
+// splitPath returns the non-empty elements of a path. Backslashes count as slashes, because some firmware sends
+// backslashes. The elements "." and ".." need no special treatment, because no served name begins with a dot.
 func splitPath(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' || c == '\\' })
 }
 
-// dispatch serves a path of this package, whose elements are seg.
+// dispatch serves a path that belongs to this package. seg are the elements of the path.
 func (h *webFiles) dispatch(w http.ResponseWriter, r *http.Request, seg []string) {
 	switch {
 	case len(seg) == 1 && seg[0] == autoexecName, len(seg) == 3 && seg[0] == "ipxe" && seg[1] == "binary":
@@ -173,8 +173,8 @@ func (h *webFiles) dispatch(w http.ResponseWriter, r *http.Request, seg []string
 	}
 }
 
-// bySource returns a Request that identifies the client by its source address. It ignores X-Forwarded-For: booting
-// machines use no proxy, and the header can be forged.
+// bySource returns a Request that identifies the client by the source address of r. It ignores X-Forwarded-For, because
+// booting machines use no proxy, and the header can be forged.
 func bySource(r *http.Request) Request {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -183,8 +183,9 @@ func bySource(r *http.Request) Request {
 	return Request{Address: wire.Unmap(a.Addr()), Class: wire.ClassIPXE, Arch: wire.ArchUnknown}
 }
 
-// find is decider.find. It also lets an armed machine keep its connection when all connections are in use. For this it
-// recognizes the machine by its source address, because every host on the network can learn its MAC.
+// find calls decider.find. If the machine is armed, find also lets it keep its connection when all connections are in
+// use. For this, the request must come from the machine's reserved address: a MAC alone proves nothing, because every
+// host on the network can learn it.
 func (h *webFiles) find(r *http.Request, req Request) (*inventory.Machine, Decision) {
 	source := bySource(r).Address
 	m, d := h.decider.find(r.Context(), req, source)
@@ -199,12 +200,12 @@ func (h *webFiles) find(r *http.Request, req Request) (*inventory.Machine, Decis
 func (h *webFiles) remember(r *http.Request, mac, path string, d Decision) {
 	h.history.Add(mac, wire.Entry{
 		At: h.cfg.Now(), Where: "HTTP from " + r.RemoteAddr,
-		Request: plaintext.ASCII(r.Method+" "+path[:min(len(path), wire.MaxText)], wire.MaxText), // limits the memory for a long path
+		Request: plaintext.ASCII(r.Method+" "+path[:min(len(path), wire.MaxText)], wire.MaxText), // do not copy more of a long path
 		Reply:   "verdict " + string(d.Verdict),
 	})
 }
 
-// hasAddress reports whether a is reserved for an interface of m.
+// hasAddress reports whether the address a is reserved for an interface of m.
 func hasAddress(m inventory.Machine, a netip.Addr) bool {
 	return a.IsValid() && slices.ContainsFunc(m.Interfaces, func(i inventory.Interface) bool { return i.Address == a })
 }
@@ -229,7 +230,7 @@ func (h *webFiles) serveScript(w http.ResponseWriter, r *http.Request, req Reque
 	}
 	script, ok, err := h.scripts.render(r.Context(), *m, d, name == autoexecName)
 	if err == nil && !ok && name == holdName {
-		// A 404 would keep iPXE in its hold loop; `exit 1` makes the firmware try the next boot device.
+		// With a 404, iPXE would stay in its hold loop. With `exit 1`, the firmware tries the next boot device.
 		script, ok = "#!ipxe\nexit 1\n", true
 	}
 	if err != nil {
@@ -252,7 +253,7 @@ func writeScript(w http.ResponseWriter, r *http.Request, script string) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Length", strconv.Itoa(len(script)))
 	if r.Method == http.MethodGet {
-		_, _ = io.WriteString(w, script) // if the client has disconnected, it asks again
+		_, _ = io.WriteString(w, script) // ignore the error: a client that has disconnected asks again
 	}
 }
 
@@ -277,12 +278,12 @@ func (h *webFiles) serveBinary(w http.ResponseWriter, r *http.Request, req Reque
 	h.serveAsset(w, r, d, f, info, inventory.EventLoader)
 }
 
-// MediaName is the file in LoaderDir that a BMC inserts into a virtual CD drive. It contains iPXE, which asks DHCP for
-// its script like the other loaders.
+// MediaName is the file in LoaderDir that a BMC inserts into a virtual CD drive. It contains iPXE. Like the other
+// loaders, this iPXE asks DHCP for its script.
 const MediaName = "ipxe.iso"
 
-// serveMedia serves MediaName to every client, because a BMC's request does not name a machine. The file contains no
-// secret and arms nothing.
+// serveMedia serves MediaName to every client, because the request of a BMC does not say for which machine it is. This
+// is safe: the file contains no secret, and does not allow a machine to netboot.
 func (h *webFiles) serveMedia(w http.ResponseWriter, r *http.Request) {
 	f, info, err := h.loaders.open(MediaName)
 	if err != nil {
@@ -299,12 +300,12 @@ func (h *webFiles) serveBoot(w http.ResponseWriter, r *http.Request, macText, to
 		return
 	}
 	m, d := h.decider.find(r.Context(), Request{MAC: mac, Class: wire.ClassIPXE, Arch: wire.ArchUnknown}, netip.Addr{})
-	h.remember(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // without the token, which would open the boot's files
+	h.remember(r, mac, "/boot/"+mac+"/TOKEN/"+name, d) // leave out the token, with which anyone could fetch the files of this boot
 	if m == nil || !h.scripts.urls.isOpen(d, token) {
 		notFound(w)
 		return
 	}
-	if d.Armed() { // not for a guest: any MAC can get a guest's token
+	if d.Armed() { // not for a guest, because any MAC can get the token of a guest
 		httpserve.Prefer(r.Context())
 	}
 	if d.Verdict == Installer {
@@ -319,8 +320,8 @@ func (h *webFiles) serveBoot(w http.ResponseWriter, r *http.Request, macText, to
 	h.serveAsset(w, r, d, f, info, kind)
 }
 
-// serveAsset serves f and closes it. If it has sent the whole file and kind is not empty, it records an event of that
-// kind.
+// serveAsset serves the file f and closes it. If it has sent the whole file, it records an event of this kind, unless
+// kind is empty.
 func (h *webFiles) serveAsset(w http.ResponseWriter, r *http.Request, d Decision, f *os.File, info os.FileInfo, kind string) {
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -334,8 +335,8 @@ func (h *webFiles) serveAsset(w http.ResponseWriter, r *http.Request, d Decision
 	}
 }
 
-// serveInstaller serves one image of d's installer. Once the installer's last payload is sent completely, it records
-// that the boot is spent.
+// serveInstaller serves one image of the installer of d's run. Once it has sent the last payload of the installer
+// completely, it records that the boot is spent, so that the machine is sent to its disk.
 func (h *webFiles) serveInstaller(w http.ResponseWriter, r *http.Request, d Decision, name string) {
 	i, err := h.scripts.installers.find(r.Context(), d)
 	if err == nil && !slices.Contains(i.Images(), name) {
@@ -348,7 +349,7 @@ func (h *webFiles) serveInstaller(w http.ResponseWriter, r *http.Request, d Deci
 	}
 	var size int64
 	if err == nil {
-		defer f.Close() // only read, so an error loses nothing
+		defer f.Close() // the file was only read, so an error loses no data
 		if size, err = f.Seek(0, io.SeekEnd); err == nil {
 			_, err = f.Seek(0, io.SeekStart)
 		}
@@ -379,7 +380,8 @@ func (h *webFiles) serveInstaller(w http.ResponseWriter, r *http.Request, d Deci
 	}
 }
 
-// sentToEnd reports whether w sent a file of size bytes up to its last byte. A range that ends there counts too.
+// sentToEnd reports whether w has sent the last byte of a file of size bytes. The answer may be the whole file, or a
+// range that ends with the last byte.
 func sentToEnd(w *streamWriter, size int64) bool {
 	switch w.status {
 	case 0, http.StatusOK:
@@ -392,8 +394,8 @@ func sentToEnd(w *streamWriter, size int64) bool {
 	return false
 }
 
-// observeImages calls Config.Delivered after each answer to a machine that a run owns. It recognizes the machine by
-// its source address.
+// observeImages calls Config.Delivered after each answer to a machine that a run owns. It recognizes the machine by the
+// source address of the request.
 func (h *webFiles) observeImages(images http.Handler) http.Handler {
 	if h.cfg.Delivered == nil {
 		return images

@@ -16,19 +16,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Images opens the files of the image server. OpenImage returns the file of the image with the given SHA-256, or the
-// current file if sha256 is "". It returns inventory.ErrNotFound if the image does not exist or this server has no
-// copy, and inventory.ErrConflict if another program changed the file.
+// Images opens the files of the image server. OpenImage returns the file of the named image that has the given SHA-256,
+// or the current file of the image if sha256 is "". It returns inventory.ErrNotFound if the image does not exist or
+// this server has no copy of it, and inventory.ErrConflict if another program has changed the file.
 type Images interface {
 	OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error)
 }
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// imageHandler serves images by GET and HEAD. The last element of the path is the image's name. A digest before it
-// selects the file with this digest, even if the image was replaced. The strong entity tag is the file's SHA-256: with
-// Range and If-Range a client can resume, and gets the whole new file if the image was replaced. A request for several
-// ranges gets the whole file, as RFC 9110 §14.2 allows.
+// imageHandler serves images by GET and HEAD. The last element of the path is the image's name. If the element before
+// the name is a digest, it selects the file with this digest, even if the image was replaced since. The strong entity
+// tag is the file's SHA-256. So a client can resume with Range and If-Range; if the image was replaced, it gets the
+// whole new file. A request for several ranges gets the whole file, as RFC 9110 §14.2 allows.
 func imageHandler(images Images, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -66,17 +66,17 @@ func imageHandler(images Images, log *slog.Logger) http.Handler {
 	})
 }
 
-// serveFile serves a file, or one range of it, in pieces. It disconnects a client that takes more than a minute per
-// MiB of a piece.
+// serveFile serves a file, or one range of a file, in pieces. It disconnects a client that needs more than one minute
+// for a MiB.
 func serveFile(w http.ResponseWriter, r *http.Request, name string, f io.ReadSeeker) {
 	if strings.Contains(r.Header.Get("Range"), ",") {
-		r.Header.Del("Range") // many small ranges cost the server more than the client
+		r.Header.Del("Range") // many small ranges would cost the server more work than the client
 	}
 	defer httpserve.Cork(r.Context())()
 	http.ServeContent(newStreamWriter(w), r, name, time.Time{}, f)
 }
 
-// A Delivery describes the answer to a machine's request for an image.
+// A Delivery describes how a machine's request for an image was answered.
 type Delivery struct {
 	Owner         inventory.Owner // copied from the machine's grant
 	Boot          int
@@ -90,12 +90,12 @@ type Delivery struct {
 const (
 	minPiece    = 1 << 20
 	maxPiece    = 4 << 20
-	quickPiece  = 100 * time.Millisecond // a client that takes a piece faster gets a larger one
-	streamStall = time.Minute            // time limit for each MiB of a piece
+	quickPiece  = 100 * time.Millisecond // if a client takes a piece in less time, the next piece is larger
+	streamStall = time.Minute            // how long a client may take for each MiB of a piece
 )
 
-// streamWriter extends the write deadline before each piece. It implements io.ReaderFrom so that files are sent with
-// sendfile.
+// streamWriter sets a new write deadline before each piece. It implements io.ReaderFrom, so that files are sent with
+// the system call sendfile.
 type streamWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -103,7 +103,8 @@ type streamWriter struct {
 	written int64
 }
 
-// newStreamWriter wraps w. If w already is a streamWriter, it returns w, so that one writer counts the whole answer.
+// newStreamWriter returns a streamWriter around w. If w is a streamWriter already, it returns w itself, so that one
+// writer counts all bytes of the answer.
 func newStreamWriter(w http.ResponseWriter) *streamWriter {
 	if s, ok := w.(*streamWriter); ok {
 		return s
@@ -118,7 +119,7 @@ func (w *streamWriter) WriteHeader(status int) {
 
 func (w *streamWriter) extend(size int64) {
 	mib := (size + 1<<20 - 1) >> 20
-	// SetWriteDeadline fails only if the writer has no deadlines, as in tests.
+	// SetWriteDeadline fails only for a writer without deadlines, as in tests.
 	_ = w.control.SetWriteDeadline(time.Now().Add(time.Duration(mib) * streamStall))
 }
 
@@ -129,8 +130,8 @@ func (w *streamWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom implements io.ReaderFrom. http.ServeContent calls it through io.CopyN, with an io.LimitedReader around the
-// file.
+// ReadFrom implements io.ReaderFrom. http.ServeContent calls it through io.CopyN, so src is an io.LimitedReader around
+// the file.
 func (w *streamWriter) ReadFrom(src io.Reader) (int64, error) {
 	limited, ok := src.(*io.LimitedReader)
 	if !ok {

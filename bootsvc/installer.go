@@ -10,22 +10,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Installers provides the boots of other installers than the agent.
+// Installers gives access to the plans of runs that boot another installer than the agent.
 type Installers interface {
-	// Plan returns the plan of a run. This package uses only its installer.
+	// Plan returns the plan of a run. This package uses only the field Installer of the plan.
 	Plan(ctx context.Context, run string) (inventory.Plan, error)
-	// SpendBoot records that the last payload of a boot was completely delivered. The machine is then sent to its disk.
-	// SpendBoot returns inventory.ErrFenced if boot is no longer the current boot.
+	// SpendBoot records that the last payload of a boot was delivered completely. After that, the machine is sent to
+	// its disk. SpendBoot returns inventory.ErrFenced if boot is no longer the machine's current boot.
 	SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error
 }
 
-// installers finds the installers of plans, and their images.
+// installers finds the installers that plans name, and opens their images.
 type installers struct {
 	cfg  *Config
 	urls *urls
 }
 
-// find returns the installer in the plan of d's run.
+// find returns the installer that the plan of d's run names.
 func (p *installers) find(ctx context.Context, d Decision) (inventory.Installer, error) {
 	if p.cfg.Installers == nil || p.cfg.Images == nil {
 		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: this server does not serve installers: %w",
@@ -39,7 +39,8 @@ func (p *installers) find(ctx context.Context, d Decision) (inventory.Installer,
 		return inventory.Installer{}, fmt.Errorf("finding the installer of machine %q: %w", d.Machine, err)
 	}
 	i := *plan.Installer
-	// If the active server has changed since the plan was made, replace the previous server's URL.
+	// If another server has become active since the plan was made, the parameters contain the URL of the previous
+	// server: replace it.
 	i.Parameters = slices.Clone(i.Parameters)
 	for n, a := range i.Parameters {
 		i.Parameters[n] = inventory.Rebase(a, plan.ImagesURL, p.urls.base()+"/images")
@@ -47,7 +48,7 @@ func (p *installers) find(ctx context.Context, d Decision) (inventory.Installer,
 	return i, nil
 }
 
-// reasons describes the installer of d's run for Why, or reports why it cannot be booted.
+// reasons returns sentences for Why that describe the installer of d's run, or say why it cannot be booted.
 func (p *installers) reasons(ctx context.Context, d Decision) []string {
 	i, err := p.find(ctx, d)
 	if err != nil {
@@ -61,19 +62,19 @@ func (p *installers) reasons(ctx context.Context, d Decision) []string {
 			out = append(out, fmt.Sprintf("but image %s cannot be served: %v", name, err))
 			continue
 		}
-		_ = f.Close() // only opened to check that it can be served
+		_ = f.Close() // the image was opened only to check that it can be served
 	}
 	return out
 }
 
-// planned is an open image file and its inventory record.
+// planned is an image that a plan names: the open file, and the record in the inventory.
 type planned struct {
 	io.ReadSeekCloser
 	inventory.Image
 }
 
-// open opens an image of the installer i. It selects the file by the digest in the plan, even if the image was
-// replaced since.
+// open opens the image of the installer i that has this name. If the plan contains the digest of the image, open
+// selects the file by this digest, even if the image was replaced since.
 func (p *installers) open(ctx context.Context, i inventory.Installer, name string) (planned, error) {
 	sum, pinned := i.Digests[name]
 	if !pinned && i.Digests != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxCommandLine is the size limit of x86 kernels for the command line: COMMAND_LINE_SIZE, including the terminating
-// zero.
+// maxCommandLine is how many bytes an x86 kernel reads as its command line (COMMAND_LINE_SIZE), including the zero byte
+// at the end.
 const maxCommandLine = 2048
 
-// Patterns of the values that a script may contain. Each value is checked before it is inserted;
-// inventory.ParameterProblem checks kernel parameters. None of these rules allows a line break, a further command or
-// the expansion of an iPXE setting (security S14).
+// Patterns for values that are inserted in a script. Each value is checked before it is inserted; kernel parameters are
+// checked by inventory.ParameterProblem instead. No value can contain a line break, a further command or an iPXE
+// setting that iPXE would expand (security S14).
 var (
 	imageName   = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.,:=/@%+-]*$`)
 	machineName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
@@ -31,12 +31,12 @@ const (
 	holdName     = "hold.ipxe"
 )
 
-// exitLines end iPXE so that the firmware boots from disk. UEFI firmware continues with the next boot entry only after
-// a failure; a plain exit would open its setup screen. BIOS accepts both.
+// exitLines end iPXE so that the firmware boots from disk. UEFI firmware tries the next boot entry only if iPXE exits
+// with an error; after a plain exit, it would open its setup screen. BIOS boots from disk in both cases.
 const exitLines = "iseq ${platform} efi && exit 1 || exit 0\n"
 
-// autoexecLines begin a script that iPXE 2.0 fetched as autoexec.ipxe. iPXE then uses the firmware's DHCP lease, but
-// may have closed the interface again.
+// autoexecLines are the first lines of a script that iPXE 2.0 has fetched as autoexec.ipxe. At this point, iPXE uses
+// the DHCP lease of the firmware, but may have closed the network interface again.
 const autoexecLines = "isset ${net0/ip} || dhcp ||\nifopen net0 ||\n"
 
 // scripts renders the scripts for iPXE and GRUB.
@@ -46,7 +46,7 @@ type scripts struct {
 	installers *installers
 }
 
-// checkNames returns an error if m's name or d's MAC is not safe to insert in a boot script.
+// checkNames returns an error if the name of m or the MAC of d is not safe to insert in a boot script.
 func checkNames(m inventory.Machine, d Decision) error {
 	if _, ok := wire.ParseMAC(d.Interface.MAC); !ok || !machineName.MatchString(m.Name) {
 		return fmt.Errorf("machine name %q or MAC %q is not allowed in a boot script: %w", m.Name, d.Interface.MAC, inventory.ErrInvalid)
@@ -54,7 +54,7 @@ func checkNames(m inventory.Machine, d Decision) error {
 	return nil
 }
 
-// commandLine returns the kernel command line of the agent OS.
+// commandLine returns the kernel command line with which the agent OS boots.
 func (s *scripts) commandLine(m inventory.Machine, d Decision) (string, error) {
 	if err := checkNames(m, d); err != nil {
 		return "", err
@@ -68,7 +68,7 @@ func (s *scripts) commandLine(m inventory.Machine, d Decision) (string, error) {
 	if s.cfg.PlanKey != "" {
 		args = append(args, "ingot.plan="+s.cfg.PlanKey)
 	}
-	if d.Verdict != Agent { // armed by an operator: the agent only reports the hardware
+	if d.Verdict != Agent { // armed by an operator, so the agent gets no assignments
 		args = append(args, "ingot.rescue=1")
 	}
 	args = append(args, "console=tty0", "console=ttyS0,115200", "panic=30")
@@ -81,7 +81,7 @@ func (s *scripts) commandLine(m inventory.Machine, d Decision) (string, error) {
 	return joinLine(m, args)
 }
 
-// joinLine joins the kernel arguments for m. It returns an error if the command line is too long.
+// joinLine joins args, the kernel arguments for m, to a command line. It returns an error if the line is too long.
 func joinLine(m inventory.Machine, args []string) (string, error) {
 	line := strings.Join(args, " ")
 	if len(line) >= maxCommandLine {
@@ -91,8 +91,8 @@ func joinLine(m inventory.Machine, args []string) (string, error) {
 	return line, nil
 }
 
-// bootScript returns the script that boots the agent OS. All requests of one boot get the same script, and rendering
-// it has no side effect.
+// bootScript returns the script that boots the agent OS. All requests during one boot get the same script. bootScript
+// has no side effect.
 func (s *scripts) bootScript(m inventory.Machine, d Decision, autoexec bool) (string, error) {
 	line, err := s.commandLine(m, d)
 	if err != nil {
@@ -101,9 +101,10 @@ func (s *scripts) bootScript(m inventory.Machine, d Decision, autoexec bool) (st
 	return s.netbootScript(d, "Ingot boots "+m.Name, s.loadAgentOS(d, line), autoexec), nil
 }
 
-// loadAgentOS returns the script lines that load the agent OS with the command line. The signed iPXE starts a Debian
-// kernel, whose signature firmware does not trust, through Debian's shim (https://ipxe.org/cmd/shim). It fetches the
-// shim only if Secure Boot is on. An iPXE without the command shim continues.
+// loadAgentOS returns the script lines that load the agent OS, with line as its kernel command line. Firmware does not
+// trust the signature of a Debian kernel, so the signed iPXE starts the kernel through Debian's shim
+// (https://ipxe.org/cmd/shim). It fetches this shim only if Secure Boot is on. An iPXE that does not know the command
+// shim ignores it.
 func (s *scripts) loadAgentOS(d Decision, line string) string {
 	base := s.urls.boot(d)
 	lines := fmt.Sprintf("kernel %svmlinuz %s || goto again\ninitrd --name initramfs %sinitramfs || goto again\n", base, line, base)
@@ -113,11 +114,11 @@ func (s *scripts) loadAgentOS(d Decision, line string) string {
 	return lines
 }
 
-// netbootScript returns a script that prints what, runs the lines of load and boots the kernel. After three failed
-// attempts it boots from disk.
+// netbootScript returns a script that prints the text what, executes the script lines load, and boots the kernel. After
+// three attempts that have failed, it boots from disk.
 func (s *scripts) netbootScript(d Decision, what, load string, autoexec bool) string {
-	// After a failure, fetch the script again: if it was fetched just before the run counted this boot, its URLs are
-	// those of the previous boot.
+	// After a failure, fetch the script again. The first script may have been fetched just before the run counted this
+	// boot; its URLs are then those of the previous boot.
 	again := s.urls.script(d.Interface.MAC, scriptName)
 	return scriptHead(autoexec) + "echo " + what + ` (${platform}, iPXE ${version})
 isset ${tries} || set tries:int32 0
@@ -136,7 +137,7 @@ sleep 2
 ` + exitLines
 }
 
-// scriptHead returns the first lines of a script. autoexec reports that iPXE fetches it as autoexec.ipxe.
+// scriptHead returns the first lines of a script. autoexec reports whether iPXE fetches the script as autoexec.ipxe.
 func scriptHead(autoexec bool) string {
 	if autoexec {
 		return "#!ipxe\n" + autoexecLines
@@ -144,8 +145,9 @@ func scriptHead(autoexec bool) string {
 	return "#!ipxe\n"
 }
 
-// holdScript returns a script that keeps a machine at its loader and fetches its next script every 15 s. It loops
-// until the server answers, so that a server restart does not send the machine to an incomplete disk.
+// holdScript returns a script that keeps a machine at its loader, and fetches the machine's next script every 15 s. If
+// the server does not answer, the script tries again without limit, so that a restart of the server does not send the
+// machine to an incomplete system on its disk.
 func (s *scripts) holdScript(d Decision, autoexec bool) string {
 	return scriptHead(autoexec) + "echo Ingot: the installation of " + d.Machine + ` is not finished, waiting for its run
 :hold
@@ -154,8 +156,8 @@ chain --replace --autofree ` + s.urls.script(d.Interface.MAC, holdName) + ` || g
 `
 }
 
-// diskScript returns the script that sends a known machine to its disk. ok is false if the machine's method requires a
-// 404 instead.
+// diskScript returns the script that sends a known machine to its disk. ok is false if the machine's method requires
+// the answer 404 instead of a script.
 func diskScript(d Decision) (script string, ok bool) {
 	const head = "#!ipxe\necho Ingot: not armed, booting from disk\n"
 	switch d.Method {
@@ -169,8 +171,8 @@ func diskScript(d Decision) (script string, ok bool) {
 	return head + exitLines, true
 }
 
-// render returns the script for iPXE: the boot script for an armed or discovered machine, the hold script for a
-// machine on hold, the disk script for any other known machine. ok is false if the answer must be 404.
+// render returns the script that iPXE gets: the boot script if the machine is armed or in discovery, the hold script if
+// it is on hold, and the disk script for any other known machine. ok is false if the answer must be 404.
 func (s *scripts) render(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (script string, ok bool, err error) {
 	switch d.Verdict {
 	case Unknown:
@@ -190,8 +192,8 @@ func (s *scripts) render(ctx context.Context, m inventory.Machine, d Decision, a
 	return script, ok, nil
 }
 
-// installerScript returns the script that boots the installer of d's run. The only secret in it is the capability path
-// (security S44).
+// installerScript returns the script that boots the installer of d's run. The only secret in the script is the
+// capability, a part of its URLs (security S44).
 func (s *scripts) installerScript(ctx context.Context, m inventory.Machine, d Decision, autoexec bool) (string, error) {
 	i, err := s.installers.find(ctx, d)
 	if err != nil {
@@ -202,7 +204,7 @@ func (s *scripts) installerScript(ctx context.Context, m inventory.Machine, d De
 		if err != nil {
 			return "", err
 		}
-		_ = f.Close() // only opened to check that it can be served
+		_ = f.Close() // the image was opened only to check that it can be served
 	}
 	line, err := s.installerLine(m, d, i)
 	if err != nil {
@@ -217,7 +219,7 @@ func (s *scripts) installerScript(ctx context.Context, m inventory.Machine, d De
 	return s.netbootScript(d, "Ingot boots the installer of "+m.Name, load.String(), autoexec), nil
 }
 
-// installerLine returns the kernel command line of the installer i.
+// installerLine returns the kernel command line with which the installer i boots.
 func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Installer) (string, error) {
 	for _, name := range i.Images() {
 		if !isFileName(name) || !imageName.MatchString(name) {
@@ -237,7 +239,7 @@ func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Ins
 			case inventory.RefBootURL:
 				return s.urls.boot(d), nil
 			case inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefMetadataURL:
-				v, _ := cloudinit.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // no error: it accepts all three
+				v, _ := cloudinit.Reference(ref, s.cfg.MetadataURL, s.cfg.ClaimKey, d.Owner) // never fails for these three
 				return v, nil
 			}
 			return "", fmt.Errorf("this reference is not allowed on a kernel command line: %w", inventory.ErrInvalid)
@@ -245,7 +247,7 @@ func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Ins
 		if err != nil {
 			return "", err
 		}
-		if why := inventory.InstallerParameterProblem(a); why != "" { // the argument may contain a capability, so it is not shown
+		if why := inventory.InstallerParameterProblem(a); why != "" { // do not show the argument, because it may contain a capability
 			return "", fmt.Errorf("a kernel parameter of the installer of machine %s %s: %w", m.Name, why, inventory.ErrInvalid)
 		}
 		args = append(args, a)
@@ -253,7 +255,7 @@ func (s *scripts) installerLine(m inventory.Machine, d Decision, i inventory.Ins
 	return joinLine(m, args)
 }
 
-// scriptEvent returns the kind of event to record when a machine fetches its script.
+// scriptEvent returns which kind of event to record when a machine fetches its script.
 func scriptEvent(d Decision) string {
 	if d.Armed() {
 		return inventory.EventScript
@@ -261,7 +263,7 @@ func scriptEvent(d Decision) string {
 	return diskEvent(d)
 }
 
-// diskEvent returns the kind of event to record when a machine asks for a boot file or script while it is not armed.
+// diskEvent returns which kind of event to record when a machine that is not armed asks for a boot file or script.
 func diskEvent(d Decision) string {
 	if d.Spent || d.Verdict == Hold {
 		return inventory.EventRebooted
@@ -269,19 +271,19 @@ func diskEvent(d Decision) string {
 	return inventory.EventDisk
 }
 
-// chainScript returns the script for a client whose source address does not identify the machine. iPXE inserts its own
-// MAC into the URL of the next script.
+// chainScript returns the script for a client that cannot be identified by its source address. In this script, iPXE
+// inserts its own MAC into the URL of the next script.
 func (s *scripts) chainScript() string {
 	return "#!ipxe\n" + autoexecLines +
 		"chain --replace --autofree " + s.urls.base() + "/ipxe/script/${mac:hexhyp}/" + scriptName + " ||\n" + exitLines
 }
 
-// checkScript returns the script that CheckMAC gets by HTTP and TFTP.
+// checkScript returns the script that is served for CheckMAC by HTTP and TFTP.
 func (s *scripts) checkScript() string {
 	return "#!ipxe\necho Ingot at " + s.cfg.Address.String() + ": this address belongs to no machine, booting from disk\n" + exitLines
 }
 
-// discoveryLine returns the kernel command line for an agent that only reports the hardware of a discovered machine.
+// discoveryLine returns the kernel command line for a machine in discovery, whose agent only reports the hardware.
 func (s *scripts) discoveryLine(d Decision) string {
 	return fmt.Sprintf("initrd=initramfs rdinit=/init ingot.server=%s ingot.pin=%s ingot.mac=%s ingot.discover=1 "+
 		"console=tty0 console=ttyS0,115200 panic=30", s.cfg.AgentURL, s.cfg.AgentPin, d.Interface.MAC)

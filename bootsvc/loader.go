@@ -11,13 +11,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// loaders opens the files that machines boot from this server: loaders and the agent OS.
+// loaders opens the files that machines fetch to boot: loaders, and the files of the agent OS.
 type loaders struct {
 	cfg *Config
 }
 
-// open opens a loader that may be served. os.Root prevents the name, or a symbolic link, from leaving the loader
-// directory.
+// open opens a loader, if it may be served. os.Root ensures that neither the name nor a symbolic link leads out of the
+// loader directory.
 func (l *loaders) open(name string) (*os.File, os.FileInfo, error) {
 	if !isFileName(name) || l.cfg.LoaderDir == "" {
 		return nil, nil, fmt.Errorf("loader %q: %w", name, inventory.ErrNotFound)
@@ -52,11 +52,12 @@ func requireRegular(f *os.File) (*os.File, os.FileInfo, error) {
 	return f, info, nil
 }
 
-// errOldLoader means that a loader is below cfg.MinimumSBAT, or cannot be compared with it.
+// errOldLoader means that a loader has a lower SBAT generation than cfg.MinimumSBAT requires, or that its generation
+// cannot be determined.
 var errOldLoader = errors.New("netboot.minimum_sbat")
 
-// checkSBAT returns errOldLoader if the loader r is below cfg.MinimumSBAT, or cannot be compared with it. A loader
-// that is not a UEFI program has no generations to check.
+// checkSBAT returns errOldLoader if the loader r has a lower SBAT generation than cfg.MinimumSBAT requires, or if its
+// generation cannot be determined. A loader that is not a UEFI program has no generations, so it is not checked.
 func (l *loaders) checkSBAT(name string, r io.ReaderAt) error {
 	if len(l.cfg.MinimumSBAT) == 0 {
 		return nil
@@ -71,15 +72,15 @@ func (l *loaders) checkSBAT(name string, r io.ReaderAt) error {
 	return nil
 }
 
-// whyUnserved returns why a loader cannot be handed out, or "" if it can. The text names each missing or refused file
-// of the loader's chain.
+// whyUnserved returns why DHCP must not name a loader, or "" if it may. The text names each file of the loader's chain
+// that is missing or refused.
 func (l *loaders) whyUnserved(name string) string {
 	var reasons []string
 	for _, x := range sbat.Chain(name) {
 		f, _, err := l.open(x)
 		switch {
 		case err == nil:
-			_ = f.Close() // only opened to check that it can be served
+			_ = f.Close() // the file was opened only to check that it can be served
 		case errors.Is(err, errOldLoader):
 			reasons = append(reasons, err.Error())
 		default:
@@ -92,7 +93,7 @@ func (l *loaders) whyUnserved(name string) string {
 	return fmt.Sprintf("loader %s is not served: %s", name, strings.Join(reasons, "; "))
 }
 
-// openAgentOS opens "vmlinuz" or "initramfs" of the agent OS. kind is the kind of event to record once the file is
+// openAgentOS opens "vmlinuz" or "initramfs" of the agent OS. kind says which kind of event to record once the file is
 // delivered.
 func (l *loaders) openAgentOS(name string) (f *os.File, info os.FileInfo, kind string, err error) {
 	path, kind := l.cfg.KernelPath, inventory.EventKernel

@@ -12,13 +12,13 @@ import (
 // network identifies clients of other DHCP servers by the networks of this host.
 type network struct {
 	cfg *Config
-	// neighbour returns the MAC for an address in the kernel's ARP table; ok is false if it has none.
+	// neighbour returns the MAC for an address in the kernel's ARP table; ok is false if the table has none.
 	neighbour func(netip.Addr) (mac string, ok bool)
 }
 
 // modeOf returns the DHCP mode that applies to the interface i of a machine: the mode of the server's interface whose
-// subnet contains i.Address. If there is none, it returns the mode that all interfaces share or, if they differ,
-// inventory.DHCPReservation, which also serves relays.
+// subnet contains i.Address. If no subnet contains it, modeOf returns the mode that all interfaces share or, if they
+// differ, inventory.DHCPReservation, which also serves relays.
 func (n *network) modeOf(i inventory.Interface) inventory.DHCPMode {
 	var all []inventory.DHCPMode
 	for _, name := range n.cfg.Interfaces {
@@ -35,8 +35,8 @@ func (n *network) modeOf(i inventory.Interface) inventory.DHCPMode {
 }
 
 // givenByAnother reports whether another DHCP server may have assigned the address a: no interface in mode reservation
-// has a subnet with a, and at least one interface is in another mode. The inventory may not contain such an address,
-// or may reserve it for a different machine.
+// has a subnet with a, and at least one interface is in another mode. The inventory may not contain a, or may have
+// reserved it for a different machine.
 func (n *network) givenByAnother(a netip.Addr) bool {
 	if !slices.ContainsFunc(n.cfg.Interfaces, func(name string) bool { return n.cfg.modeOn(name) != inventory.DHCPReservation }) {
 		return false
@@ -48,10 +48,11 @@ func (n *network) givenByAnother(a netip.Addr) bool {
 
 // identify adds the client's MAC to r if r has none, another DHCP server may have assigned the source address, and the
 // client is on a network of this host. The kernel knows the MAC from the ARP exchange before the client's first
-// packet. A MAC can be forged like the address, but it opens nothing more than /ipxe/script/<mac>/auto.ipxe does.
+// packet. The MAC can be forged, as the address can, but it gives access to nothing more than
+// /ipxe/script/<mac>/auto.ipxe does.
 //
-// If the MAC is unknown, the machine is not looked up by its address: the other server may have assigned to it the
-// reserved address of another machine, and the wrong machine would be installed.
+// If the MAC is unknown, the machine is not looked up by its address: the other server may have assigned to this
+// machine the reserved address of another one, and Ingot would install the wrong machine.
 func (n *network) identify(r Request) Request {
 	if r.MAC == "" && r.Address.IsValid() {
 		r.MAC = n.neighbourOf(r.Address)
@@ -59,7 +60,8 @@ func (n *network) identify(r Request) Request {
 	return r
 }
 
-// neighbourOf returns the MAC for a in the kernel's ARP table, or "" if it has none or this server itself assigns a.
+// neighbourOf returns the MAC for the address a in the kernel's ARP table. It returns "" if the table has none, or if
+// this server itself assigns a.
 func (n *network) neighbourOf(a netip.Addr) (mac string) {
 	if n.givenByAnother(a) {
 		mac, _ = n.neighbour(a)
@@ -68,7 +70,8 @@ func (n *network) neighbourOf(a netip.Addr) (mac string) {
 }
 
 // isAnonymous reports whether the client of r cannot be identified, because another DHCP server assigned its address
-// and its MAC is not known. It gets a loader, and a script that asks again by MAC; neither gives access to anything.
+// and its MAC is not known. Such a client gets a loader, and a script that asks again by MAC; neither gives access to
+// anything.
 func (n *network) isAnonymous(r Request) bool { return r.MAC == "" && n.givenByAnother(r.Address) }
 
 // interfacePrefixes returns the IPv4 addresses of an interface with their prefix lengths, or nil if there is no such

@@ -17,7 +17,7 @@ const (
 
 // SnippetFiles returns the boot files that another DHCP server should name, see neighbours.Snippet. If loader is one
 // of inventory.SecureLoaders, UEFI machines get its shim instead of iPXE; a shim also boots with Secure Boot off. If
-// loader is "", the first result is for iPXE, and one for each of inventory.SecureLoaders follows.
+// loader is "", SnippetFiles returns the files for iPXE first, and then those for each of inventory.SecureLoaders.
 func SnippetFiles(loader string) (out []neighbours.BootFiles, err error) {
 	if loader != "" && !slices.Contains(inventory.SecureLoaders(), loader) {
 		return nil, inventory.Invalid("loader", "write one of "+strings.Join(inventory.SecureLoaders(), ", "), "unknown loader %q", loader)
@@ -35,8 +35,8 @@ func SnippetFiles(loader string) (out []neighbours.BootFiles, err error) {
 	return out, nil
 }
 
-// snippetLoaders returns the files for UEFI by PXE and by HTTP. Debian's GRUB supports only TFTP, so with shim a
-// machine that boots by HTTP still gets iPXE.
+// snippetLoaders returns the files for UEFI: one to boot by PXE, and one to boot by HTTP. Debian's GRUB supports only
+// TFTP, so with shim a machine that boots by HTTP still gets iPXE.
 func snippetLoaders(name string) (pxe, http string) {
 	pxe = loaderFor(inventory.Interface{Loader: name}, wire.ArchUEFI)
 	if pxe == loaderShim {

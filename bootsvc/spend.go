@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Recording a spent boot is retried for spendFor, because without its run a netboot window stays open no longer than
-// that.
+// The boot of an installer is spent when its last payload is delivered. Recording this is retried for spendFor: a
+// netboot window that its run does not renew closes within this time.
 const (
 	firstSpend   = 250 * time.Millisecond // before the first retry
 	longestSpend = 15 * time.Second       // between two retries
@@ -19,7 +19,7 @@ const (
 	maxUnspent   = 256 // boots in the queue for retries
 )
 
-// unspent is a spent boot that is not yet recorded as spent.
+// unspent is a boot that is already spent, but could not be recorded as spent yet.
 type unspent struct {
 	Decision
 	payload string
@@ -31,9 +31,9 @@ type spender struct {
 	unspent chan unspent // waiting for spendLate
 }
 
-// spend records that d's boot is spent. Until it is recorded, a machine that boots from the network first would boot
-// the installer again. ctx must not be the request's, because the machine may already have disconnected. If recording
-// fails, spendLate retries it.
+// spend records that d's boot is spent. Until this is recorded, a machine that boots from the network first would boot
+// the installer again. ctx must not be the context of the request, because the machine may already have disconnected.
+// If recording fails, spendLate retries it.
 func (q *spender) spend(ctx context.Context, d Decision, payload string) {
 	u := unspent{d, payload}
 	if q.spendOnce(ctx, u) {
@@ -62,7 +62,8 @@ func (q *spender) spendOnce(ctx context.Context, u unspent) bool {
 	return true
 }
 
-// spendLate retries what spend could not record. After ctx ends, it tries each once more and returns nil.
+// spendLate retries what spend could not record. After ctx ends, it retries each waiting boot once more and returns
+// nil.
 func (q *spender) spendLate(ctx context.Context) error {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()

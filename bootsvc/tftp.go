@@ -27,7 +27,7 @@ func (a tftpAsk) fromThisHost() bool {
 	return a.From.IsLoopback() || a.From == a.Local
 }
 
-// rank returns the importance of the request, which asks for a file of m.
+// rank returns the importance of this request for a file of m.
 func (a tftpAsk) rank(m inventory.Machine, d Decision) tftp.Rank {
 	switch {
 	case !d.Armed():
@@ -186,7 +186,7 @@ func (t *tftpFiles) readGrub(ctx context.Context, seg []string, ask tftpAsk) err
 	cancel()
 	name := ask.Name
 	if boot {
-		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // without the token, which would open the boot's files
+		name = "/boot/" + req.MAC + "/TOKEN/" + seg[3] // TOKEN instead of the token, which is a secret: it gives access to the boot's files
 	}
 	t.remember(ask.From, cmp.Or(d.Interface.MAC, req.MAC), name, d)
 	switch {
@@ -214,7 +214,7 @@ func (t *tftpFiles) sendGrubScript(m inventory.Machine, d Decision, ask tftpAsk)
 	return nil
 }
 
-// sendAgentOS sends the kernel or initramfs of the agent OS if token opens d's boot.
+// sendAgentOS sends the kernel or initramfs of the agent OS if isOpen permits that for token.
 func (t *tftpFiles) sendAgentOS(m inventory.Machine, d Decision, token, name string, ask tftpAsk) error {
 	if !t.scripts.urls.isOpen(d, token) || d.Verdict == Installer {
 		return tftp.ErrNoFile

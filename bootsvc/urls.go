@@ -35,10 +35,10 @@ func (u *urls) base() string {
 	return "http://" + u.cfg.Address.String()
 }
 
-// script returns the URL of the script name for the client with this MAC.
+// script returns the URL of the script called name, for the client with this MAC.
 func (u *urls) script(mac, name string) string { return u.base() + "/ipxe/script/" + mac + "/" + name }
 
-// loader returns the URL of the loader name for the client with this MAC.
+// loader returns the URL of the loader called name, for the client with this MAC.
 func (u *urls) loader(mac, name string) string {
 	return u.base() + loaderPath + dashed(mac) + "/" + name
 }
@@ -51,10 +51,10 @@ func (u *urls) boot(d Decision) string {
 	return u.base() + "/boot/" + dashed(d.Interface.MAC) + "/" + u.token(d) + "/"
 }
 
-// token returns the secret path element that opens the files of d's boot.
+// token returns the secret path element that gives access to the files of d's boot.
 func (u *urls) token(d Decision) string { return inventory.BootToken(u.cfg.ClaimKey, d.Owner, d.Boot) }
 
-// isOpen reports whether d allows kernel and initramfs, and token is the token of d's boot.
+// isOpen reports whether d allows kernel and initramfs, and whether token is the token of d's boot.
 func (u *urls) isOpen(d Decision, token string) bool {
 	return d.servesAgent() && inventory.Equal(token, u.token(d))
 }

@@ -39,7 +39,7 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 		return e, nil
 	}
 	if d.ServesLoader() {
-		e.Reasons = e.Reasons[:len(e.Reasons)-1] // drop "does not ask for a boot file", which is true only for this look-up
+		e.Reasons = e.Reasons[:len(e.Reasons)-1] // drop "does not ask for a boot file": that is true only for this look-up
 	}
 	if d.Verdict == Installer {
 		e.Reasons = append(e.Reasons, s.scripts.installers.reasons(ctx, d)...)
@@ -90,8 +90,8 @@ func (s *Server) Why(ctx context.Context, mac string) (inventory.Explanation, er
 	return e, nil
 }
 
-// relayReasons returns a reason that lists the relays that may ask for the reservation of i, or nil if there are none
-// or every relay may ask.
+// relayReasons returns a reason that lists the relays that may ask for the reservation of i. It returns nil if there
+// are no such relays, or if every relay may ask.
 func (s *Server) relayReasons(i inventory.Interface) []string {
 	if len(s.cfg.Relays) == 0 {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// checks are called in this order. Each adds all problems of its part of the lab file to the file, and may fill in
-// defaults, which later checks use.
+// checks are called in this order. Each check handles one part of the lab file, and reports all problems of this part.
+// It may fill in defaults, which later checks use.
 var checks = []struct {
 	part  string
 	check func(*file)
@@ -18,7 +18,7 @@ var checks = []struct {
 	{"network", (*file).checkNetwork},
 	{"images", (*file).checkImages},
 	{"roles of machines", (*file).checkRoles},
-	{"migrate", (*file).checkMigrate}, // sets the address from which machines fetch images, for the documents
+	{"migrate", (*file).checkMigrate}, // sets, for the documents, the address from which machines fetch images
 	{"machines and their documents", (*file).checkMachines},
 	{"router", (*file).checkRouter},
 	{"platform", (*file).checkPlatform},

@@ -13,14 +13,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// documents checks the configuration documents of the machines, each on its own and against the lab file, and holds the
-// problems.
+// documents checks the configuration documents of the machines, each on its own and against the lab file, and collects
+// the problems.
 type documents struct {
 	lab      *Lab
 	owns     machinefile.Claims
 	problems inventory.Problems
 
-	token, tokenFile string // token of the first Harvester node, and the name of its document
+	token, tokenFile string // token of the first Harvester node, and the name of the document that holds it
 }
 
 // check checks the document of machine m with role r.
@@ -39,7 +39,8 @@ func (d *documents) check(r role, m Machine) {
 		more = append(more, d.checkNode(r, m)...)
 	}
 	for _, p := range more {
-		// Report a field only once: skip it if its own check has reported it, or the whole document.
+		// Report each field only once: skip it if a problem with this field or with the whole document is known
+		// already.
 		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool { return q.Field == p.Field || q.Field == "" }) {
 			p.File = m.Config
 			ps = append(ps, p)
@@ -56,7 +57,7 @@ func (d *documents) check(r role, m Machine) {
 func (d *documents) checkNode(r role, m Machine) (ps inventory.Problems) {
 	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
 	if err != nil || len(docs) != 1 {
-		return nil // systems.Review has reported it
+		return nil // systems.Review has reported this problem
 	}
 	doc := docs[0]
 	if mode := doc.Text("install.mode"); mode != r.mode {
@@ -133,8 +134,8 @@ func (d *documents) checkNodeNetwork(doc strictyaml.Document, m Machine) (ps inv
 	}
 }
 
-// checkISO checks the URL of an installer image, if it is a URL of this server: the lab file must name the image. If
-// the lab file has a migration, the URL must be at the new server, which then serves the images.
+// checkISO checks the URL of an installer image. If it is a URL of this server, the lab file must list the image. If
+// the lab file has a migration, the URL must be at the new server, because the new server then serves the images.
 func (d *documents) checkISO(iso string) (ps inventory.Problems) {
 	l := d.lab
 	u, err := url.Parse(iso)

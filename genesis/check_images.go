@@ -39,8 +39,8 @@ func (f *file) checkImages() {
 	}
 }
 
-// hasImage reports whether the lab file lists an image called name. It also returns true if its list of images cannot
-// be read.
+// hasImage reports whether the lab file lists an image called name. It also returns true if the lab file's list of
+// images cannot be read.
 func (l Lab) hasImage(name string) bool {
 	_, ok := l.Image(name)
 	return ok || l.unreadImages
@@ -51,8 +51,8 @@ func (l Lab) hasImage(name string) bool {
 type Digester func(Image) (sha256 string, err error)
 
 // CheckImages returns a problem for each image that is missing or has another digest than the lab file states. stored
-// holds the images of the server by name; an image that is not there may come from its File. If file is nil, the server
-// must have all images.
+// holds the images of the server, by name. An image that the server does not have may come from its File; the function
+// file returns the digest of File. If file is nil, the server must have all images.
 func (l Lab) CheckImages(stored map[string]inventory.Image, file Digester) inventory.Problems {
 	var ps inventory.Problems
 	for n, i := range l.Images {
@@ -90,8 +90,9 @@ func (l Lab) CheckImages(stored map[string]inventory.Image, file Digester) inven
 // askAtOnce limits how many URLs CheckSources checks in parallel.
 const askAtOnce = 8
 
-// CheckSources returns a problem for each image with a URL that the server does not have and cannot fetch. ask returns
-// nil if the server can fetch a URL, without fetching it. CheckSources calls ask from several goroutines.
+// CheckSources returns a problem for each image that has a URL, is missing on the server, and cannot be fetched. ask
+// returns nil if the server can fetch from a URL; ask itself fetches nothing. CheckSources calls ask from several
+// goroutines.
 func (l Lab) CheckSources(stored map[string]inventory.Image, ask func(address string) error) inventory.Problems {
 	errs := make([]error, len(l.Images))
 	var asking sync.WaitGroup

@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkRoles stores the valid roles in f.roles. It adds a problem for a role whose machine is missing or not in
-// machines, and for a machine with a second role.
+// checkRoles stores the valid roles in f.roles. It adds a problem for a role without a machine, for a role whose
+// machine is not in machines, and for a machine with a second role.
 func (f *file) checkRoles() {
 	f.roles = map[string]role{}
 	for _, r := range f.lab.roles() {
@@ -34,7 +34,7 @@ func (f *file) checkRoles() {
 	}
 }
 
-// checkMachines checks every machine. If a machine has a role, it also checks the document.
+// checkMachines checks every machine. If a machine has a role, it also checks the machine's document.
 func (f *file) checkMachines() {
 	l := f.lab
 	if len(l.Machines) == 0 {
@@ -95,8 +95,8 @@ func (f *file) checkRole(prefix string, r role, m Machine) {
 	f.checkPlace(prefix, r, m)
 }
 
-// checkLabels checks that a machine has the labels or the hardwareMap entries that its built-in template needs, and
-// that image names among their values are in the lab file.
+// checkLabels checks that a machine has the labels or the hardwareMap entries that its built-in template needs. If the
+// value must be the name of an image, the image must be in the lab file.
 func (f *file) checkLabels(prefix string, m Machine) {
 	wanted := templateLabels[m.Template]
 	for _, k := range slices.Sorted(maps.Keys(wanted)) {
@@ -150,8 +150,8 @@ func (f *file) checkPassword(prefix string, m *Machine) {
 	}
 }
 
-// checkOwners adds a problem for a host name or a BMC address that two machines have. A BMC may have the address of its
-// own machine, as Intel AMT does.
+// checkOwners adds a problem for a host name or a BMC address that belongs to two machines. A BMC may have the same
+// address as its own machine, as with Intel AMT.
 func (f *file) checkOwners(prefix string, m inventory.Machine) {
 	for n, i := range m.Interfaces {
 		repeated := slices.ContainsFunc(m.Interfaces[:n], func(o inventory.Interface) bool { return o.Hostname == i.Hostname })

@@ -48,7 +48,7 @@ func (f *file) checkNetwork() {
 	if r := l.Network.Range; r != nil && (!p.Contains(r.From) || !p.Contains(r.To) || r.To.Less(r.From)) {
 		f.add("network.range", "give from and to inside the network, the lower one first",
 			"%s–%s is not a range of %s", text(r.From), text(r.To), p)
-		l.Network.Range = nil // later checks skip the range
+		l.Network.Range = nil // so that later checks skip the range
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // maxNamed limits the size of each file that a lab file names, in bytes.
 const maxNamed = 1 << 20
 
-// A file is the state of Load while it reads and checks a lab file.
+// A file is the state of Load while Load reads and checks a lab file.
 type file struct {
 	name   string
 	doc    strictyaml.Document
@@ -32,8 +32,9 @@ type file struct {
 	text   map[string][]byte // contents of the files that the lab file names
 }
 
-// Load reads the lab file called name, and the files that it names, with the function read. If they have problems, the
-// error is an inventory.Problems with all of them, with file, line and field; the Lab then contains what could be read.
+// Load reads the lab file called name, and the files that the lab file names, with the function read. If these files
+// have problems, the error is an inventory.Problems that lists all of them with file, line and field; the Lab then
+// contains what could be read.
 func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	var l Lab
 	b, err := read(name)
@@ -69,8 +70,9 @@ func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
 	return l, append(all, f.docs.problems...).Err()
 }
 
-// Together returns wrong, the problems that Load has found, and those of more that are not a consequence of wrong. more
-// are problems that were found in the same Lab later. The problems of the lab file come first, sorted by line.
+// Together returns the problems in wrong, which Load has found, and those in more, which were found later in the same
+// Lab. It leaves out a problem in more that may be a consequence of one in wrong. The problems of the lab file come
+// first, sorted by line.
 func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 	out := slices.Clone(wrong)
 	for _, p := range more {
@@ -96,8 +98,8 @@ func (l Lab) Together(wrong, more inventory.Problems) inventory.Problems {
 // roleFields matches the fields that determine the role of a machine, and so its default template.
 var roleFields = regexp.MustCompile(`^(machines|router(\.machine)?|platform(\.machine)?|cluster(\.create|\.join.*)?)$`)
 
-// mayCause reports whether a problem with field a may be the cause of a problem with field b. A problem in the entry of
-// an image or a machine may cause another problem of the same entry when it is compared with the inventory.
+// mayCause reports whether a problem with field a may be the cause of a problem with field b. If the entry of an image
+// or a machine has a problem, comparing the entry with the inventory may find another problem as a consequence.
 func mayCause(a, b string) bool {
 	entry := func(field string) string { return field[:strings.IndexByte(field, ']')+1] }
 	switch {
@@ -111,8 +113,8 @@ func mayCause(a, b string) bool {
 	return false
 }
 
-// isUnreadable reports whether a section, or the names of its entries, could not be read. References to its entries
-// then cannot be checked.
+// isUnreadable reports whether a section, or the names of its entries, could not be read. If so, references to its
+// entries cannot be checked.
 func (f *file) isUnreadable(section string) bool {
 	return slices.ContainsFunc(f.unread, func(p inventory.Problem) bool {
 		rest, ok := strings.CutPrefix(p.Field, section)
@@ -120,11 +122,11 @@ func (f *file) isUnreadable(section string) bool {
 	})
 }
 
-// Locate returns ps with the file and the line of each problem's field in the lab file.
+// Locate returns ps with the place of each problem's field in the lab file: the name of the file and the line.
 func (l Lab) Locate(ps inventory.Problems) inventory.Problems { return l.doc.Locate(ps) }
 
-// Bundle reads the lab file called name, and the files that it names, into a bundle. It also returns the Lab and the
-// error of Load.
+// Bundle reads the lab file called name, and the files that the lab file names, into a bundle. It also returns the Lab
+// and the error of Load.
 func Bundle(name string, read func(name string) ([]byte, error)) (inventory.GenesisBundle, Lab, error) {
 	b := inventory.GenesisBundle{File: name, Files: map[string]inventory.Secret{}}
 	lab, err := Load(name, func(n string) ([]byte, error) {
@@ -150,8 +152,8 @@ func (f *file) add(field, remedy, format string, args ...any) {
 // another field has the same value.
 func (f *file) claim(field, what, value string) { f.owns.Add(&f.ps, field, what, value, f.at(field)) }
 
-// open returns the content of the file called name, which field names. If the file cannot be read or is too large, open
-// adds a problem and returns "".
+// open returns the content of the file called name; field is the field of the lab file that names it. If the file
+// cannot be read or is too large, open adds a problem and returns "".
 func (f *file) open(field, name string) string {
 	if name == "" {
 		return ""

@@ -1,6 +1,6 @@
 // Package genesis reads lab files. A lab file describes the machines of a site with their roles, images and documents,
-// and where the server itself moves. The package reports all problems of a file at once, and creates the table of steps
-// that build the lab. It does not access machines or the network: workflows carry out the steps.
+// and the platform to which the server itself moves. The package reports all problems of a file at once, and creates
+// the table of steps that build the lab. It does not access machines or the network: workflows carry out the steps.
 package genesis
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Lab is the content of a lab file. The sections router, platform, migrate and cluster are optional; a missing
-// section has no steps.
+// A Lab is the content of a lab file. The sections router, platform, migrate and cluster are optional; without a
+// section, its steps are left out.
 type Lab struct {
 	// Name is the name of the Genesis, a DNS label. The workflow id is genesis/<name>.
 	Name    string  `json:"name"`
@@ -29,8 +29,8 @@ type Lab struct {
 	Platform *Platform `json:"platform,omitempty"`
 	Migrate  *Migrate  `json:"migrate,omitempty"`
 	Cluster  *Cluster  `json:"cluster,omitempty"`
-	// Budgets overrides the time limits of steps, by step name. A step that exceeds its limit fails. Time in which it
-	// waits for an operator does not count.
+	// Budgets overrides the time limits of steps, by step name. A step that exceeds its limit fails. Time during which
+	// the step waits for an operator does not count.
 	Budgets map[string]time.Duration `json:"budgets,omitempty"`
 
 	doc      strictyaml.Document // the parsed file, to find the lines of problems
@@ -50,17 +50,17 @@ func Schema() strictyaml.Schema {
 type Seed struct {
 	// Address is the address at which all machines reach the server, directly or through the router.
 	Address netip.Addr `json:"address"`
-	// Segment is the server's own network. The router is installed on it, before it can relay DHCP.
+	// Segment is the server's own network. The router is installed on this network, because it cannot relay DHCP yet.
 	Segment netip.Prefix `json:"segment"`
 }
 
 // A Network is the network on which machines are provisioned, behind the router.
 type Network struct {
 	Prefix  netip.Prefix `json:"prefix"`         // addresses of the network, such as 10.10.0.0/24
-	Gateway netip.Addr   `json:"gateway"`        // address of the router in this network, which relays DHCP
+	Gateway netip.Addr   `json:"gateway"`        // address that the router, which relays DHCP, has in this network
 	VLAN    int          `json:"vlan,omitempty"` // 1–4094; 0 means untagged
 	// Range is the range of addresses that another DHCP server on this network leases. Fixed addresses must be outside
-	// of it. Without Range there is no such server.
+	// of it. Leave Range out if there is no such server.
 	Range *Range `json:"range,omitempty"`
 }
 
@@ -70,13 +70,13 @@ type Range struct {
 	To   netip.Addr `json:"to"`   // last address
 }
 
-// Contains reports whether a is in the range. A nil range contains no address.
+// Contains reports whether the address a is in the range. A nil range contains no address.
 func (r *Range) Contains(a netip.Addr) bool {
 	return r != nil && a.IsValid() && !a.Less(r.From) && !r.To.Less(a)
 }
 
-// An Image is a file that machines need for their installation. Either the server already has it under that name, or it
-// comes from File or URL.
+// An Image is a file that machines need for their installation. Either the server already has an image called Name, or
+// the file comes from File or URL.
 type Image struct {
 	Name string `json:"name"` // name under which the server stores the image
 	// File is a path on the host of the command line, relative to the lab file.
@@ -105,7 +105,8 @@ type Machine struct {
 	// BMCPasswordFile names the file that holds the BMC's password, on a single line.
 	BMCPasswordFile string `json:"bmcPasswordFile,omitempty"`
 	// HardwareMap holds values for the template of the machine, for this Genesis only. Use labels for values that later
-	// installations need, too. If a value in either is the name of an image, the machine needs that image.
+	// installations need, too. If a value in HardwareMap or in the labels is the name of an image, the machine needs
+	// that image.
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 }
 
@@ -145,8 +146,8 @@ type Migrate struct {
 	Address netip.Addr `json:"address,omitzero"`
 	// Image is the reference of the container image that the manifest runs.
 	Image string `json:"image,omitempty"`
-	// ManifestFile names the Kubernetes manifest that starts the standby. INGOT_IMAGE in it is replaced by Image,
-	// INGOT_ADDRESS by Address. Without ManifestFile, Target must be a known peer that was started by hand.
+	// ManifestFile names the Kubernetes manifest that starts the standby. In the manifest, INGOT_IMAGE is replaced by
+	// Image, and INGOT_ADDRESS by Address. Without ManifestFile, Target must be a known peer that was started by hand.
 	ManifestFile string `json:"manifestFile,omitempty"`
 	// Manifest is the content of ManifestFile with Image and Address filled in.
 	Manifest string `json:"-"`
@@ -191,8 +192,8 @@ func (l Lab) Image(name string) (Image, bool) {
 	return Image{}, false
 }
 
-// Inventory returns the machines of the lab for the inventory, with their secrets. Each has a function that reports
-// whether the lab file states a field. replace is as in inventory.LabMachines.
+// Inventory returns the machines of the lab for the inventory, with their secrets. For each machine it also returns a
+// function that reports whether the lab file states a field of the machine. replace is as in inventory.LabMachines.
 func (l Lab) Inventory(replace bool) inventory.LabMachines {
 	out := inventory.LabMachines{Operation: "genesis/" + l.Name, Replace: replace}
 	for n, m := range l.Machines {

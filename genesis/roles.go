@@ -55,8 +55,8 @@ func (l Lab) system(m Machine) systems.System {
 	return systems.System{}
 }
 
-// templateLabels holds, by built-in template, the labels or hardwareMap entries that the template needs. True means
-// that the value must be the name of an image.
+// templateLabels holds, by built-in template, the labels or hardwareMap entries that the template needs. The value
+// true means that the label's value must be the name of an image.
 var templateLabels = map[string]map[string]bool{
 	"vyos":             {"version": false},
 	"talos":            {"kernel": true, "initramfs": true},

@@ -10,7 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Kinds of steps, in their order. The name of a step is its kind, except for StepJoin: see JoinStep.
+// Kinds of steps, in the order in which the steps are carried out. The name of a step is its kind, except for
+// StepJoin: see JoinStep.
 const (
 	StepPreflight  = "preflight"
 	StepRouter     = "router"
@@ -29,11 +30,11 @@ const (
 type Plan struct {
 	Name   string   `json:"name"`
 	SHA256 string   `json:"sha256"`
-	Files  []string `json:"files"` // names of the files that the lab file names, and its own
+	Files  []string `json:"files"` // names of the lab file and of the files that it names
 	Steps  []Step   `json:"steps"`
 	// Destroys lists the disks that are overwritten, one line per machine.
 	Destroys []string `json:"destroys"`
-	// Problems prevent a start now; Warnings do not.
+	// Problems prevent a start now; Warnings do not prevent it.
 	Problems inventory.Problems `json:"problems"`
 	Warnings inventory.Problems `json:"warnings"`
 }
@@ -53,7 +54,7 @@ type Step struct {
 	Waits  string        `json:"waits,omitempty"`
 	Ready  string        `json:"ready"` // condition that ends the step
 	Budget time.Duration `json:"budget"`
-	// Undo describes how the step is undone, or is "none: " and the reason.
+	// Undo describes how the step is undone. If it cannot be undone, Undo is "none: " and the reason.
 	Undo string `json:"undo"`
 }
 
@@ -63,7 +64,7 @@ type StepImage struct {
 	SHA256 string `json:"sha256"`
 }
 
-// budgets holds the default time limits of the steps, by kind. Time in which a step waits for an operator does not
+// budgets holds the default time limits of the steps, by kind. Time during which a step waits for an operator does not
 // count.
 var budgets = map[string]time.Duration{
 	StepPreflight:  15 * time.Minute,
@@ -235,8 +236,8 @@ func (l Lab) platformMachine() string {
 	return l.Platform.Machine
 }
 
-// firstBehindRouter returns the first machine behind the router that a step installs, or the zero Machine if there is
-// none.
+// firstBehindRouter returns the first of the machines behind the router that the steps install, or the zero Machine if
+// there is none.
 func (l Lab) firstBehindRouter() Machine {
 	name := l.platformMachine()
 	if name == "" && l.Cluster != nil {
@@ -333,7 +334,7 @@ func DiskText(m inventory.Machine) string {
 	return strings.Join(parts, ", ")
 }
 
-// Destroys returns one line for each machine whose disks a Genesis overwrites. The operator must confirm them.
+// Destroys returns one line for each machine whose disks a Genesis overwrites. The operator must confirm these lines.
 func (l Lab) Destroys() []string {
 	var out []string
 	for _, s := range l.Steps() {

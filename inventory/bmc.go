@@ -27,10 +27,10 @@ type Capabilities struct {
 	NeedsHost, NeedsUser, NeedsPassword bool
 	Port                                int // default port; 0 = none
 	ClearPort                           int // port without TLS, tried after Port if no port is configured; 0 = none
-	MaxUser, MaxPassword                int // maximum length in bytes; 0 = no limit
-	// Shared: one host may switch many machines, so the host does not identify a BMC.
+	MaxUser, MaxPassword                int // maximum length of user and password in bytes; 0 = no limit
+	// Shared: one host may switch many machines, so the host alone does not identify a BMC.
 	Shared bool
-	// Relayed: requests go to BMC.ConsumerURL, and the host is only the name of the BMC in them.
+	// Relayed: requests go to BMC.ConsumerURL. BMC.Host is only the name of the BMC in these requests.
 	Relayed bool
 
 	// Soft: the driver can also shut the system down gracefully, and reset a machine.
@@ -40,20 +40,20 @@ type Capabilities struct {
 	BootDevice, Persistent, EFI bool
 	// BlindBoot: the driver cannot read back which boot device is set.
 	BlindBoot bool
-	// HTTPBoot: the boot device can be UEFI HTTP boot. Media: the driver can insert an image into a virtual CD drive.
+	// HTTPBoot: the driver can select UEFI HTTP boot as the boot device. Media: the driver can insert an image into a virtual CD drive.
 	HTTPBoot, Media bool
 	// Inspects: the driver can read versions, Secure Boot and sensors.
 	Inspects bool
-	// ResetByCycle: a reset is done by switching off and on, because only these two can be verified.
+	// ResetByCycle: the driver resets a machine by switching it off and on, because these two can be verified and a reset cannot.
 	ResetByCycle bool
 	// ResetsBMC: the driver can restart the controller.
 	ResetsBMC bool
 	// RotatesPassword: the driver can change the password of the BMC's user.
 	RotatesPassword bool
-	// SelfTest: a BMC may accept a request that it does not carry out; the driver can test whether it does.
+	// SelfTest: a BMC may accept a request without carrying it out, and the driver can test whether the BMC does so.
 	SelfTest bool
 
-	// check adds further problems of a BMC with this driver; nil = there are none.
+	// check adds the problems that are specific to this driver; nil = there are none.
 	check func(ps *Problems, b BMC)
 }
 
@@ -98,27 +98,27 @@ type BMC struct {
 	Port        int    `json:"port,omitempty"`        // 0 = the driver's default
 	User        string `json:"user,omitempty"`        // log-in name
 	Password    Secret `json:"password,omitzero"`     // a secret: never shown again
-	HasPassword bool   `json:"hasPassword,omitempty"` // a password is stored; not read from files
+	HasPassword bool   `json:"hasPassword,omitempty"` // a password is stored; files cannot set this field
 	// CipherSuite of IPMI lanplus; default 17.
 	//
-	// The driver always passes one to ipmitool, because its search for one costs two log-ins and may run a command twice.
+	// The driver always passes a suite to ipmitool: otherwise ipmitool searches for one, which costs two log-ins and may run a command twice.
 	CipherSuite string `json:"cipherSuite,omitempty"`
 	InsecureTLS bool   `json:"insecureTLS,omitempty"` // any certificate is accepted
 	SystemName  string `json:"systemName,omitempty"`  // id of the system, when Redfish lists several
 	// Fingerprint pins the TLS key of drivers redfish, amt and rpc: sha256: and the hexadecimal digest of the key's
 	// SubjectPublicKeyInfo.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Command is the name of an entry under power.commands in the server's
-	// configuration, for driver exec. The configuration holds the commands.
+	// Command is the name of an entry under power.commands in the server's configuration, for driver exec. The commands themselves are only in
+	// the configuration.
 	Command string `json:"command,omitempty"`
-	// ConsumerURL is where driver rpc sends its requests: http://10.0.9.41:8090/path. The requests are signed with the
-	// password and name the BMC by its host.
+	// ConsumerURL is where driver rpc sends its requests: http://10.0.9.41:8090/path. The requests are signed with the password. They contain
+	// the host as the name of the BMC.
 	ConsumerURL string `json:"consumerURL,omitempty"`
-	// MAC is the address that driver wol wakes; default: the MAC of the first netboot interface. The magic packet is sent to
-	// the host; default: the broadcast address of the machine's subnet.
+	// MAC is the address of the network interface that driver wol wakes; default: the MAC of the first netboot interface. The magic packet is
+	// sent to the host; default: the broadcast address of the machine's subnet.
 	MAC string `json:"mac,omitempty"`
-	// BootPath lists ways to boot the machine: pxe, http (UEFI HTTP boot) and media (virtual media). After a boot without an
-	// answer, the next one is used. Default: pxe. http and media need Redfish.
+	// BootPath lists ways to boot the machine: pxe, http (UEFI HTTP boot) and media (virtual media). If the machine does not answer after a
+	// boot, the next way in the list is used. Default: pxe. http and media need Redfish.
 	BootPath []string `json:"bootPath,omitempty"`
 	// Machine is the name of the machine. Broadcast is where driver wol sends the magic packet if Host is empty. Both are set
 	// by Machine.Controller and never stored.
@@ -126,8 +126,8 @@ type BMC struct {
 	Broadcast netip.Addr `json:"-"`
 }
 
-// Capabilities returns the capabilities of b's driver. If b is nil or has no driver, they are those of DriverManual. If the
-// driver is unknown, they are zero.
+// Capabilities returns the capabilities of b's driver. If b is nil or has no driver, the result is for DriverManual. If the driver is
+// unknown, the result is zero.
 func (b *BMC) Capabilities() Capabilities {
 	if b == nil || b.Driver == "" {
 		return drivers[DriverManual]
@@ -150,7 +150,8 @@ func (b *BMC) ListenPort() int {
 	return b.Capabilities().Port
 }
 
-// OwnPort returns the port that distinguishes the BMCs of one host. The default ports with and without TLS count as one port.
+// OwnPort returns the port that distinguishes b from other BMCs of the same host. The driver's default ports with and without TLS count as
+// the same port.
 func (b *BMC) OwnPort() int {
 	if can := b.Capabilities(); b.Port == 0 || b.Port == can.ClearPort {
 		return can.Port
@@ -158,8 +159,8 @@ func (b *BMC) OwnPort() int {
 	return b.Port
 }
 
-// Controller returns the BMC of m, or one with DriverManual if m has none. It sets Machine, and for driver wol also MAC and
-// Broadcast.
+// Controller returns the BMC of m or, if m has none, a BMC with DriverManual. In the result, Machine is set, and for driver wol also MAC
+// and Broadcast.
 func (m Machine) Controller() BMC {
 	b := BMC{Driver: DriverManual}
 	if m.BMC != nil {
@@ -203,7 +204,7 @@ const (
 	PathMedia = "media"
 )
 
-// Path returns the boot path to use after n boots without an answer.
+// Path returns the way to boot the machine after n boots that it did not answer.
 func (b *BMC) Path(n int) string {
 	if b == nil || len(b.BootPath) == 0 {
 		return PathPXE

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// ErrResting means that a BMC has refused these credentials and does not get them again yet: it could lock the user.
+// ErrResting means that these credentials are not sent yet, because the BMC has refused them: after more refusals, it could lock the user.
 var ErrResting = fmt.Errorf("credentials not tried again yet: %w", ErrRefused)
 
-// BMCRefusals are the log-ins that a BMC has refused since it accepted one.
+// BMCRefusals are the log-ins that a BMC has refused after the last log-in that it accepted.
 type BMCRefusals struct {
 	Count int
 	Last  time.Time

@@ -9,7 +9,7 @@ import (
 // BMCReport is what a check of a BMC found.
 type BMCReport struct {
 	Power string        `json:"power"`
-	Boot  string        `json:"boot,omitempty"` // the boot device that was read
+	Boot  string        `json:"boot,omitempty"` // the boot device that the BMC reported
 	Took  time.Duration `json:"took,omitempty"` // nanoseconds in JSON
 
 	Endpoint string `json:"endpoint,omitempty"` // URL of the AMT port in use: https://10.0.9.21:16993
@@ -19,8 +19,8 @@ type BMCReport struct {
 	Model      string       `json:"model,omitempty"`
 	Firmware   string       `json:"firmware,omitempty"`   // version of the machine's firmware
 	Controller string       `json:"controller,omitempty"` // version of the BMC's firmware
-	SecureBoot string       `json:"secureBoot,omitempty"` // enabled or disabled at the last start
-	Media      []string     `json:"media,omitempty"`      // URLs of what is in the virtual CD drives
+	SecureBoot string       `json:"secureBoot,omitempty"` // whether Secure Boot was on at the last start: enabled or disabled
+	Media      []string     `json:"media,omitempty"`      // URLs of the images in the virtual CD drives
 	Sensors    []BMCReading `json:"sensors,omitempty"`
 	// Odd lists deviations from the Redfish specification that Ingot tolerates.
 	Odd []string `json:"odd,omitempty"`

@@ -13,22 +13,22 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Discovery says which unknown machines boot the agent to report their hardware. Nothing is
-// written to them, and nothing is installed before an operator orders it.
+// Discovery says which unknown machines boot the agent, to report their hardware. Nothing is written to the disks of these machines, and
+// nothing is installed before an operator orders it.
 type Discovery struct {
-	// Ranges are the addresses for unknown machines. The key is the interface on their network, or the relay's address there with
-	// the prefix length: 10.10.30.1/24.
+	// Ranges are the addresses for unknown machines. The key names their network: it is an interface on that network, or the relay's address
+	// there with the prefix length, such as 10.10.30.1/24.
 	Ranges map[string]Range `json:"ranges,omitempty"`
-	// Beside are interfaces in mode proxy or off on which unknown machines are discovered: the other DHCP server gives them
-	// their addresses.
+	// Beside lists interfaces in mode proxy or off on which unknown machines are discovered, too. These machines get their addresses from the
+	// other DHCP server.
 	Beside []string `json:"beside,omitempty"`
-	// Accept are the rules by which a discovered machine is added to the inventory; the first matching rule is used. If none
+	// Accept are the rules by which discovered machines are added to the inventory. The first rule that matches a machine is used. If none
 	// matches, an operator has to accept the machine.
 	Accept []AcceptRule `json:"accept,omitempty"`
 }
 
-// RelayNetwork returns the relay that key, a key of Discovery.Ranges, names: the relay's address with the prefix length of its
-// network, by default 24. ok is false if key is the name of an interface.
+// RelayNetwork returns the address of the relay that key names, with the prefix length of its network (default 24). key is a key of
+// Discovery.Ranges; if it is the name of an interface, ok is false.
 func RelayNetwork(key string) (relay netip.Prefix, ok bool) {
 	if a, err := netip.ParseAddr(key); err == nil && a.Is4() {
 		return netip.PrefixFrom(a, 24), true
@@ -42,21 +42,21 @@ func (d Discovery) On() bool { return len(d.Ranges)+len(d.Beside) > 0 }
 
 // An AcceptRule adds discovered machines to the inventory.
 type AcceptRule struct {
-	// Match has a pattern for each fact; all of them must match: * is any text, ? any character.
+	// Match has a pattern for each fact; all of them must match. In a pattern, * matches any text, and ? any character.
 	Match map[string]string `json:"match,omitempty"`
-	// Name is the name for the machine. {serial}, {uuid} and {mac} are replaced by the machine's facts.
+	// Name is the name for the machine. In it, {serial}, {uuid} and {mac} are replaced by the machine's facts.
 	Name string `json:"name"`
-	// Addresses is a range: the first free address is reserved for the machine.
+	// Addresses is a range. Its first free address is reserved for the machine.
 	Addresses   Range             `json:"addresses,omitempty"`
 	Netmask     string            `json:"netmask,omitempty"`     // dotted quad; default 255.255.255.0
 	Gateway     netip.Addr        `json:"gateway,omitzero"`      // default gateway
 	Nameservers []netip.Addr      `json:"nameservers,omitempty"` // DNS servers
-	Labels      map[string]string `json:"labels,omitempty"`      // labels in addition to those made of facts
+	Labels      map[string]string `json:"labels,omitempty"`      // labels in addition to those that are made from facts
 	Template    string            `json:"template,omitempty"`    // default for provisioning the machine
 	Image       string            `json:"image,omitempty"`       // default for provisioning the machine
 }
 
-// DiscoveryFacts are the facts that AcceptRule.Match and AcceptRule.Name may name.
+// DiscoveryFacts are the facts that may occur in AcceptRule.Match and AcceptRule.Name.
 func DiscoveryFacts() []string {
 	return []string{"manufacturer", "product", "serial", "uuid", "firmware", "arch", "mac"}
 }
@@ -70,7 +70,7 @@ func discoveryFacts(mac string, f action.Facts) map[string]string {
 
 var placeholder = regexp.MustCompile(`\{([a-z]*)\}`)
 
-// Check returns the problems of d. field is the path of d, with which the fields of the problems begin.
+// Check returns the problems of d. field is the path of d in the document; the fields of all problems begin with it.
 func (d Discovery) Check(field string) (ps Problems) {
 	known := strings.Join(DiscoveryFacts(), ", ")
 	names := slices.Sorted(maps.Keys(d.Ranges))
@@ -109,7 +109,8 @@ func (d Discovery) Check(field string) (ps Problems) {
 	return ps
 }
 
-// checkOverlap adds a problem, with the field path in at, for each range d.Ranges[name] of names that overlaps r.
+// checkOverlap compares r with the ranges d.Ranges[name] for each of names, and adds a problem for each range that overlaps r. The problem
+// has the field path at.
 func (d Discovery) checkOverlap(ps *Problems, field, at string, r Range, names []string) {
 	for _, name := range names {
 		if r.Overlaps(d.Ranges[name]) {
@@ -129,12 +130,12 @@ func (r AcceptRule) Matches(mac string, f action.Facts) bool {
 	return true
 }
 
-// Machine returns the machine that r adds for a discovered one. address, of r.Addresses, is reserved for it; an invalid address
-// means that another DHCP server gives one.
+// Machine returns the machine that r adds to the inventory for a discovered machine. address, from r.Addresses, is reserved for the
+// machine; if address is not valid, another DHCP server gives the machine an address.
 //
-// The facts come from the machine and may be forged. Text that is not valid in a name or a label is left out. Of the network
-// interfaces, only the one with mac is added, which DHCP has admitted, because the facts can contain MACs of other machines.
-// If the machine does not report a fact of r.Name, the error is ErrInvalid.
+// The facts come from the machine and may be forged. Text that is not valid in a name or a label is left out. Only the interface with mac,
+// which DHCP has admitted, is added: the facts can contain MACs of other machines. If the machine does not report a fact that r.Name
+// contains, the error is ErrInvalid.
 func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Machine, error) {
 	facts := discoveryFacts(mac, f)
 	missing := ""
@@ -176,9 +177,9 @@ var notInLabel = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 // maxReportedNICs is how many network interfaces FromFacts takes from a report.
 const maxReportedNICs = 32
 
-// FromFacts returns a machine with the hardware that its agent has reported: nic, which booted, at most maxReportedNICs other
-// interfaces, and labels. The other interfaces do not boot from the network until an operator allows it, because a report can
-// contain the MAC of another machine.
+// FromFacts returns a machine with the hardware that its agent has reported: the interface nic, from which the machine booted, at most
+// maxReportedNICs other interfaces, and labels. The other interfaces may not boot from the network until an operator allows it, because a
+// report can contain the MAC of another machine.
 func FromFacts(name string, nic Interface, f action.Facts) Machine {
 	nic.UEFI = nic.UEFI || f.Firmware == "uefi"
 	if nic.Arch == "" {

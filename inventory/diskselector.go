@@ -8,8 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// Choose returns the disk that s selects. If s is nil or zero, it returns the only fixed disk, provided that this disk is blank
-// or was last written by Ingot. If no disk or several disks match, it returns nil and the reason.
+// Choose returns the disk that s selects. If s is nil or zero, Choose returns the only fixed disk, provided that this disk is blank or was
+// last written by Ingot. If no disk or several disks are possible, Choose returns nil and the reason.
 func (s *DiskSelector) Choose(disks []action.Disk) (*action.Disk, string) {
 	var fit []action.Disk
 	if s == nil || *s == (DiskSelector{}) {

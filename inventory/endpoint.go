@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Endpoint is the address of an installed system's API and the certificate that is trusted there. At most one of CA, Fingerprint
-// and Insecure is set, because a fresh system has a self-signed certificate. If none is set, the certificate authorities of
-// this host are trusted.
+// Endpoint is the address of an installed system's API, and how its certificate is verified. A fresh system has a self-signed certificate,
+// so one of CA, Fingerprint and Insecure may be set, but no more. If none is set, the certificate must be of an authority that this host
+// trusts.
 type Endpoint struct {
 	URL string `json:"url"` // https://10.10.20.1; see BaseProblem
 	// CA is the certificate authority, in PEM.
@@ -19,14 +19,12 @@ type Endpoint struct {
 	// Fingerprint is "sha256:" and the digest of the SubjectPublicKeyInfo of the
 	// server's certificate, in hex.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Insecure trusts any certificate: for probes that carry no secret, where the
-	// certificate cannot be known in advance.
+	// Insecure trusts any certificate. It is for probes that send no secret, to systems whose certificate cannot be known in advance.
 	Insecure bool `json:"insecure,omitempty"`
 }
 
-// BaseProblem returns why base cannot be the base URL of an installed system's API,
-// "" if it can. VyOS, Kubernetes and Harvester share this rule: requests carry keys,
-// passwords and tokens, so the URL must be https.
+// BaseProblem returns why base cannot be the base URL of an installed system's API, or "" if it can be one. The rule is the same for VyOS,
+// Kubernetes and Harvester: requests contain keys, passwords or tokens, so the URL must be https.
 func BaseProblem(base string) string {
 	u, err := url.Parse(base)
 	switch {
@@ -40,9 +38,9 @@ func BaseProblem(base string) string {
 	return ""
 }
 
-// HostProblem returns why host, an address or a name, cannot be the address of an installed
-// system, "" if it can. It refuses this host itself, and link-local addresses, which any
-// neighbor may have (security S17). MayDial checks the addresses of a name when it is dialled.
+// HostProblem returns why host, an address or a name, cannot be the address of an installed system, or "" if it can be one. It refuses this
+// host itself, and link-local addresses, which any neighbor may have (security S17). The addresses of a name are checked by MayDial at each
+// connection.
 func HostProblem(host string) string {
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	a, err := netip.ParseAddr(host)
@@ -66,8 +64,8 @@ func AddrProblem(a netip.Addr) string {
 	return ""
 }
 
-// MayDial returns ErrInvalid if host is a name and address, IP:PORT to which it was resolved, has an IP that HostProblem refuses.
-// If host is itself an address, MayDial returns nil: HostProblem checked it when it was entered.
+// MayDial checks the address (IP:PORT) to which the name host was resolved. If HostProblem would refuse the IP, the error is ErrInvalid. If
+// host is itself an address, MayDial returns nil, because HostProblem has checked it when it was entered.
 func MayDial(host, address string) error {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return nil
@@ -83,7 +81,7 @@ func MayDial(host, address string) error {
 	return nil
 }
 
-// PinProblem returns why fingerprint is not valid for Endpoint.Fingerprint, "" if it is valid.
+// PinProblem returns why fingerprint is not valid as Endpoint.Fingerprint, or "" if it is valid.
 func PinProblem(fingerprint string) string {
 	digits, prefixed := strings.CutPrefix(fingerprint, "sha256:")
 	if b, err := hex.DecodeString(digits); err != nil || !prefixed || len(b) != sha256.Size {

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Explanation is how this server would answer a machine now; "ingot why" prints it.
+// Explanation says how this server would answer a machine now; "ingot why" prints it.
 type Explanation struct {
 	MAC     string `json:"mac"`
 	Machine string `json:"machine,omitempty"`

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// A fieldRule is how a field of Machine is merged and compared. A field without a rule is a value: it is compared, and it
-// keeps its stored value if a document leaves the field out.
+// A fieldRule says how a field of Machine is merged and compared. A field without a rule is isValue: it is compared, and if a document
+// leaves it out, its stored value stays.
 type fieldRule int
 
 const (
 	isValue  fieldRule = iota
 	isKey              // identifies the object; never merged
 	isState            // the store sets it; no document changes it
-	isSecret           // its text is compared only by the store; see SecretFields
-	isStored           // reports whether a secret is stored
+	isSecret           // a secret; only the store can compare its text, see SecretFields
+	isStored           // says whether a secret is stored
 	byField            // each of its fields is merged
 	byMAC              // a list; each element is merged with the stored element of the same MAC
 	byEntry            // a map whose entries are merged
@@ -43,7 +43,7 @@ func ruleOf(path string) fieldRule {
 	return fieldRules[b.String()]
 }
 
-// eachField calls f for each field of the struct v, which is at path, with the path of the field.
+// eachField calls f for each field of the struct v. path is the path of v; f gets the path of the field.
 func eachField(v reflect.Value, path string, f func(path string, field reflect.Value)) {
 	for n := range v.NumField() {
 		t := v.Type().Field(n)
@@ -55,7 +55,7 @@ func eachField(v reflect.Value, path string, f func(path string, field reflect.V
 	}
 }
 
-// DocumentOf returns m with only the fields of a document: without secrets, their Has fields and the fields that the store sets.
+// DocumentOf returns m with only the fields that a document may set: without secrets, their Has fields, and the fields that the store sets.
 func DocumentOf(m Machine) Machine {
 	m.ownBMC()
 	drop := func(path string, field reflect.Value) {
@@ -70,7 +70,7 @@ func DocumentOf(m Machine) Machine {
 	return m
 }
 
-// ownBMC replaces m.BMC by a copy, so that changing it does not change the caller's BMC.
+// ownBMC replaces m.BMC by a copy, so that changes to m.BMC do not change the BMC of the caller.
 func (m *Machine) ownBMC() {
 	if m.BMC != nil {
 		b := *m.BMC
@@ -80,12 +80,13 @@ func (m *Machine) ownBMC() {
 
 // A SecretField is a secret of a machine.
 type SecretField struct {
-	Name   string  // as in a document, such as bmc.password
-	Value  *Secret // the given secret; zero = none was given
+	Name   string  // path in a document, such as bmc.password
+	Value  *Secret // the secret that was given; zero = none
 	Stored *bool   // whether a secret is stored
 }
 
-// SecretFields returns the secrets of m. Their pointers point into m, for changes. It first replaces m.BMC by a copy.
+// SecretFields returns the secrets of m. Their pointers point into m, so that the caller can change m. SecretFields first replaces m.BMC by
+// a copy.
 func (m *Machine) SecretFields() []SecretField {
 	m.ownBMC()
 	out := []SecretField{
@@ -98,7 +99,7 @@ func (m *Machine) SecretFields() []SecretField {
 	return out
 }
 
-// HasSecrets reports whether m contains the text of a secret, which has to be stored.
+// HasSecrets reports whether m contains the text of a secret. Such a text still has to be stored.
 func (m Machine) HasSecrets() bool {
 	return slices.ContainsFunc(m.SecretFields(), func(f SecretField) bool { return !f.Value.IsZero() })
 }

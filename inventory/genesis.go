@@ -11,16 +11,16 @@ import (
 	"unicode/utf8"
 )
 
-// A GenesisBundle is a lab file with the files that it names. The inventory stores the files sealed, because they contain
+// A GenesisBundle is a lab file together with the files that it names. The inventory stores the files encrypted, because they contain
 // passwords and keys.
 type GenesisBundle struct {
 	Name string `json:"name"`
-	File string `json:"file"` // which of Files is the lab file
+	File string `json:"file"` // name of the lab file in Files
 	// Files are the contents of the files, by the names that the lab file uses.
 	Files map[string]Secret `json:"files,omitempty"`
 	// SHA256 is the result of Digest; the store sets it.
 	SHA256 string `json:"sha256"`
-	// Replace: a machine of the lab file replaces a stored machine that differs.
+	// Replace: if a machine of the lab file differs from the stored machine, it replaces the stored machine.
 	Replace bool      `json:"replace,omitempty"`
 	Created time.Time `json:"created,omitzero"`
 	Updated time.Time `json:"updated,omitzero"`
@@ -59,7 +59,7 @@ const (
 	maxBundleSize  = 768 << 10 // bytes
 )
 
-// Check returns the problems of the bundle that do not depend on what the lab file says. Package genesis finds the others.
+// Check returns the problems of the bundle that do not depend on the contents of the lab file. Package genesis finds the others.
 func (b GenesisBundle) Check() error {
 	var ps Problems
 	if !label.MatchString(b.Name) {

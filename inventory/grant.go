@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Owner identifies the holder of a grant: a run at its epoch. Every side effect carries an Owner, and its SQL statement compares
-// it with the grant (fencing).
+// Owner identifies the holder of a grant: a run at its epoch. Every side effect of a run carries an Owner, and its SQL statement changes
+// nothing unless the grant still has this Owner (fencing).
 type Owner struct {
 	Machine string `json:"machine"`
 	Run     string `json:"run"` // Temporal's RunID, or "operator:<name>"
@@ -16,44 +16,44 @@ type Owner struct {
 // MaxBoots is how many boots a run may take before an operator is asked.
 const MaxBoots = 3
 
-// Grant says which run owns a machine. Each machine has one.
+// Grant says which run owns a machine, until when the machine may boot from the network (the netboot window), and until when the run's
+// secrets are served (the secrets window). Each machine has one grant.
 //
-// After the run has ended, the grant stays, with Run empty and both windows closed: its Epoch must only grow.
+// After the run has ended, the grant stays, because its Epoch must never decrease. Run is then empty, and both windows are closed.
 type Grant struct {
 	Owner
 	SiteEpoch int64  `json:"siteEpoch"`
 	Workflow  string `json:"workflow,omitempty"` // workflow id, machine/<name>
-	Boot      int    `json:"boot"`               // the boot that the window allows, from 1; 0 = none yet
+	Boot      int    `json:"boot"`               // number of the boot that the netboot window allows, from 1; 0 = none yet
 	BootsLeft int    `json:"bootsLeft"`
-	// Spent: the boot's claim was redeemed, or an installer's last payload was delivered. PXE requests are then answered with
-	// a boot from disk.
+	// Spent: the allowed boot has started, because its claim was redeemed or an installer's last payload was delivered. PXE requests are then
+	// answered with a boot from disk.
 	Spent bool `json:"spent"`
-	// Installer: the machine boots another installer, not the agent.
+	// Installer: the boot starts another installer instead of the agent.
 	Installer bool `json:"installer,omitempty"`
-	// Acting: the run's agent has been given actions, but not yet the action that leaves the agent. The disk may contain an
-	// incomplete installation.
+	// Acting: the run's agent has got actions, but not yet the action that ends the agent's work. The disk may contain an incomplete
+	// installation.
 	Acting       bool      `json:"acting,omitempty"`
 	NetbootUntil time.Time `json:"netbootUntil,omitzero"`
 	SecretsUntil time.Time `json:"secretsUntil,omitzero"`
 	Taken        time.Time `json:"taken,omitzero"`
 }
 
-// NetbootOpen reports whether the grant's netboot window is open at now and its
-// boot is not spent.
+// NetbootOpen reports whether the machine may boot from the network now: the grant's netboot window is open, and its boot is not spent.
 func (g Grant) NetbootOpen(now time.Time) bool {
 	return g.Run != "" && !g.Spent && g.Boot > 0 && now.Before(g.NetbootUntil)
 }
 
-// SecretsOpen reports whether the grant's secrets window is open at now.
+// SecretsOpen reports whether the run's secrets are served now: the grant's secrets window is open.
 func (g Grant) SecretsOpen(now time.Time) bool { return g.Run != "" && now.Before(g.SecretsUntil) }
 
 // OperatorPrefix begins the Run of a grant that an operator holds; the operator's name follows.
 const OperatorPrefix = "operator:"
 
-// ByOperator reports whether an operator holds the grant, after arming the machine by hand for rescue.
+// ByOperator reports whether an operator holds the grant because the operator has armed the machine by hand, for rescue.
 func (g Grant) ByOperator() bool { return strings.HasPrefix(g.Run, OperatorPrefix) }
 
-// Netboot is a grant as the API, the CLI and imports show it.
+// Netboot shows a grant in the API, the CLI and imports.
 type Netboot struct {
 	AllowPXE      bool      `json:"allowPXE"`            // PXE requests are answered with the agent
 	AllowWorkflow bool      `json:"allowWorkflow"`       // a run holds the machine
@@ -64,7 +64,7 @@ type Netboot struct {
 	Until         time.Time `json:"until,omitzero"`      // when the netboot window closes
 }
 
-// View returns g as Netboot at now.
+// View returns the Netboot that shows g at the time now.
 func (g Grant) View(now time.Time) Netboot {
 	n := Netboot{AllowPXE: g.NetbootOpen(now), AllowWorkflow: g.Run != "" && !g.ByOperator()}
 	if g.Run != "" {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A HandOver is a request to move this site to a peer. The inventory does not store the outcome, because the inventory itself
-// moves with the site.
+// A HandOver is a request to move this site to a peer. The outcome is not stored in the inventory, because the inventory moves with the
+// site.
 type HandOver struct {
 	ID     string `json:"id"`
 	Target string `json:"target"` // name of the peer
@@ -17,16 +17,16 @@ type HandOver struct {
 	Requested time.Time `json:"requested"`
 }
 
-// States of a hand-over, as its workflow sees them.
+// States of a hand-over, as its workflow sees them. The workflow moves with the site.
 const (
 	HandOverPending = "pending" // requested or in progress
 	HandOverMoved   = "moved"   // the site has moved to this server
 	HandOverFailed  = "failed"  // the move was taken back
 )
 
-// Rebase returns text with the base URL from replaced by the base URL to; from is an earlier base URL of the site's images. It
-// replaces only whole URLs: from must be followed by a slash, by a character that cannot be part of a URL, or by nothing. If
-// from or to is "", it returns text unchanged.
+// Rebase returns text in which the base URL to replaces the base URL from, an earlier base URL of the site's images. Only whole URLs are
+// replaced: after from must come a slash, a character that cannot be part of a URL, or the end of text. If from or to is "", Rebase returns
+// text unchanged.
 func Rebase(text, from, to string) string {
 	if from == "" || to == "" || from == to || !strings.Contains(text, from) {
 		return text

@@ -3,7 +3,7 @@ package inventory
 import "errors"
 
 var (
-	// ErrUnavailable means that the request cannot be answered now and may be sent again.
+	// ErrUnavailable means that a request cannot be answered now, but may be sent again later.
 	ErrUnavailable = errors.New("not available now")
 	// ErrMoving means that new runs are refused while the site moves to another host.
 	ErrMoving = errors.New("the site is moving to another host")

@@ -15,34 +15,35 @@ import (
 // An Image is a file that the image server serves.
 type Image struct {
 	Name string `json:"name"` // path-safe, unique
-	// File is the path below the image directory. It is the SHA-256 of the file, so images never share a path by their names.
+	// File is the path below the image directory. It is the SHA-256 of the file and does not contain the image's name, so two different files
+	// never have the same path.
 	File   string `json:"file"`
-	URL    string `json:"url,omitempty"` // where the file came from; if File is empty, where the agent fetches it
+	URL    string `json:"url,omitempty"` // where the file came from or, if File is empty, where the agent fetches it
 	Size   int64  `json:"size"`          // size of the served file, in bytes
 	SHA256 string `json:"sha256"`        // SHA-256 of the served file, in hex
-	// FirstSeen: no one declared the digest of the given file; this server computed it from its own copy (security S18).
+	// FirstSeen: the digest of the given file was not declared; this server computed it from its own copy (security S18).
 	FirstSeen bool   `json:"firstSeen,omitempty"`
 	Format    string `json:"format"`             // format of the served file, by its first bytes: raw | gz | zst | xz | bz2
 	DiskSize  int64  `json:"diskSize,omitempty"` // bytes of the unpacked image; 0 = not known
 	// ContentSHA256 is the SHA-256 of the unpacked disk image; "" if it is not known.
 	ContentSHA256 string `json:"contentSHA256,omitempty"`
-	// InPlace is the file if it is served from a share, without a copy; nil for a file of this server.
+	// InPlace is set if the file is served from a share, without a copy; nil if this server has the file.
 	InPlace *InPlace `json:"inPlace,omitempty"`
-	// Source is the given file, if the served file was made from it; nil if the given file is served.
+	// Source is the file that was given, if another file was made from it and is served instead; nil if the given file itself is served.
 	Source *ImageSource `json:"source,omitempty"`
-	// SectorSize is the size of logical sectors, in bytes, for which the partition table of the disk image is made; 0 if there
-	// is no table or the size is not known.
+	// SectorSize is the size in bytes of the logical sectors that the partition table of the disk image assumes; 0 if there is no table or the
+	// size is not known.
 	SectorSize int `json:"sectorSize,omitempty"`
 	// Boots lists how firmware can start the disk image: bios, uefi-x86_64, uefi-aarch64; empty if no known loader was found.
 	Boots []string `json:"boots,omitempty"`
-	// Contents describes what was found in the file when it was stored; "" if an older server stored it without looking.
+	// Contents describes what was found in the file when it was stored; "" if it was stored by an older server, which did not look.
 	Contents string    `json:"contents,omitempty"`
 	Warning  string    `json:"warning,omitempty"` // why a machine will probably not boot from it
 	Use      string    `json:"use,omitempty"`     // UseInstaller, UseArchive, or "" for a disk image
 	Created  time.Time `json:"created,omitzero"`
 }
 
-// InPlace is a file on a share, from which it is served without a copy.
+// InPlace is a file on a share. It is served from there, without a copy.
 type InPlace struct {
 	Path    string    `json:"path"`    // path of the file on the server
 	ModTime time.Time `json:"modTime"` // modification time of the file when its digest was computed
@@ -55,7 +56,7 @@ type ImageSource struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Given returns the file that was given: Source, or the served file if Source is nil.
+// Given returns the file that was given for the image: Source or, if Source is nil, the served file.
 func (i Image) Given() ImageSource {
 	if i.Source != nil {
 		return *i.Source
@@ -75,8 +76,8 @@ func ImagesByName(all []Image) map[string]Image {
 	return out
 }
 
-// ImagesByURL returns images by the URL from which the agent fetches them, which urlOf returns. It leaves out images without a
-// URL.
+// ImagesByURL returns the images in a map, by the result of urlOf: the URL from which the agent fetches the image. Images without a URL are
+// left out.
 func ImagesByURL(all []Image, urlOf func(Image) string) map[string]Image {
 	out := make(map[string]Image, len(all))
 	for _, i := range all {
@@ -93,14 +94,14 @@ const UseInstaller = "installer"
 // UseArchive marks a tar archive, which archive2disk extracts into a file system.
 const UseArchive = "archive"
 
-// PinnedPath returns the path of the image's file below the images' base URL. The
-// path contains the digest, so it names the same file after the name is reused.
+// PinnedPath returns the path of the image's file below the images' base URL. The path contains the digest, so it still means the same file
+// if another image gets the name.
 func (i Image) PinnedPath() string { return i.SHA256 + "/" + i.Name }
 
 // A PlannedImage is a file of this server that the plan of a run needs.
 type PlannedImage struct {
 	Run, Machine string
-	Name         string // of the image when the plan was made
+	Name         string // name of the image when the plan was made
 	SHA256       string
 }
 
@@ -109,8 +110,8 @@ var (
 	pinnedForm = regexp.MustCompile(`^/([0-9a-f]{64})/([A-Za-z0-9._+-]+)`)
 )
 
-// Images returns the files of this server that the actions p.Actions[from:], the installer and the documents need, sorted by
-// digest. A digest with several names is returned once, under the first of them.
+// Images returns the files of this server that are needed by the actions p.Actions[from:], the installer and the documents, sorted by
+// digest. If a digest has several names, only the first one is returned.
 func (p Plan) Images(from int) []PlannedImage {
 	var out []PlannedImage
 	add := func(name, sum string) {
@@ -141,7 +142,7 @@ func (p Plan) Images(from int) []PlannedImage {
 			pinned(v)
 		}
 
-		// In plans of older servers, URLs do not contain the digest; it is in IMG_SHA256.
+		// In plans of older servers, the URL of an image does not contain the digest. IMG_SHA256 contains it.
 		if u := x.Environment["IMG_URL"]; p.ImagesURL != "" && strings.HasPrefix(u, p.ImagesURL+"/") {
 			add(path.Base(u), x.Environment["IMG_SHA256"])
 		}
@@ -163,14 +164,13 @@ func (p Plan) Images(from int) []PlannedImage {
 	return out
 }
 
-// NamesImage reports whether name is the machine's image or the value of one of its labels: templates of installers may take
-// the name of an image from a label.
+// NamesImage reports whether name is the machine's image or the value of one of its labels, because a template of an installer may take the
+// name of an image from a label.
 func (m Machine) NamesImage(name string) bool {
 	return m.Image == name || slices.Contains(slices.Collect(maps.Values(m.Labels)), name)
 }
 
-// NamesImage reports whether text contains name as a whole word, as in URLs and
-// quotes.
+// NamesImage reports whether text contains name as a whole word, such as in a URL or between quotes.
 func NamesImage(text, name string) bool {
 	part := func(r rune) bool {
 		return r == '-' || r == '_' || r == '.' || unicode.IsLetter(r) || unicode.IsDigit(r)

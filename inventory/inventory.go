@@ -14,40 +14,39 @@ import (
 	"github.com/ingotmetal/ingot/internal/problem"
 )
 
-// Errors of the domain. Adapters wrap them. Each edge maps them once: api to HTTP statuses, activities to Temporal error
-// types, cmd to exit codes.
+// Errors of the domain. Adapters wrap them. They are translated in one place for each way out of the program: in package api to HTTP
+// statuses, in activities to Temporal error types, in cmd to exit codes.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrConflict = errors.New("conflict")
 	ErrInvalid  = problem.ErrInvalid
-	// ErrFenced: the run and epoch that a statement compared no longer own the machine. A retry does not help.
+	// ErrFenced: a statement changed nothing, because its run and epoch no longer own the machine. A retry does not help.
 	ErrFenced = errors.New("fenced: another run owns the machine")
-	// ErrClaimed: after a run has given up a boot, the agent has redeemed the claim of this boot, or the installer has
-	// fetched its payload.
+	// ErrClaimed: a boot that a run has given up has started nevertheless: the agent has redeemed its claim, or the installer has fetched its
+	// payload.
 	ErrClaimed = errors.New("the boot that was given up has started after all")
-	// Errors of BMCs: a run waits while the BMC is unreachable, asks an operator if it refused the credentials, and stops
-	// if it does not support an operation.
+	// Errors of BMCs. If the BMC is unreachable, a run waits; if the BMC refused the credentials, it asks an operator; if the BMC does not
+	// support an operation, it stops.
 	ErrUnreachable = errors.New("unreachable")
 	ErrRefused     = errors.New("credentials refused")
 	ErrUnsupported = errors.New("unsupported")
 	// ErrFull: the disk is full. The write changed nothing and may be repeated.
 	ErrFull = errors.New("the disk is full")
-	// ErrSealed: a secret cannot be opened because its key is missing or wrong.
+	// ErrSealed: a stored secret cannot be decrypted because its key is missing or wrong.
 	ErrSealed = errors.New("secret key is missing or wrong")
-	// ErrSecondServer: another server is active for the same site. This server then ends, because two servers must not
-	// answer the same machines.
+	// ErrSecondServer: another server is active for the same site. The server that gets this error ends, because two servers must not answer
+	// the same machines.
 	ErrSecondServer = errors.New("a second server")
 )
 
-// TextOf returns the text of err without the text of ErrInvalid or ErrConflict at its end. Clients get these two as a code
-// instead.
+// TextOf returns the text of err without a final text of ErrInvalid or ErrConflict, because clients get these two errors as a code.
 func TextOf(err error) string {
 	text := strings.TrimSuffix(err.Error(), ": "+ErrInvalid.Error())
 	return strings.TrimSuffix(text, ": "+ErrConflict.Error())
 }
 
-// Secret is a text, or bytes in a string, that must not be shown. String, JSON and slog show its redacted form; only Reveal
-// returns the text.
+// Secret is a text, or a string of bytes, that must not be shown. String, JSON and slog show only its redacted form. Reveal returns the
+// text.
 type Secret struct{ v string }
 
 // NewSecret wraps v.
@@ -81,14 +80,14 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.redact()), nil }
 // LogValue returns the redacted form.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.redact()) }
 
-// UnmarshalBinary stores b. Package strictyaml accepts bytes (!!binary) for a type with this method.
+// UnmarshalBinary stores b. Because of this method, package strictyaml accepts bytes (!!binary) for a Secret.
 func (s *Secret) UnmarshalBinary(b []byte) error {
 	s.v = string(b)
 	return nil
 }
 
-// UnmarshalJSON reads a secret that was entered: text, or {"base64": …} for bytes. The redacted form is ErrInvalid: otherwise,
-// saving an object that was shown would replace its stored secret.
+// UnmarshalJSON reads a secret that a user has entered: text, or {"base64": …} for bytes. It refuses the redacted form with ErrInvalid:
+// saving an object in the form that was shown would otherwise replace the stored secret by the redacted form.
 func (s *Secret) UnmarshalJSON(b []byte) error {
 	v, err := action.DecodeBytes(b)
 	if err != nil {
@@ -107,8 +106,8 @@ type Problem = problem.Problem
 // Problems are all problems of an input. As an error, they match ErrInvalid.
 type Problems = problem.List
 
-// Conflicts are problems of an input that is valid, but conflicts with stored objects or an open run. As an error, they match
-// ErrConflict, and errors.As can read them as Problems.
+// Conflicts are the problems of an input that is valid, but conflicts with stored objects or with an open run. As an error, they match
+// ErrConflict. errors.As can read them as Problems.
 type Conflicts Problems
 
 func (c Conflicts) Error() string { return Problems(c).Error() }

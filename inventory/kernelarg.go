@@ -7,20 +7,21 @@ import (
 	"strings"
 )
 
-// maxKernelArg bounds a kernel parameter, in bytes.
+// maxKernelArg is the maximum length of a kernel parameter, in bytes.
 const maxKernelArg = 512
 
 var (
-	// ourArg matches the parameters that Ingot gives to every kernel. agentArg matches those that it gives only to the agent's.
+	// ourArg matches the parameters that Ingot gives to every kernel. agentArg matches the parameters that Ingot gives only to the agent's
+	// kernel.
 	ourArg   = regexp.MustCompile(`^(ingot\..*|initrd)(=.*)?$`)
 	agentArg = regexp.MustCompile(`^(rdinit|init)(=.*)?$`)
 	// iPXEOperators are the words that end a command in iPXE (command_terminator in src/core/exec.c).
 	iPXEOperators = []string{";", "&&", "||"}
 )
 
-// ParameterProblem returns why parameter is not allowed in Machine.KernelArgs, or "" if it is allowed. It is not allowed if some
-// loader would not pass it to the kernel as one word, or if Ingot itself gives it to the agent's kernel. In a message, the
-// result follows the parameter.
+// ParameterProblem returns why parameter is not allowed in Machine.KernelArgs, or "" if it is allowed. A parameter is not allowed if some
+// boot loader would not pass it to the kernel as one unchanged word, or if Ingot itself gives it to the agent's kernel. The result
+// completes a sentence that begins with the parameter.
 func ParameterProblem(parameter string) string {
 	if agentArg.MatchString(parameter) {
 		return "is a parameter that Ingot sets itself"
@@ -28,11 +29,11 @@ func ParameterProblem(parameter string) string {
 	return InstallerParameterProblem(parameter)
 }
 
-// InstallerParameterProblem is ParameterProblem for a parameter of another installer's kernel, whose init Ingot does not choose.
+// InstallerParameterProblem is ParameterProblem for the kernel of another installer, for which Ingot does not set init and rdinit.
 //
-// iPXE splits a line at blanks, treats some whole words as operators or comments, and replaces settings; it has no quotes. GRUB
-// accepts any word in single quotes (quoteGrub in bootsvc), but changes some characters on the way to the kernel
-// (grub_create_loader_cmdline). A refused parameter would become a command, as in CVE-2026-46447, or arrive changed.
+// iPXE splits a line at blanks, treats some whole words as operators or comments, and replaces settings; it has no quotes. GRUB accepts any
+// word in single quotes (quoteGrub in bootsvc), but changes some characters on the way to the kernel (grub_create_loader_cmdline). Without
+// the check, a parameter could be run as a command, as in CVE-2026-46447, or reach the kernel changed.
 func InstallerParameterProblem(parameter string) string {
 	const byGRUB = "\\'\""
 	switch at := strings.IndexAny(parameter, byGRUB); {

@@ -5,15 +5,14 @@ import (
 	"errors"
 )
 
-// ErrTooManyKeys means that no further keyed request is accepted now, because too many are stored.
+// ErrTooManyKeys means that a request with an Idempotency-Key is not accepted now, because too many are stored.
 var ErrTooManyKeys = errors.New("too many Idempotency-Keys")
 
-// A KeyedRequest is the record of a request that was sent with an Idempotency-Key. It is written before the request has
-// an effect.
+// A KeyedRequest is the record of a request that was sent with an Idempotency-Key. The record is written before the request has an effect.
 type KeyedRequest struct {
 	ID          string // digest of the sender and the key
 	Fingerprint string // keyed digest of method, path, query and body
-	// Workflow is the id of the workflow that the request starts; "" = none. Before is the newest run of this id before the
+	// Workflow is the id of the workflow that the request starts; "" = none. Before is the newest run with this workflow id from before the
 	// request; "" = none.
 	Workflow, Before string
 	Status           int    // HTTP status of the answer; 0: there is none yet
@@ -23,7 +22,7 @@ type KeyedRequest struct {
 // keyedRequest is the context key under which the id of a keyed request is stored.
 type keyedRequest struct{}
 
-// WithKeyedRequest returns a context for the work of the keyed request with this id.
+// WithKeyedRequest returns a context for the work that the keyed request with this id causes.
 func WithKeyedRequest(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, keyedRequest{}, id)
 }

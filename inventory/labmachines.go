@@ -6,16 +6,15 @@ import (
 	"strings"
 )
 
-// LabMachines are the machines of a lab file that are to be compared with the inventory or stored in it.
+// LabMachines are the machines of a lab file, to be stored in the inventory or only compared with it.
 type LabMachines struct {
 	Operation string // workflow id of the Genesis
-	Run       string // run of the Genesis; "" = there is none, and the machines are only compared
+	Run       string // run of the Genesis; "" = no run, and the machines are only compared
 	SHA256    string // digest of the lab file
-	// Resume: machines that an earlier run stored from the same lab file are not changed, even if an operator has changed
-	// them since.
+	// Resume: a machine that an earlier run stored from the same lab file is not changed, even if an operator has changed it since then.
 	Resume bool
-	// Replace: the machine in the file replaces the stored one; fields that the file leaves out are removed. Without Replace,
-	// these fields stay, and a machine that differs in another field is a problem.
+	// Replace: the machine in the file replaces the stored machine, so fields that the file leaves out are removed. Without Replace, fields
+	// that the file leaves out stay, and any other difference between the two machines is a problem.
 	Replace  bool
 	Machines []LabMachine
 }
@@ -27,16 +26,16 @@ type LabMachine struct {
 	Says func(field string) bool
 }
 
-// A MergedMachine is a machine of a lab file as it is to be stored.
+// A MergedMachine is a machine of a lab file in the form in which it will be stored.
 type MergedMachine struct {
-	// Machine contains the text of a secret only if it differs from the stored one.
+	// Machine contains the text of a secret only if this text differs from the stored one.
 	Machine
-	Kept    bool     // the stored machine is not changed
+	Kept    bool     // the stored machine stays as it is
 	Differs []string // fields in which the file differs from what is stored
 }
 
-// MergeStored returns the machine that is to be stored for m in place of the machine stored. same reports whether the secret
-// called name that m gives is equal to the stored one.
+// MergeStored returns the machine to store for m; stored is the machine that is in the inventory now. same reports whether the secret of m
+// with the given name and text is equal to the stored one.
 func (l LabMachines) MergeStored(m LabMachine, stored Machine, same func(name string, given Secret) bool) (MergedMachine, error) {
 	next := m.Machine
 	if !l.Replace {
@@ -61,7 +60,7 @@ func (l LabMachines) MergeStored(m LabMachine, stored Machine, same func(name st
 	return out, err
 }
 
-// Differing returns a problem for each machine that differs from the stored one; none with l.Replace.
+// Differing returns a problem for each machine that differs from the stored machine. If l.Replace is set, it returns none.
 func (l LabMachines) Differing(merged []MergedMachine) (ps Problems) {
 	for n, m := range merged {
 		if len(m.Differs) > 0 && !l.Replace {

@@ -9,7 +9,8 @@ const (
 	LogPhase   = "phase"
 )
 
-// LogKeys returns the keys and values for the log lines of o's run. boot is the number of a boot of this run; 0 leaves it out.
+// LogKeys returns the keys and values for the log lines of o's run. boot is the number of a boot of this run; if it is 0, the lines contain
+// no boot.
 func (o Owner) LogKeys(boot int) []any {
 	keys := []any{LogMachine, o.Machine}
 	if o.Run != "" {

@@ -32,18 +32,18 @@ type Machine struct {
 	Template string   `json:"template,omitempty"` // default for provisioning the machine
 	Image    string   `json:"image,omitempty"`    // default for provisioning the machine
 	SSHKeys  []string `json:"sshKeys,omitempty"`  // public keys that may log in to the installed system
-	// BootFromDisk is how a client that boots over the network is made to boot from disk while the machine is not armed:
-	// ipxe-exit, http-404 or ipxe-sanboot. Default: exit, or exit 1 on UEFI.
+	// BootFromDisk says how a client that boots over the network is made to boot from disk while no boot of the machine is allowed: ipxe-exit,
+	// http-404 or ipxe-sanboot. Default: exit, or exit 1 on UEFI.
 	BootFromDisk string `json:"bootFromDisk,omitempty"`
 	// KernelArgs are added to the agent OS's kernel command line.
 	KernelArgs []string `json:"kernelArgs,omitempty"`
 	// UserData is the user's document for cloud-init or Ignition. It is a secret.
 	//
-	// Reading a machine from the store leaves UserData and VendorData empty and sets their Has fields; only the store's method
-	// UserData returns them.
+	// A machine that was read from the store has an empty UserData and VendorData, and its Has fields are set. Only the store's method
+	// UserData returns the contents.
 	UserData Secret `json:"userData,omitzero"`
-	// UserDataByAddress serves the user data to any request from the machine's address while a run's secrets window is open,
-	// for images that support only EC2 metadata. A host that takes over the address can then read it.
+	// UserDataByAddress serves the user data to any request from the machine's address while the secrets window of a run is open. It is for
+	// images that support only EC2 metadata. A host that takes over the address can read the user data.
 	UserDataByAddress bool `json:"userDataByAddress,omitempty"`
 	// VendorData is a further document for cloud-init, to which Ingot adds its own part. It is a secret.
 	VendorData Secret `json:"vendorData,omitzero"`
@@ -51,11 +51,10 @@ type Machine struct {
 	HasUserData bool `json:"hasUserData,omitempty"`
 	// HasVendorData: vendorData is stored. In files, this field is allowed and ignored.
 	HasVendorData bool `json:"hasVendorData,omitempty"`
-	// Standing is the result of the machine's decommissioning. Without it, the machine is in service. Storing a machine does
-	// not change it.
+	// Standing is the result of the machine's decommissioning. A machine without it is in service. Storing a machine does not change its
+	// Standing.
 	Standing *Standing `json:"standing,omitempty"`
-	// Installation is the run that wrote the machine's disks last; nil if none is known.
-	// Storing a machine does not change it.
+	// Installation is the run that wrote the machine's disks last; nil if none is known. Storing a machine does not change it.
 	Installation *Installation `json:"-"`
 	// Notes keeps fields of an import that Ingot ignores (allowPXE …).
 	Notes   map[string]string `json:"notes,omitempty"`
@@ -65,7 +64,7 @@ type Machine struct {
 
 // States of a decommissioned machine.
 const (
-	// StandingAvailable: its disks were wiped and read back, its secrets purged.
+	// StandingAvailable: the machine's disks were wiped and read back, and its secrets were purged.
 	StandingAvailable = "available"
 	// StandingQuarantined: the wipe or the purge could not be verified. No run
 	// writes to the machine until an operator releases it.
@@ -80,7 +79,7 @@ type Standing struct {
 	Since  time.Time `json:"since"`            // when the run ended
 }
 
-// Installed describes what the last run that wrote to a machine's disk left there.
+// Installed describes what is on a machine's disk according to the last run that wrote to it.
 type Installed struct {
 	Run string `json:"run"` // id of the run
 
@@ -92,19 +91,19 @@ type Installed struct {
 	State    string    `json:"state,omitempty"`    // how the run ended
 	Evidence string    `json:"evidence,omitempty"` // see Workflow
 	NoSystem bool      `json:"noSystem,omitempty"` // the run wrote no system
-	At       time.Time `json:"at"`                 // when the run began to write or, without a recorded disk, ended
+	At       time.Time `json:"at"`                 // when the run began to write; if no disk was recorded, when the run ended
 }
 
-// System reports whether the run has installed a complete system. A run without a record is assumed to have done so.
+// System reports whether the run has installed a complete system. If the run has no record, System assumes that it has.
 func (i *Installed) System() bool {
 	return i != nil && (i.State == StateSuccess || i.State == "") && i.Type != TypeDecommission && !i.NoSystem
 }
 
-// MayBeSystem reports whether the disk may contain a system: the run has installed one, or it has written something else, so
-// that an earlier system may still be there.
+// MayBeSystem reports whether the disk may contain a system: either the run has installed a system, or it has written something else and an
+// earlier system may still be there.
 func (i *Installed) MayBeSystem() bool { return i.System() || i != nil && i.NoSystem }
 
-// An Installation is the run that wrote a machine's disks last, and the number of the boot in which its agent did so.
+// An Installation is the run that wrote a machine's disks last. Boot is the number of the boot whose agent wrote them.
 type Installation struct {
 	Owner
 	Boot int
@@ -120,18 +119,18 @@ func (m Machine) Protects(d action.Disk) bool {
 	return slices.ContainsFunc(m.ProtectedDisks, func(id action.DiskID) bool { return id.Is(d) })
 }
 
-// Netboot returns the machine's first netboot interface: its MAC identifies
-// the machine in templates ({{.device_1}}) and boot scripts.
+// Netboot returns the machine's first netboot interface. The MAC of this interface identifies the machine in templates ({{.device_1}}) and
+// boot scripts.
 func (m Machine) Netboot() (Interface, bool) {
 	return m.first(func(i Interface) bool { return !i.DisableNetboot })
 }
 
-// InterfaceByMAC returns the interface with that MAC in its canonical form.
+// InterfaceByMAC returns the interface with that MAC. mac must be in canonical form.
 func (m Machine) InterfaceByMAC(mac string) (Interface, bool) {
 	return m.first(func(i Interface) bool { return i.MAC == mac })
 }
 
-// first returns the first interface for which wanted returns true, and false if there is none.
+// first returns the first interface for which wanted returns true. If there is none, it returns false.
 func (m Machine) first(wanted func(Interface) bool) (Interface, bool) {
 	if n := slices.IndexFunc(m.Interfaces, wanted); n >= 0 {
 		return m.Interfaces[n], true
@@ -139,7 +138,7 @@ func (m Machine) first(wanted func(Interface) bool) (Interface, bool) {
 	return Interface{}, false
 }
 
-// An Interface is a network interface with its reservation.
+// An Interface is a network interface of a machine, with the address that is reserved for it.
 type Interface struct {
 	MAC string `json:"mac"` // stored in lower case with colons
 	// Address is the address that DHCP reserves. In a file, 10.0.0.11/24 also sets the netmask.
@@ -157,10 +156,10 @@ type Interface struct {
 	UEFI           bool         `json:"uefi,omitempty"`           // the firmware boots by UEFI
 	DisableDHCP    bool         `json:"disableDHCP,omitempty"`    // DHCP is never answered
 	DisableNetboot bool         `json:"disableNetboot,omitempty"` // no boot file is offered
-	Loader         string       `json:"loader,omitempty"`         // loader in place of the architecture's; shim, ipxe-shim: for Secure Boot
+	Loader         string       `json:"loader,omitempty"`         // replaces the architecture's loader; shim, ipxe-shim: for Secure Boot
 }
 
-// Values of Interface.Loader with which UEFI x64 boots while Secure Boot is on. BIOS clients still get their own loader.
+// Values of Interface.Loader for booting UEFI x64 while Secure Boot is on. BIOS clients still get the loader for BIOS.
 const (
 	LoaderShim     = "shim"      // Debian's shim, GRUB and signed kernel, over TFTP
 	LoaderIPXEShim = "ipxe-shim" // the signed shim and iPXE of the iPXE project
@@ -169,8 +168,8 @@ const (
 // SecureLoaders returns the values of Interface.Loader that are not the name of a file.
 func SecureLoaders() []string { return []string{LoaderShim, LoaderIPXEShim} }
 
-// Split returns the fields that a file sets by giving text as the value of key: an address with a prefix length sets address
-// and, for IPv4, netmask. Otherwise it returns nil.
+// Split returns the fields that a file sets when it writes text as the value of key. An address with a prefix length sets address and, for
+// IPv4, netmask. For any other text, Split returns nil.
 func (Interface) Split(key, text string) map[string]string {
 	p, err := netip.ParsePrefix(text)
 	if key != "address" || err != nil {
@@ -188,7 +187,7 @@ func (i Interface) MaskBits() (bits int, ok bool) {
 	return bits, size == 32
 }
 
-// Subnet returns the reserved address with the prefix length of its netmask, or 24 if there is no valid netmask.
+// Subnet returns the reserved address with the prefix length of the netmask. If there is no valid netmask, the prefix length is 24.
 func (i Interface) Subnet() netip.Prefix {
 	if bits, ok := i.MaskBits(); ok {
 		return netip.PrefixFrom(i.Address, bits)
@@ -196,14 +195,14 @@ func (i Interface) Subnet() netip.Prefix {
 	return netip.PrefixFrom(i.Address, 24)
 }
 
-// RouterOnLink reports whether the gateway is reached without another router, even if it is outside the subnet: if OnLink is set, if the
-// netmask leaves no room for a router, or if the gateway is link-local (RFC 3927, RFC 4291 §2.5.6).
+// RouterOnLink reports whether the gateway is reached without another router, even if the gateway is outside the subnet. This is so if
+// OnLink is set, if the netmask leaves no room for a router, or if the gateway is link-local (RFC 3927, RFC 4291 §2.5.6).
 func (i Interface) RouterOnLink() bool {
 	bits, ok := i.MaskBits()
 	return i.Gateway.IsValid() && (i.OnLink || i.Gateway.IsLinkLocalUnicast() || ok && bits == 32)
 }
 
-// Lease is how long a DHCP lease lasts. It is written to JSON as text, "24h0m0s"; a number is read as seconds.
+// Lease is the duration of a DHCP lease. It is written to JSON as text, "24h0m0s"; a number is read as seconds.
 type Lease time.Duration
 
 // maxLeaseSeconds is the longest lease that DHCP can express (32 bit, RFC 2131).
@@ -237,7 +236,7 @@ func (l *Lease) UnmarshalText(b []byte) error {
 // TextPattern returns the regular expression for a lease in a file.
 func (*Lease) TextPattern() string { return human.DurationPattern }
 
-// DeclaredDisk is a disk that templates can name by a path. The path does not identify the disk.
+// DeclaredDisk is a disk to which templates can refer by a path. The path does not identify the disk.
 type DeclaredDisk struct {
 	Device string `json:"device"` // path that templates use, such as /dev/sda
 }
@@ -248,11 +247,11 @@ type DiskSelector struct {
 	WWN     string `json:"wwn,omitempty"`     // World Wide Name
 	ByID    string `json:"byID,omitempty"`    // name below /dev/disk/by-id
 	Model   string `json:"model,omitempty"`   // as the disk reports it
-	MinSize Size   `json:"minSize,omitempty"` // least size, such as 500GB, 1.5TiB, or bytes
+	MinSize Size   `json:"minSize,omitempty"` // minimum size: 500GB, 1.5TiB, or a number of bytes
 	MaxSize Size   `json:"maxSize,omitempty"` // largest size
 }
 
-// Seen is an unknown MAC that asked for an address.
+// Seen is an unknown machine, by its MAC, that asked for an address.
 type Seen struct {
 	MAC    string    `json:"mac"`
 	First  time.Time `json:"first"`
@@ -260,7 +259,7 @@ type Seen struct {
 	Count  int64     `json:"count"`
 	Giaddr string    `json:"giaddr,omitempty"`
 	Class  string    `json:"class,omitempty"` // option 60, cleaned
-	// Facts are what the agent of the machine has reported; nil = nothing. See Discovery.
+	// Facts are what the agent on the unknown machine has reported; nil = nothing. See Discovery.
 	Facts    *action.Facts `json:"facts,omitempty"`
 	Reported time.Time     `json:"reported,omitzero"` // when Facts were reported
 }

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// Merge returns given, with the fields that it leaves out copied from stored. A field is left out if it is empty and says does
-// not report that the document states it. says gets the path of the field, such as interfaces[0].gateway. If says is nil,
-// every empty field is left out. Fields that the store sets are copied from stored.
+// Merge returns given, completed from stored: each field that given leaves out is copied from stored, and so is each field that only the
+// store sets. A field is left out if it is empty and says returns false for it; says reports whether the document states the field with a
+// path such as interfaces[0].gateway. If says is nil, every empty field is left out.
 //
-// Interfaces are merged by MAC, BMCs with the same driver and host by field, and notes by name. Any other list or object is
-// one value.
+// Interfaces with the same MAC are merged, BMCs with the same driver and host field by field, and notes by name. Any other list or object
+// is one value.
 func Merge(stored, given Machine, says func(field string) bool) Machine {
 	if says == nil {
 		says = func(string) bool { return false }
@@ -49,7 +49,7 @@ func (g merging) fields(path string, stored, given reflect.Value) {
 	eachField(given, path, func(path string, f reflect.Value) { g.value(path, before[path], f) })
 }
 
-// value merges stored into given.
+// value merges the stored value of the field at path into the given value.
 func (g merging) value(path string, stored, given reflect.Value) {
 	rule := ruleOf(path)
 	switch left := isEmpty(given) && !g.says(path); {
@@ -90,8 +90,8 @@ func isEmpty(v reflect.Value) bool {
 	}
 }
 
-// A Change is a field in which two machines differ, with both values; "" means that it is not set. The value of a secret is
-// SecretGiven or SecretStored.
+// A Change is a field in which two machines differ, with both values. The value "" means that the field is not set. For a secret, the value
+// is SecretGiven or SecretStored.
 type Change struct {
 	Field string `json:"field"`
 	Old   string `json:"old,omitempty"`
@@ -104,8 +104,8 @@ const (
 	SecretStored = "(stored)"
 )
 
-// Differences returns the fields in which next differs from old, both in canonical form, sorted by path. Fields that the store
-// sets are not compared. A secret that next gives always differs from a stored one, which cannot be read.
+// Differences returns the fields in which the canonical forms of next and old differ, sorted by path. Fields that the store sets are not
+// compared. If next gives a secret, the secret counts as different, because a stored secret cannot be read.
 func Differences(old, next Machine) ([]Change, error) {
 	a, err := valuesOf(old)
 	if err != nil {
@@ -157,7 +157,7 @@ func valuesOf(m Machine) (map[string]string, error) {
 	return out, nil
 }
 
-// flatten adds the scalars of v to out, by path. A list of scalars is one value.
+// flatten adds each scalar in v to out, by its path. A list of scalars counts as one scalar.
 func flatten(v any, path string, out map[string]string) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// A DHCPMode is how DHCP is served on an interface of the server.
+// A DHCPMode says how DHCP is served on an interface of the server.
 type DHCPMode string
 
 // Modes of DHCP.
 const (
 	DHCPReservation DHCPMode = "reservation" // Ingot gives address and boot file; the default
-	DHCPProxy       DHCPMode = "proxy"       // another server gives the address, Ingot the boot file (PXE 2.1 §2.2.3, ProxyDHCP)
+	DHCPProxy       DHCPMode = "proxy"       // another server gives the address, and Ingot the boot file (PXE 2.1 §2.2.3, ProxyDHCP)
 	DHCPOff         DHCPMode = "off"         // another server gives both; Ingot does not answer DHCP
 )
 
@@ -29,18 +29,18 @@ const (
 	LeaseBound     = "bound"
 	LeaseReleased  = "released"
 	LeaseDeclined  = "declined"  // the machine reports that another host uses the address
-	LeaseConflict  = "conflict"  // another host answers at the address; it is not offered for 5 minutes
-	LeaseDiscovery = "discovery" // a short lease of an unknown machine that is discovered; it has no name
+	LeaseConflict  = "conflict"  // another host answers at the address; the address is not offered for 5 minutes
+	LeaseDiscovery = "discovery" // a short lease for an unknown machine during its discovery; the lease has no name
 )
 
-// A DHCPLease is the latest lease that DHCP gave or offered to a machine. The reservation itself is in the inventory.
+// A DHCPLease is the lease that DHCP last gave or offered to a machine. The machine's reservation itself is in the inventory.
 type DHCPLease struct {
 	MAC     string     `json:"mac"`
-	Machine string     `json:"machine"` // "" = an unknown machine, with LeaseDiscovery
+	Machine string     `json:"machine"` // name of the machine; "" = an unknown machine, with LeaseDiscovery
 	Address netip.Addr `json:"address"`
 	State   string     `json:"state"`
 	At      time.Time  `json:"at"`
-	Expires time.Time  `json:"expires,omitzero"` // set with LeaseBound and LeaseDiscovery
+	Expires time.Time  `json:"expires,omitzero"` // when the lease ends; only with LeaseBound and LeaseDiscovery
 	Where   string     `json:"where"`            // interface or relay
 	// Other is the MAC of the host that answers at the address, with LeaseConflict.
 	Other string `json:"other,omitempty"`
@@ -54,7 +54,7 @@ type Network struct {
 	Subnets  []netip.Prefix // subnets of the interfaces on which DHCP is answered
 	Relays   []netip.Prefix // networks of netboot.relays
 	On       bool           // DHCP is answered at all
-	Guests   []Range        // addresses for unknown machines that are discovered
+	Guests   []Range        // addresses for unknown machines during their discovery
 }
 
 // Taken returns what the address a is used for, or "" if a machine may use it.
@@ -70,8 +70,8 @@ func (n Network) Taken(a netip.Addr) string {
 	return ""
 }
 
-// Unserved returns the subnet of i's reservation, and true if DHCP requests from this subnet cannot arrive: neither an interface
-// of this server nor a listed relay is in it.
+// Unserved returns the subnet of i's reservation, and true if no DHCP request from this subnet can arrive here, because neither an
+// interface of this server nor a listed relay is in the subnet.
 func (n Network) Unserved(i Interface) (netip.Prefix, bool) {
 	bits, ok := maskBits(i.Netmask)
 	if !n.On || !ok || !i.Address.Is4() || i.DisableDHCP {
@@ -83,8 +83,7 @@ func (n Network) Unserved(i Interface) (netip.Prefix, bool) {
 	return subnet, !served
 }
 
-// Reason returns why machines in a subnet returned by Unserved get no answer, or
-// what an answer depends on.
+// Reason returns a text for a subnet that Unserved returned: why machines in the subnet get no answer, or on what an answer depends.
 func (n Network) Reason(subnet netip.Prefix) string {
 	text := fmt.Sprintf("no interface of this server is in %s", subnet)
 	if len(n.Relays) > 0 {
@@ -93,7 +92,7 @@ func (n Network) Reason(subnet netip.Prefix) string {
 	return text + ": DHCP is answered there only through a relay with an address in it"
 }
 
-// Warnings returns one line for each subnet of ms that is not served.
+// Warnings returns one line for each subnet of the machines ms that is not served.
 func (n Network) Warnings(ms []Machine) []string {
 	type group struct {
 		subnet netip.Prefix
@@ -124,7 +123,7 @@ func (n Network) Warnings(ms []Machine) []string {
 	return out
 }
 
-// GatewayWarnings returns one line for each reservation in ms whose address is the gateway of a machine in all.
+// GatewayWarnings returns one line for each reservation in ms whose address is already used as the gateway of a machine in all.
 func GatewayWarnings(ms, all []Machine) []string {
 	users := map[netip.Addr][]string{}
 	for _, m := range all {
@@ -147,7 +146,7 @@ func GatewayWarnings(ms, all []Machine) []string {
 	return out
 }
 
-// someNames returns the first three names and the number of the others.
+// someNames returns a text with the first three names and the number of the other names.
 func someNames(names []string) string {
 	const most = 3
 	text := strings.Join(names[:min(len(names), most)], ", ")

@@ -12,20 +12,19 @@ import (
 // Events that are sent as notices.
 const (
 	NoticeWaiting = "waiting-for-operator" // a run or an operation waits until an operator decides or presses a power button
-	NoticeFailed  = "failed"               // a run or an operation has failed, or ran out of time
-	NoticeBMC     = "bmc-given-up"         // a machine could not be switched by its BMC; an operator is asked
-	NoticeWeak    = "weak-evidence"        // a run has installed a system, and nothing shows that it has started
+	NoticeFailed  = "failed"               // a run or an operation has failed or has run out of time
+	NoticeBMC     = "bmc-given-up"         // the BMC of a machine could not switch it; an operator is asked
+	NoticeWeak    = "weak-evidence"        // a run has installed a system, but nothing shows that the system has started
 	NoticeTest    = "test"                 // an operator tests whether notices arrive
 )
 
 // NoticeEvents lists the events that a configuration may choose from.
 func NoticeEvents() []string { return []string{NoticeWaiting, NoticeFailed, NoticeBMC, NoticeWeak} }
 
-// A Notice is sent to a webhook. It contains only a part of its run's record, because it leaves the site. It contains no secret,
-// because the record has none.
+// A Notice is sent to a webhook. It leaves the site, so it contains only a part of its run's record. It contains no secret, because the
+// record contains none.
 type Notice struct {
-	// ID stays the same however often the notice is sent: a receiver recognises a
-	// repetition by it.
+	// ID is the same each time the notice is sent, so that a receiver recognises a repetition.
 	ID       string    `json:"id"`
 	Event    string    `json:"event"`
 	Time     time.Time `json:"time"`
@@ -43,7 +42,7 @@ type Notice struct {
 // An OpenNotice is a notice that was not delivered yet.
 type OpenNotice struct {
 	Notice
-	Attempts int // attempts to deliver it so far
+	Attempts int // how often its delivery was attempted
 }
 
 // NoticeCounts counts the notices by their delivery state.
@@ -51,11 +50,11 @@ type NoticeCounts struct {
 	Waiting int       // notices that wait for delivery
 	Oldest  time.Time // when the oldest waiting notice was written
 	Sent    time.Time // when a notice was last delivered
-	Error   string    // of the latest failed attempt to deliver a waiting notice
-	Dropped int       // notices that were given up and are still stored
+	Error   string    // error of the latest failed attempt to deliver a waiting notice
+	Dropped int       // notices that were given up without delivery and are still stored
 }
 
-// maxNoticeText bounds the texts of a notice, in characters.
+// maxNoticeText is the maximum length of a text in a notice, in characters.
 const maxNoticeText = 500
 
 // NoticesOf returns the notices for the change from the record before to w; before is zero if w is the first record. The notices
@@ -88,8 +87,8 @@ func (w Workflow) NoticesOf(before Workflow) []Notice {
 	return notices(n, fmt.Sprintf("%s.%d", w.Phase, w.Seq), NoticeWaiting)
 }
 
-// NoticesOf returns the notices for the change from the record before to o: that the operation failed, or asks a new question. See
-// Workflow.NoticesOf.
+// NoticesOf returns the notices for the change from the record before to o. There are notices only if the operation has failed or asks a
+// new question. See Workflow.NoticesOf.
 func (o Operation) NoticesOf(before Operation) []Notice {
 	n := Notice{Time: o.Updated, Type: o.Type, Workflow: o.ID, Run: o.Run, Text: o.Message, Next: o.Next}
 	switch {
@@ -111,7 +110,7 @@ func (n Notice) withQuestion(q Question) Notice {
 	return n
 }
 
-// notices returns n once for each event. key distinguishes n from other notices of the run.
+// notices returns a copy of n for each event. key distinguishes n from other notices of the run.
 func notices(n Notice, key string, events ...string) []Notice {
 	n.Text, n.Next = oneLine(n.Text), oneLine(n.Next)
 	var out []Notice
@@ -124,7 +123,7 @@ func notices(n Notice, key string, events ...string) []Notice {
 	return out
 }
 
-// oneLine returns the printable characters of s on one line, at most maxNoticeText: s may come from a machine.
+// oneLine returns the printable characters of s on one line, at most maxNoticeText of them, because s may come from a machine.
 func oneLine(s string) string {
 	var b strings.Builder
 	n := 0

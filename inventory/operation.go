@@ -19,8 +19,8 @@ const (
 // An Operation is the record of a workflow that handles several machines or this server itself: Genesis, Migrate or Recover.
 type Operation struct {
 	Run string `json:"run"` // Temporal's RunID of the first execution
-	// Execution is the RunID of the execution that continues this operation since the history of the first one was full
-	// (continue-as-new); "" = the first.
+	// Execution is the RunID of the execution that now continues this operation: when the history of an execution is full, another one follows
+	// it (continue-as-new). "" = the first execution.
 	Execution string `json:"execution,omitempty"`
 	ID        string `json:"id"`   // workflow id
 	Type      string `json:"type"` // Genesis, Migrate, Recover
@@ -51,15 +51,15 @@ type OperationStep struct {
 	Waits string `json:"waits,omitempty"`
 	Undo  string `json:"undo"`
 	State string `json:"state"` // StepPending …
-	// Run is the run of the machine that the step has started.
+	// Run is the run of the machine; the step has started this run.
 	Run string `json:"run,omitempty"`
 	// Message is the latest result or error.
 	Message string        `json:"message,omitempty"`
-	Budget  time.Duration `json:"budget"` // nanoseconds in JSON; how long the step may take before an operator is asked
+	Budget  time.Duration `json:"budget"` // how long the step may take before an operator is asked; nanoseconds in JSON
 	Since   time.Time     `json:"since,omitzero"`
 	Ended   time.Time     `json:"ended,omitzero"`
-	// Asked is when the present wait for an operator began; zero = the step does not wait. Waited is the duration of all earlier
-	// waits, in nanoseconds in JSON. Worked counts neither.
+	// Asked is when the present wait for an operator began; zero = the step does not wait. Waited is the duration of all earlier waits, in
+	// nanoseconds in JSON. Worked leaves out the present wait and the earlier ones.
 	Asked  time.Time     `json:"asked,omitzero"`
 	Waited time.Duration `json:"waited,omitempty"`
 }
@@ -72,7 +72,7 @@ func (s *OperationStep) Wait(now time.Time) {
 	}
 }
 
-// Resume ends a Wait, if there is one.
+// Resume ends the wait for an operator that Wait began, if there is one.
 func (s *OperationStep) Resume(now time.Time) {
 	if !s.Asked.IsZero() {
 		s.Waited += max(now.Sub(s.Asked), 0)
@@ -94,11 +94,11 @@ func (s OperationStep) Worked(now time.Time) time.Duration {
 	return max(until.Sub(s.Since)-s.Waited, 0)
 }
 
-// OperationFilter selects operations. Zero fields select all.
+// OperationFilter selects operations. A field that is zero selects all.
 type OperationFilter struct {
 	ID   string // workflow id
 	Type string
-	// State is the state, or FilterWaiting for those with an open question.
+	// State is the state to select. FilterWaiting selects the operations with an open question.
 	State string
 	Open  bool // only operations that have not ended
 	RunPage

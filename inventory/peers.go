@@ -18,16 +18,16 @@ type SiteStatus struct {
 	Name  string `json:"name,omitempty"`
 	Role  string `json:"role"` // active | standby | handing-over | retired
 	Epoch int64  `json:"epoch,omitempty"`
-	// Silent is why this server answers no machine although it knows of no other active server; "" if it is not silent. The
-	// operator may then decide by TakeOver or GiveUp.
+	// Silent is why this server answers no machine although it knows of no other active server; "" if this server is not silent. While it is
+	// silent, an operator may decide by TakeOver or GiveUp.
 	Silent    string    `json:"silent,omitempty"`
 	Since     time.Time `json:"since,omitzero"` // since when it is silent
 	Successor *Peer     `json:"successor,omitempty"`
 	Peers     []Peer    `json:"peers"`
 	// HandOver is the last hand-over from this server to another one.
 	HandOver *HandOverStatus `json:"handOver,omitempty"`
-	// Prepared is the id of the hand-over that is prepared on this server. Activated is the id of the hand-over that moved the
-	// site to this server.
+	// Prepared is the id of the hand-over whose site was received here and is not active yet. Activated is the id of the hand-over that moved
+	// the site to this server.
 	Prepared  string `json:"prepared,omitempty"`
 	Activated string `json:"activated,omitempty"`
 	// Intake is why new runs are refused; "" if they are accepted.

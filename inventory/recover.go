@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// RecoverOrder returns the machines of a recovery as groups, in the order of their installation. The machines are those in
-// names, or those in service that have every label of selector. Machines that are in no group of order form the last group:
-// in the order of names, or sorted by name if selector chose them. The error contains all problems.
+// RecoverOrder returns the machines of a recovery in groups, which are installed one after the other. The machines are those in names or,
+// if selector is given, those in service that have all its labels. Machines that are in no group of order form the last group, in the order
+// of names, or sorted by name if selector chose them. The error contains all problems.
 func RecoverOrder(all []Machine, names []string, selector map[string]string, order [][]string) ([][]string, error) {
 	var ps Problems
 	known, chosen := map[string]bool{}, map[string]bool{}
 	for _, m := range all {
 		known[m.Name] = true
-		if len(selector) > 0 && m.Standing == nil && carries(m, selector) { // a machine out of service stays out of service
+		if len(selector) > 0 && m.Standing == nil && carries(m, selector) { // a machine out of service is not chosen by a selector
 			chosen[m.Name] = true
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// A Rival is another DHCP server on a network where this server gives the addresses. Any host on that network can forge one.
+// A Rival is another DHCP server on a network where this server gives the addresses. Any host on that network can forge the answers of one.
 type Rival struct {
 	Server netip.Addr `json:"server"`
 	Where  string     `json:"where"`           // interface or relay
 	Ingot  bool       `json:"ingot,omitempty"` // the rival is a server of Ingot, too
-	// Machine is the machine that has chosen the rival; "" = the rival answered a probe of this server.
+	// Machine is the machine that has chosen the offer of the rival; "" = the rival only answered a probe of this server.
 	Machine string    `json:"machine,omitempty"`
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`

@@ -7,7 +7,7 @@ import (
 	"regexp"
 )
 
-// A Size is a number of bytes. It is written to JSON as a number, and read from a number or from text with a unit.
+// A Size is a number of bytes. In JSON, it is written as a number. It is read from a number or from a text with a unit.
 type Size int64
 
 // units are the decimal and binary units of a Size, in bytes.
@@ -18,7 +18,8 @@ var units = map[string]int64{
 
 var sizeText = regexp.MustCompile(`^([0-9]{1,19})(\.[0-9]{1,9})? ?([kKMGTP]?i?B)?$`)
 
-// ParseSize reads "500GB", "1.5TiB" or a whole number of bytes, and rounds down to a whole byte. Anything else is ErrInvalid.
+// ParseSize reads "500GB", "1.5TiB" or a whole number of bytes, and rounds down to a whole byte. For any other text, the error is
+// ErrInvalid.
 func ParseSize(s string) (Size, error) {
 	m := sizeText.FindStringSubmatch(s)
 	if m != nil {

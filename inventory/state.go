@@ -2,13 +2,13 @@ package inventory
 
 import "time"
 
-// A MachineState is a machine with its grant, its shown run and the last contact of its agent.
+// A MachineState is a machine with its grant, its shown run, and the time of its agent's last contact.
 type MachineState struct {
 	Machine
 	Grant Grant
-	// Workflow is the shown run: the machine's open run, or else the latest run that installed or wiped it; nil = none.
+	// Workflow is the run whose state is shown for the machine: its open run, or else the latest run that installed or wiped it; nil = none.
 	Workflow *Workflow
-	// LastSeen is when the machine's newest agent last reported, as stored.
+	// LastSeen is the stored time of the last contact with the machine's newest agent. Contacts are stored with a delay.
 	LastSeen time.Time
 }
 

@@ -16,7 +16,7 @@ type SyslogLine struct {
 // A SyslogFilter selects lines of one machine, in the order of their sequence numbers.
 type SyslogFilter struct {
 	Machine    string
-	After      int64 // only lines with a greater Seq, or a smaller one when Descending; 0 = all
+	After      int64 // only lines with a greater Seq (if Descending: with a smaller Seq); 0 = all lines
 	Descending bool  // the newest first
 	Limit      int   // 0 = 1000
 }

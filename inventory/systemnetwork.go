@@ -9,38 +9,39 @@ import (
 )
 
 // SystemNetwork is the network of a machine's installed system, in the terms of netplan
-// (https://netplan.readthedocs.io/en/stable/netplan-yaml/). If a machine has none, its network is derived from its interfaces.
+// (https://netplan.readthedocs.io/en/stable/netplan-yaml/). If a machine has no SystemNetwork, the network of its system is derived from
+// its interfaces.
 type SystemNetwork struct {
 	Ethernets []Ethernet `json:"ethernets,omitempty"` // network cards
 	Bonds     []Bond     `json:"bonds,omitempty"`     // several cards as one link
 	VLANs     []VLAN     `json:"vlans,omitempty"`     // tagged networks on cards and bonds
 }
 
-// SystemLink has the fields of every link of a SystemNetwork.
+// SystemLink has the fields that cards, bonds and VLANs of a SystemNetwork have in common.
 type SystemLink struct {
-	// Name is the name of the network interface. For a card, it is only the name that bonds and VLANs use for it, unless
-	// setName is true.
+	// Name is the name of the network interface. A card keeps the kernel's name unless setName is true; then Name is only for references from
+	// bonds and VLANs.
 	Name        string         `json:"name"`
 	MTU         int            `json:"mtu,omitempty"`         // bytes; default: the driver's
-	DHCP4       bool           `json:"dhcp4,omitempty"`       // get an IPv4 address by DHCP
+	DHCP4       bool           `json:"dhcp4,omitempty"`       // whether to get an IPv4 address by DHCP
 	Addresses   []netip.Prefix `json:"addresses,omitempty"`   // such as 10.0.0.11/24
-	Routes      []SystemRoute  `json:"routes,omitempty"`      // the default route is to 0.0.0.0/0
+	Routes      []SystemRoute  `json:"routes,omitempty"`      // a route to 0.0.0.0/0 is the default route
 	Nameservers []netip.Addr   `json:"nameservers,omitempty"` // DNS servers
 	Search      []string       `json:"search,omitempty"`      // domains in which names are looked up
 }
 
-// SystemRoute is a static route.
+// SystemRoute is a static route of the installed system.
 type SystemRoute struct {
-	To     netip.Prefix `json:"to"`               // 0.0.0.0/0 is the default route
+	To     netip.Prefix `json:"to"`               // destination; 0.0.0.0/0 is the default route
 	Via    netip.Addr   `json:"via"`              // address of the router
-	Metric int          `json:"metric,omitempty"` // the route with the lower metric is preferred
-	// OnLink: the machine reaches the router without another router, although no address of the link is in the router's network.
-	// It is not needed for a link-local router, such as fe80::1, or if the link has only host addresses, such as 192.0.2.77/32.
+	Metric int          `json:"metric,omitempty"` // of two routes, the one with the lower metric is used
+	// OnLink: the machine reaches the router directly, although no address of the link is in the router's network. OnLink is not needed if the
+	// router's address is link-local, such as fe80::1, or if the link has only addresses of single hosts, such as 192.0.2.77/32.
 	OnLink bool `json:"onLink,omitempty"`
 }
 
-// RouterOnLink reports whether the router of r, a route of l, is reached without another router, even if no address of l is in
-// the router's network.
+// RouterOnLink reports whether the machine reaches the router of r directly, even if no address of the link is in the router's network. r
+// is a route of the link l.
 func (l SystemLink) RouterOnLink(r SystemRoute) bool {
 	if r.OnLink || r.Via.IsLinkLocalUnicast() {
 		return true
@@ -55,14 +56,14 @@ func (l SystemLink) RouterOnLink(r SystemRoute) bool {
 			hosts++
 		}
 	}
-	return hosts > 0 && (!l.DHCP4 || !r.Via.Is4()) // DHCP gives an address with a network
+	return hosts > 0 && (!l.DHCP4 || !r.Via.Is4()) // by DHCP, the link also gets a network
 }
 
 // Ethernet is a network card.
 type Ethernet struct {
 	SystemLink
 	MAC     string `json:"mac"`               // identifies the card
-	SetName bool   `json:"setName,omitempty"` // the card is renamed to name
+	SetName bool   `json:"setName,omitempty"` // rename the card to name
 }
 
 // Bond joins several cards to one link.
@@ -72,14 +73,14 @@ type Bond struct {
 	// Mode is active-backup (default), 802.3ad, balance-rr, balance-xor, broadcast, balance-tlb or
 	// balance-alb.
 	Mode string `json:"mode,omitempty"`
-	// Primary is the member that active-backup, balance-tlb and balance-alb prefer.
+	// Primary is the preferred member, for the modes active-backup, balance-tlb and balance-alb.
 	Primary string `json:"primary,omitempty"`
-	// LACPRate is how often 802.3ad sends: slow (default) or fast.
+	// LACPRate is how often LACP packets are requested, for the mode 802.3ad: slow (default) or fast.
 	LACPRate string `json:"lacpRate,omitempty"`
-	// TransmitHashPolicy chooses the member of 802.3ad and balance-xor: layer2 (default), layer2+3,
+	// TransmitHashPolicy says how a member is chosen for each packet, for the modes 802.3ad and balance-xor: layer2 (default), layer2+3,
 	// layer3+4, encap2+3 or encap3+4.
 	TransmitHashPolicy string `json:"transmitHashPolicy,omitempty"`
-	// MIIMonitor is how often members are checked, in milliseconds; default 100.
+	// MIIMonitor is how often the links of the members are checked, in milliseconds; default 100.
 	MIIMonitor int `json:"miiMonitor,omitempty"`
 }
 
@@ -99,17 +100,17 @@ var (
 	hashPolicies = []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4"}
 )
 
-// BondModes returns the values of Bond.Mode, the default first.
+// BondModes returns the values that Bond.Mode may have. The first is the default.
 func BondModes() []string { return slices.Clone(bondModes) }
 
-// linkName matches names that Linux accepts for an interface, at most 15 characters (IFNAMSIZ), without characters that have a
-// meaning in netplan or a shell.
+// linkName matches names of network interfaces that Linux accepts: at most 15 characters (IFNAMSIZ). It allows no character that has a
+// meaning in netplan or in a shell.
 var linkName = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`)
 
-// minMTU is the minimum of IPv4 (RFC 791), defaultMTU the value for Ethernet, and maxMTU the maximum for jumbo frames.
+// minMTU is the minimum that IPv4 requires (RFC 791), defaultMTU is the value for Ethernet, and maxMTU allows jumbo frames.
 const minMTU, defaultMTU, maxMTU = 68, 1500, 9216
 
-// canonicalNetwork returns n with MACs and domains in the form that the inventory stores.
+// canonicalNetwork returns n with its MACs and domains in the form in which the inventory stores them.
 func canonicalNetwork(n SystemNetwork) SystemNetwork {
 	n.Ethernets, n.Bonds = slices.Clone(n.Ethernets), slices.Clone(n.Bonds)
 	for i := range n.Ethernets {
@@ -124,16 +125,16 @@ func canonicalNetwork(n SystemNetwork) SystemNetwork {
 	return n
 }
 
-// networkCheck collects the problems of a SystemNetwork.
+// networkCheck checks a SystemNetwork and collects its problems.
 type networkCheck struct {
 	*Problems
 	fields map[string]string // link name → field
 	mtu    map[string]int    // link name → MTU
 	member map[string]string // name of an ethernet → name of its bond
-	used   map[string]string // kind and value that must be unique → field that has it
+	used   map[string]string // kind and value of what must be unique → field with this value
 }
 
-// checkNetwork adds the problems of m.Network.
+// checkNetwork adds the problems of m.Network to ps.
 func checkNetwork(ps *Problems, m Machine) {
 	n := *m.Network
 	c := networkCheck{ps, map[string]string{}, map[string]int{}, map[string]string{}, map[string]string{}}
@@ -161,7 +162,7 @@ func checkNetwork(ps *Problems, m Machine) {
 	c.checkBootCard(m)
 }
 
-// checkBootCard checks that the card that the machine boots from is part of the network.
+// checkBootCard adds a problem if the card from which the machine boots is not part of the network.
 func (c networkCheck) checkBootCard(m Machine) {
 	nic, ok := m.Netboot()
 	if ok && !slices.ContainsFunc(m.Network.Ethernets, func(e Ethernet) bool { return e.MAC == nic.MAC }) {
@@ -170,7 +171,7 @@ func (c networkCheck) checkBootCard(m Machine) {
 	}
 }
 
-// unique adds a problem if value was given before for the same kind, such as "MAC address".
+// unique adds a problem if another field of the same kind, such as "MAC address", has the same value.
 func (c networkCheck) unique(field, kind, value string) {
 	if other, ok := c.used[kind+value]; ok && value != "" {
 		c.Add(field, "change one of the two", "the %s %s is given at %s already", kind, value, other)
@@ -179,7 +180,7 @@ func (c networkCheck) unique(field, kind, value string) {
 	c.used[kind+value] = field
 }
 
-// link checks the fields that every link has.
+// link checks the fields that cards, bonds and VLANs have in common.
 func (c networkCheck) link(field string, l SystemLink) {
 	if !linkName.MatchString(l.Name) {
 		c.Add(field+".name", "use up to 15 letters, digits, - _ and ., beginning with a letter", "invalid name of an interface %q", l.Name)
@@ -212,7 +213,7 @@ func (c networkCheck) link(field string, l SystemLink) {
 	}
 }
 
-// route checks a route of the link l.
+// route checks r, a route of the link l.
 func (c networkCheck) route(field string, l SystemLink, r SystemRoute) {
 	near := func(p netip.Prefix) bool { return p.Contains(r.Via) }
 	itself := func(p netip.Prefix) bool { return p.Addr() == r.Via }
@@ -236,7 +237,7 @@ func (c networkCheck) route(field string, l SystemLink, r SystemRoute) {
 	c.unique(field+".to", "route", fmt.Sprintf("to %s with metric %d", r.To, r.Metric))
 }
 
-// plainMember checks that a member of a bond has no configuration of its own that contradicts the bond's.
+// plainMember adds a problem if a card that is a member of a bond has settings that contradict those of the bond.
 func (c networkCheck) plainMember(field string, e Ethernet, b Bond) {
 	if e.DHCP4 || len(e.Addresses)+len(e.Routes)+len(e.Nameservers)+len(e.Search) > 0 {
 		c.Add(field, "give addresses and routes to "+b.Name,

@@ -2,8 +2,7 @@ package inventory
 
 import "time"
 
-// A Template is a Tinkerbell template (format 0.1) as it was entered.
-// Package template parses and renders it.
+// A Template is a Tinkerbell template (format 0.1) as an operator has entered it. Package template parses and renders it.
 type Template struct {
 	Name    string    `json:"name"`
 	Source  string    `json:"source"` // YAML

@@ -6,8 +6,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// A TinkerbellWorkflow is a workflow with the fields and state names of Tinkerbell
-// before v0.25.
+// A TinkerbellWorkflow is a workflow in the form that Tinkerbell had before v0.25.
 type TinkerbellWorkflow struct {
 	State         string           `json:"state"`
 	CurrentAction string           `json:"currentAction"`
@@ -31,7 +30,7 @@ type TinkerbellAction struct {
 	Message   string     `json:"message,omitempty"`
 }
 
-// Tinkerbell returns w in the form of Tinkerbell before v0.25.
+// Tinkerbell returns w in the form that Tinkerbell had before v0.25.
 func (w Workflow) Tinkerbell() TinkerbellWorkflow {
 	out := TinkerbellWorkflow{State: LegacyState(w.State), Tasks: []TinkerbellTask{}}
 	for _, a := range w.Actions {
@@ -54,7 +53,7 @@ func (a ActionRecord) tinkerbell() TinkerbellAction {
 		Seconds: int64(a.Seconds), Message: a.Message,
 	}
 	if a.State == action.Stopped {
-		out.Status = LegacyState(StateFailed) // Tinkerbell before v0.25 has no such state
+		out.Status = LegacyState(StateFailed) // Tinkerbell before v0.25 has no state for a stopped action
 	}
 	if !a.StartedAt.IsZero() {
 		out.StartedAt = &a.StartedAt

@@ -15,7 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// maxSecret bounds user data and vendor data, in bytes.
+// maxSecret is the maximum size of user data and of vendor data, in bytes.
 const maxSecret = 1 << 20
 
 var (
@@ -26,22 +26,20 @@ var (
 		`([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
 )
 
-// architectures maps the names of architectures to those that the inventory stores.
+// architectures maps each accepted name of an architecture to the name that the inventory stores for it.
 var architectures = map[string]string{
 	"x86_64": "x86_64", "amd64": "x86_64", "x86-64": "x86_64", "X86_64": "x86_64",
 	"aarch64": "aarch64", "arm64": "aarch64", "AARCH64": "aarch64",
 }
 
-// Architectures lists the names of architectures that Canonical accepts, sorted.
+// Architectures returns the accepted names of architectures, sorted. Canonical converts them to those that the inventory stores.
 func Architectures() []string { return slices.Sorted(maps.Keys(architectures)) }
 
-// DiskBoots lists the values of Machine.BootFromDisk except "".
+// DiskBoots returns the values that Machine.BootFromDisk may have, except "".
 func DiskBoots() []string { return []string{"ipxe-exit", "http-404", "ipxe-sanboot"} }
 
-// ParseMAC returns the canonical form of an Ethernet address (lower case,
-// colons) that is written with colons, dashes, dots or bare:
-// aa:bb:cc:dd:ee:ff, aa-bb-cc-dd-ee-ff, aabb.ccdd.eeff, aabbccddeeff.
-// Anything else is ErrInvalid.
+// ParseMAC returns an Ethernet address in its canonical form: in lower case, with colons. It accepts aa:bb:cc:dd:ee:ff, aa-bb-cc-dd-ee-ff,
+// aabb.ccdd.eeff and aabbccddeeff. For anything else, the error is ErrInvalid.
 func ParseMAC(s string) (string, error) {
 	low := strings.ToLower(s)
 	if !macDigits.MatchString(low) {
@@ -53,8 +51,8 @@ func ParseMAC(s string) (string, error) {
 	return net.HardwareAddr(b).String(), err
 }
 
-// Canonical returns m with MACs, names and keywords in the form that the inventory stores. Invalid values stay, for Validate to
-// report. What m points to is copied before it is changed.
+// Canonical returns m with MACs, names and keywords in the form in which the inventory stores them. It does not change invalid values;
+// Validate reports them. Canonical does not change what the pointers in the given m point to.
 func Canonical(m Machine) Machine {
 	m.Interfaces = slices.Clone(m.Interfaces)
 	for n := range m.Interfaces {
@@ -103,8 +101,8 @@ func Canonical(m Machine) Machine {
 	return m
 }
 
-// Validate returns all problems of m in its canonical form. It does not look at other machines: the store checks which values m
-// would share with them.
+// Validate returns all problems of m, which it first converts to the canonical form. It does not compare m with other machines: the store
+// checks whether m has a value that only one machine may have.
 func Validate(m Machine) Problems {
 	var ps Problems
 	m = Canonical(m)
@@ -213,7 +211,7 @@ func checkTexts(ps *Problems, m Machine) {
 	}
 }
 
-// hasMark reports whether doc is a document of cloud-init that begins with a byte order mark, which some editors write.
+// hasMark reports whether doc is a cloud-init document that begins with a byte order mark. Some editors write such marks.
 func hasMark(doc string) bool {
 	rest, ok := strings.CutPrefix(doc, "\ufeff")
 	start := strings.ToLower(strings.TrimSpace(rest[:min(len(rest), 64)]))
@@ -287,8 +285,8 @@ func checkInterface(ps *Problems, field string, i Interface) {
 // MaxHostname is the maximum length of a host name on Linux, in characters (HOST_NAME_MAX).
 const MaxHostname = 64
 
-// macRemedy returns what to do about the invalid MAC s. An address of 8 bytes belongs to an InfiniBand port, one of 20 bytes to
-// an InfiniBand interface (RFC 4391 §9.1.1).
+// macRemedy returns what the operator should do about the invalid MAC s. It recognizes addresses of InfiniBand, which has addresses of 8
+// bytes (port) and 20 bytes (interface, RFC 4391 §9.1.1).
 func macRemedy(s string) string {
 	if b, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(s)); err == nil && (len(b) == 8 || len(b) == 20) {
 		return "enter the MAC of an Ethernet interface; this is an InfiniBand address, and InfiniBand is not supported"
@@ -320,8 +318,8 @@ func checkSelector(ps *Problems, d DiskSelector) {
 	}
 }
 
-// checkProtected checks the disks that are never written. It also refuses a disk selector that can select only one of them:
-// every run would have to ask an operator.
+// checkProtected checks the list of disks to which Ingot must never write. It also adds a problem if the disk selector can select only a
+// protected disk, because every run would have to ask an operator then.
 func checkProtected(ps *Problems, m Machine) {
 	for n, id := range m.ProtectedDisks {
 		field := fmt.Sprintf("protectedDisks[%d]", n)
@@ -341,7 +339,8 @@ func checkProtected(ps *Problems, m Machine) {
 	}
 }
 
-// hostName reports whether s is an address or a name that can be dialled. A program cannot take such a text for an option.
+// hostName reports whether s is an IP address or a name to which a program can connect. Such a text never looks like an option of a
+// command.
 func hostName(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return !a.IsUnspecified() && !a.IsMulticast() && (a.Zone() == "" || pathSafe.MatchString(a.Zone()))
@@ -349,7 +348,7 @@ func hostName(s string) bool {
 	return dnsName(s)
 }
 
-// dnsName reports whether s is one or more DNS-1123 labels, in lower case.
+// dnsName reports whether s consists of DNS-1123 labels in lower case, separated by dots.
 func dnsName(s string) bool {
 	if len(s) > 253 {
 		return false
@@ -380,16 +379,16 @@ func checkPathSafe(ps *Problems, field, name string) {
 	}
 }
 
-// SafeNameRule describes the names that SafeName accepts, for messages.
+// SafeNameRule is the part of an error message that says which names SafeName accepts.
 const SafeNameRule = "lower-case letters, digits, dots, dashes and underscores, at most 128"
 
 var safeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?$`)
 
-// SafeName reports whether name is safe in a path and in a URL.
+// SafeName reports whether name can be used as one element of a path or URL.
 func SafeName(name string) bool { return safeName.MatchString(name) && !strings.Contains(name, "..") }
 
-// ValidateImageName returns the problems of an image's name. The name is used in URLs and boot scripts. It must not look like a
-// digest, because a URL may contain the digest of an image in place of its name.
+// ValidateImageName returns the problems of an image's name. URLs and boot scripts contain the name. It must not look like a digest,
+// because a URL may contain an image's digest in place of its name.
 func ValidateImageName(name string) (ps Problems) {
 	if !SafeName(name) || IsDigest(name) {
 		ps.Add("name", "use up to 128 lower-case letters, digits and . _ -, beginning and ending with a letter or digit",
@@ -398,7 +397,7 @@ func ValidateImageName(name string) (ps Problems) {
 	return ps
 }
 
-// ValidateImageUse returns the problems of an image's use.
+// ValidateImageUse returns the problems of the field Use of an image.
 func ValidateImageUse(use string) (ps Problems) {
 	if use != "" && use != UseInstaller {
 		ps.Add("use", "leave it out for a disk image, or write "+UseInstaller, "invalid use %q", use)

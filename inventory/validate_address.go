@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// checkAddress checks the reservation of an interface.
+// checkAddress checks the address that is reserved for an interface, and the fields that belong to it.
 func checkAddress(ps *Problems, field string, i Interface) {
 	a := i.Address
 	if !a.IsValid() {
@@ -58,7 +58,8 @@ func checkAddress(ps *Problems, field string, i Interface) {
 	}
 }
 
-// maskBits returns the prefix length of a dotted netmask. It returns false if the mask is invalid, has gaps or is 0.0.0.0.
+// maskBits returns the prefix length of a netmask such as 255.255.255.0. It returns false if the mask is invalid, or if its bits have gaps,
+// or if it is 0.0.0.0.
 func maskBits(mask string) (int, bool) {
 	a, err := netip.ParseAddr(mask)
 	if err != nil || !a.Is4() {

@@ -15,7 +15,7 @@ var (
 	fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
-// checkBMC adds the problems of b: fields that its driver needs or does not have, and values that no driver could use.
+// checkBMC adds the problems of b to ps: missing fields that the driver needs, fields that the driver does not have, and invalid values.
 func checkBMC(ps *Problems, b BMC) {
 	can := b.Capabilities()
 	switch {
@@ -56,7 +56,7 @@ func checkBootPath(ps *Problems, paths []string, can Capabilities) {
 	}
 }
 
-// checkDriverFields adds a problem for each field that only another driver uses, and checks the fingerprint.
+// checkDriverFields adds a problem for each field that is set although only other drivers use it. It also checks the fingerprint.
 func checkDriverFields(ps *Problems, b BMC) {
 	for _, x := range []struct{ field, value, driver string }{
 		{"bmc.command", b.Command, DriverExec}, {"bmc.mac", b.MAC, DriverWOL}, {"bmc.consumerURL", b.ConsumerURL, DriverRPC},
@@ -141,7 +141,8 @@ func checkCommand(ps *Problems, b BMC) {
 	checkPathSafe(ps, "bmc.command", b.Command)
 }
 
-// checkWOL checks the fields of driver wol: a MAC and an IPv4 address, but no log-in.
+// checkWOL checks the fields of driver wol: the MAC, and the host, which must be an IPv4 address. A log-in is a problem, because this
+// driver has none.
 func checkWOL(ps *Problems, b BMC) {
 	if b.User != "" || !b.Password.IsZero() {
 		ps.Add("bmc.user", "leave user and password out", "a magic packet carries no credentials")
@@ -152,7 +153,7 @@ func checkWOL(ps *Problems, b BMC) {
 		}
 	}
 
-	if b.Host != "" && hostName(b.Host) { // else checkAddressOfBMC reports it
+	if b.Host != "" && hostName(b.Host) { // otherwise, checkAddressOfBMC reports the host
 		if a, err := netip.ParseAddr(b.Host); err != nil || !a.Is4() {
 			ps.Add("bmc.host", "give an IPv4 address, usually the broadcast address of the machine's subnet, or leave it out",
 				"invalid IPv4 address %q", b.Host)

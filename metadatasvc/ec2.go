@@ -13,8 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// isVersion reports whether s is a version of the EC2 metadata tree: a date, "latest" or "1.0". All versions have the
-// same content.
+// isVersion reports whether s names a version of the EC2 metadata: a date, "latest" or "1.0". All versions have the same content here.
 func isVersion(s string) bool { return s == "latest" || s == "1.0" || dated(s) }
 
 // dated reports whether s has the form of a date, such as 2021-03-23.
@@ -25,11 +24,11 @@ func dated(s string) bool {
 	return !strings.ContainsFunc(s[:4]+s[5:7]+s[8:], func(c rune) bool { return c < '0' || c > '9' })
 }
 
-// versions is the content of the path /: the versions that known clients request.
+// versions is the document at the path /. It lists the versions that known clients request.
 const versions = "1.0\n2009-04-04\n2016-09-02\n2018-09-24\n2021-01-03\n2021-03-23\n2021-07-15\nlatest"
 
-// document returns the content of a path for the profile p, or false if there is none. seg holds the segments of the
-// path, without those of a capability.
+// document returns the document at a path for the profile p, or false if there is none. seg holds the segments of the path, without those
+// of the capability.
 func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	switch {
 	case len(seg) == 0:
@@ -44,28 +43,28 @@ func (s *Server) document(p profile, seg []string) ([]byte, bool) {
 	return nil, false
 }
 
-// tree holds the leaves that a request needs: asked is the requested path, leaves maps that path, or the paths below
-// it, to contents. Listings are derived from the leaves, so that each listed name exists: cloud-init drops all metadata
-// if one listed name returns 404.
+// tree is the part of the EC2 metadata that a request needs. asked is the requested path. leaves holds the documents at this path or below
+// it, by path. The listing of a folder is made from leaves, so every name in it exists: cloud-init drops all metadata if one listed name
+// returns 404.
 type tree struct {
 	asked  string
 	leaves map[string][]byte
 }
 
-// wants reports whether the request may need leaves whose path begins with prefix. Other leaves need not be computed;
-// most requests are for a single leaf.
+// wants reports whether the request may need a document whose path begins with prefix. If it returns false, such documents need not be
+// made: most requests are for a single document.
 func (t tree) wants(prefix string) bool {
 	return strings.HasPrefix(t.asked, prefix) || strings.HasPrefix(prefix, t.asked)
 }
 
-// add adds a leaf, unless its value is empty or the request does not need it.
+// add adds a document to the tree. It does nothing if the document is empty or if the request does not need it.
 func (t tree) add(path, value string) {
 	if value != "" && strings.HasPrefix(path, t.asked) {
 		t.leaves[path] = []byte(value)
 	}
 }
 
-// get returns the requested leaf, or the listing of the requested folder, or false if there is neither.
+// get returns the requested document, or the listing of the requested folder. It returns false if neither exists.
 func (t tree) get() ([]byte, bool) {
 	if leaf, ok := t.leaves[t.asked]; ok {
 		return leaf, true
@@ -83,7 +82,7 @@ func (t tree) get() ([]byte, bool) {
 		name, _, dir := strings.Cut(rest, "/")
 		switch {
 		case dir && strings.HasSuffix(prefix, "public-keys/"):
-			names[name+"=key"+name] = true // EC2 lists public keys as number=name
+			names[name+"=key"+name] = true // in the list of public keys, EC2 writes number=name
 		case dir:
 			names[name+"/"] = true
 		default:
@@ -96,7 +95,7 @@ func (t tree) get() ([]byte, bool) {
 	return []byte(strings.Join(slices.Sorted(maps.Keys(names)), "\n")), true
 }
 
-// tree returns the part of p's EC2 tree that a request for path needs.
+// tree returns that part of the EC2 metadata of p which a request for path needs.
 func (s *Server) tree(p profile, path string) tree {
 	m := p.machine
 	i, ok := m.Netboot()
@@ -149,7 +148,7 @@ func (t tree) addMachine(m inventory.Machine) {
 }
 
 func (t tree) addTags(labels map[string]string) {
-	folders := map[string]bool{} // folders among the labels: a name cannot be a leaf and a folder
+	folders := map[string]bool{} // labels a/b need a folder a, so a label a is left out
 	for name := range labels {
 		if folder, _, ok := strings.Cut(name, "/"); ok {
 			folders[folder] = true
@@ -169,8 +168,8 @@ func (t tree) addInterface(i inventory.Interface) {
 	}
 }
 
-// addCards adds the network cards that get a DHCP lease from this server: cloud-init runs DHCP on each listed card and
-// waits for a lease.
+// addCards adds the network cards that can get a DHCP lease from this server. Other cards must not be listed, because cloud-init runs DHCP
+// on each listed card and waits for a lease.
 func (t tree) addCards(m inventory.Machine) {
 	for n, i := range m.Interfaces {
 		if i.Address.Is4() && !i.DisableDHCP {
@@ -183,8 +182,7 @@ func (t tree) addCards(m inventory.Machine) {
 	}
 }
 
-// identity returns the EC2 instance identity document of m. i is the interface with which m boots, or zero if it has
-// none.
+// identity returns the EC2 instance identity document of m. i is the interface from which m boots, or zero if m has none.
 func identity(m inventory.Machine, i inventory.Interface) string {
 	arch, address := cmp.Or(i.Arch, "x86_64"), ""
 	if i.Address.Is4() {
@@ -199,7 +197,7 @@ func identity(m inventory.Machine, i inventory.Interface) string {
 	return string(b)
 }
 
-// rootio returns the document at /metadata, for Tinkerbell's rootio action and for clients written for Packet.
+// rootio returns the document at /metadata, which Tinkerbell's rootio action and clients written for Packet read.
 func rootio(m inventory.Machine) []byte {
 	type disk struct {
 		Device string `json:"device"`

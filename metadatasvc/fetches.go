@@ -10,33 +10,34 @@ import (
 )
 
 const (
-	// recordEvery is the minimum time between two recorded fetches with the same key.
+	// recordEvery is the minimum time between two recorded fetches with the same key (see fetch).
 	recordEvery = time.Minute
-	// maxFetches limits each of the maps recent and older.
+	// maxFetches is the maximum size of each of the maps fetches.recent and fetches.older.
 	maxFetches = 1 << 16
-	// maxPendingFetches is how many events may wait to be written. Further events are dropped.
+	// maxPendingFetches is how many events may wait to be written. If so many wait, further events are dropped.
 	maxPendingFetches = 1 << 16
-	// writeSoon is the pause before waiting events are written, so that they share a transaction.
+	// writeSoon is how long the first waiting event waits, so that later ones can be written in the same transaction.
 	writeSoon = 100 * time.Millisecond
 	writeWait = 2 * time.Second
 )
 
-// fetch is the key of fetches that are recorded only once per recordEvery.
+// fetch is the key of a fetch. Fetches with the same key are recorded only once per recordEvery.
 type fetch struct {
 	machine, run string
 	epoch        int64
 	document     string
 }
 
-// fetches records which machines fetch metadata. It remembers the latest recorded fetches, and holds the events that
-// are not written yet.
+// fetches records which machines fetch metadata. It remembers when recent fetches were recorded, and holds the events that are not written
+// yet.
 type fetches struct {
 	journal Journal
 	log     *slog.Logger
 	now     func() time.Time
 
 	mu sync.Mutex
-	// When recent is full, it replaces older: this bounds the memory and forgets old fetches first.
+	// When recent is full, it becomes older, and the previous older is dropped. This limits the memory, and the oldest fetches are forgotten
+	// first.
 	recent, older map[fetch]time.Time
 	pending       []inventory.Event
 	wake          chan struct{}
@@ -46,8 +47,8 @@ func newFetches(j Journal, log *slog.Logger, now func() time.Time) *fetches {
 	return &fetches{journal: j, log: log, now: now, recent: map[fetch]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
-// due returns false if a fetch was recorded within recordEvery. Otherwise it remembers the fetch as recorded now and
-// returns true.
+// due reports whether the fetch k has to be recorded at the time now: it was not recorded within the last recordEvery. If so, due remembers
+// that k was recorded now.
 func (f *fetches) due(k fetch, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +66,7 @@ func (f *fetches) due(k fetch, now time.Time) bool {
 	return true
 }
 
-// forget removes a fetch, so that it is due the next time.
+// forget makes due return true for the next fetch k.
 func (f *fetches) forget(k fetch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,9 +74,9 @@ func (f *fetches) forget(k fetch) {
 	delete(f.older, k)
 }
 
-// record records that the machine of p fetches metadata. It is called before the answer is sent. Events for plain
-// metadata are for display only, so they are written later. The event for a document of a run's plan is written at
-// once, even if the client has disconnected, because the run waits for it. record returns false if this write fails.
+// record records that the machine of p fetches metadata. It is called before the answer is sent. If the machine fetches a document of its
+// run's plan, record writes the event at once, even if the client has disconnected, because the run waits for this event; it returns false
+// if writing fails. Events for other metadata are only displayed, and are written later.
 func (f *fetches) record(ctx context.Context, p profile) bool {
 	k := fetch{p.machine.Name, p.grant.Run, p.grant.Epoch, p.document}
 	now := f.now()
@@ -109,7 +110,7 @@ func (f *fetches) record(ctx context.Context, p profile) bool {
 	return true
 }
 
-// write writes events and returns false if that fails.
+// write writes events to the journal, and returns whether they were written.
 func (f *fetches) write(ctx context.Context, events []inventory.Event) bool {
 	ctx, cancel := context.WithTimeout(ctx, writeWait)
 	defer cancel()
@@ -120,7 +121,7 @@ func (f *fetches) write(ctx context.Context, events []inventory.Event) bool {
 	return err == nil
 }
 
-// run writes the waiting events in batches until ctx ends, and then the remaining ones.
+// run writes waiting events in batches until ctx ends. Then it writes the events that are still waiting.
 func (f *fetches) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -133,10 +134,10 @@ func (f *fetches) run(ctx context.Context) {
 		}
 		f.flush(context.WithoutCancel(ctx))
 	}
-	f.flush(context.WithoutCancel(ctx)) // events that were added during the last flush
+	f.flush(context.WithoutCancel(ctx)) // for events that were added during the last flush
 }
 
-// flush writes the waiting events. If that fails, it drops them and forgets their fetches, so that they are due again.
+// flush writes the waiting events. If writing fails, it drops them and forgets their fetches, so that the next fetches are recorded.
 func (f *fetches) flush(ctx context.Context) {
 	f.mu.Lock()
 	events := f.pending

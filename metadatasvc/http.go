@@ -19,7 +19,7 @@ const (
 	maxTokenTTL = 21600
 )
 
-// Handler returns the handler of these routes:
+// Handler returns the handler for these routes:
 //
 //	/                                         versions
 //	/{latest,1.0,YYYY-MM-DD}/…                EC2-style tree, by source address
@@ -108,11 +108,11 @@ func (s *Server) serveGet(w http.ResponseWriter, r *http.Request, seg []string) 
 		http.Error(w, "try again", http.StatusServiceUnavailable) // installers retry
 		return
 	}
-	_, _ = w.Write(body) // a disconnected client asks again
+	_, _ = w.Write(body) // ignore errors: a client that was disconnected asks again
 }
 
-// tokenOK reports whether the request has no IMDSv2 token or a valid one. A token is optional because cloud-init on
-// bare metal sends none.
+// tokenOK reports whether the request has no IMDSv2 token, or a valid one. A request without a token is allowed because cloud-init on bare
+// metal sends none.
 func (s *Server) tokenOK(r *http.Request) bool {
 	t := r.Header.Get(tokenHeader)
 	if t == "" {
@@ -127,8 +127,8 @@ func (s *Server) tokenOK(r *http.Request) bool {
 	return hmac.Equal(b, s.token(a, expiry)) && s.now().Unix() < expiry
 }
 
-// token returns the IMDSv2 token of the address a with the given expiry, in Unix seconds. It consists of the expiry and
-// a MAC over both. It is not stored, so each server with the same key accepts it.
+// token returns the IMDSv2 token for the client address a that expires at the given Unix time. The token consists of the expiry and of a
+// message authentication code (HMAC) over the address and the expiry. It is not stored: each server with the same key accepts it.
 func (s *Server) token(a netip.Addr, expiry int64) []byte {
 	b := binary.BigEndian.AppendUint64(nil, uint64(expiry))
 	m := hmac.New(sha256.New, s.cfg.Key)
@@ -151,10 +151,10 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, ttlHeader+" must be 1 to 21600", http.StatusBadRequest)
 		return
 	}
-	a, _ := s.caller(r) // ok is true: bySource has succeeded
+	a, _ := s.caller(r) // ok is true, because bySource has succeeded
 	body := hex.EncodeToString(s.token(a, s.now().Add(time.Duration(ttl)*time.Second).Unix()))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set(ttlHeader, strconv.Itoa(ttl))
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write([]byte(body)) // a disconnected client asks again
+	_, _ = w.Write([]byte(body)) // ignore errors: a client that was disconnected asks again
 }

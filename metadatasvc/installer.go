@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// runDocument returns the document called name of the plan of p's run, with its references replaced, or false if there
-// is none. p.secret must be true.
+// runDocument returns the document called name from the plan of p's run, with its references replaced by their values. It returns false if
+// there is no such document. p.secret must be true.
 func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byte, bool, error) {
 	if s.cfg.Installers == nil || p.grant.ByOperator() {
 		return nil, false, nil
@@ -52,18 +52,18 @@ func (s *Server) runDocument(ctx context.Context, p profile, name string) ([]byt
 	return nil, false, nil
 }
 
-// maxReport limits the stored message of an installer's report, in bytes.
+// maxReport is the maximum length of the stored message of an installer's report, in bytes.
 const maxReport = 512
 
-// Events in installers' reports, with the names that Harvester uses.
+// Events that installers report. The names are those that Harvester uses.
 const (
 	eventStarted   = "STARTED"
 	eventSucceeded = "SUCCEEDED"
 	eventFailed    = "FAILED"
 )
 
-// serveWebhook stores an installer's report. It returns 200 only after the report is stored. It works while the secrets
-// window is closed, too: it reveals nothing, and a report must count even if the run already waits for the operator.
+// serveWebhook stores an installer's report. It answers 200 only after the report is stored. Reports are accepted even while the secrets
+// window is closed: the answer contains no secret, and the report must count even if the run already waits for an operator.
 func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, capability, event string) {
 	g := s.grantOf(r.Context(), machine)
 	event = strings.ToUpper(event)
@@ -79,7 +79,7 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 	}
 
 	var err error
-	if event == eventStarted { // this event is for display only
+	if event == eventStarted { // this event is only displayed
 		err = s.journal.AppendEvents(r.Context(), []inventory.Event{{
 			Machine: g.Machine, Run: g.Run, Epoch: g.Epoch, Boot: g.Boot,
 			Kind: inventory.EventMetadata, At: s.now(), Count: 1, Message: "the installer has begun",
@@ -101,18 +101,18 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // ignored: the installer retries if it gets no answer
+	_, _ = w.Write([]byte("ok\n")) // ignore errors: the installer retries if it gets no answer
 }
 
-// readMessage returns the message of an installer's report as one line of printable ASCII. The message is the field
-// "message" of a JSON object or a form, otherwise the whole body. status is 200, or 413 if the body is too large.
+// readMessage returns the message of an installer's report as one line of printable ASCII. If the body is a JSON object or a form, the
+// message is its field "message"; otherwise it is the whole body. status is 200, or 413 if the body is too large.
 func readMessage(w http.ResponseWriter, r *http.Request) (message string, status int) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPhoneHome))
 	if err != nil {
 		return "", http.StatusRequestEntityTooLarge
 	}
 	text := string(b)
-	// Try JSON whatever the content type is: installers send JSON as text.
+	// Ignore the content type, because some installers send JSON as text/plain.
 	var body struct {
 		Message string `json:"message"`
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// phoneHomeURL returns the phone-home URL of the run of p, or "" if there is no run or the client must not get the URL.
+// phoneHomeURL returns the URL that the system installed by p's run requests to report that it is up. It returns "" if there is no run, or
+// if the client must not get this URL.
 func (s *Server) phoneHomeURL(p profile) string {
 	if !p.secret && !p.byAddress || p.grant.Run == "" {
 		return ""
@@ -20,8 +21,8 @@ func (s *Server) phoneHomeURL(p profile) string {
 	return cloudinit.PhoneHomeURL(s.cfg.URL, s.cfg.Key, p.grant.Owner)
 }
 
-// bySource returns the non-secret profile of the machine that has the client's address, or false if there is none. If
-// UserDataByAddress is set and the secrets window is open, the profile also contains the user data.
+// bySource returns the profile of the machine that has the client's address, or false if there is none. The profile contains no secrets,
+// with one exception: it contains the user data if the machine's UserDataByAddress is set and the secrets window is open.
 func (s *Server) bySource(r *http.Request) (profile, bool) {
 	addr, ok := s.caller(r)
 	if !ok {
@@ -35,7 +36,7 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	p := profile{machine: m, grant: g}
 	if m.UserDataByAddress && g.SecretsOpen(s.now()) && len(s.cfg.Key) > 0 {
 		user, vendor, err := s.machines.UserData(r.Context(), m.Name)
-		if err != nil { // the key file may be lost; the rest of the profile needs no key
+		if err != nil { // perhaps the key file is lost; the rest of the profile needs no key
 			s.logFailure(err, "reading user data")
 			return p, m.Name != ""
 		}
@@ -44,9 +45,9 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 	return p, m.Name != ""
 }
 
-// caller returns the address of the client. For a connection from a configured proxy, this is the right-most address in
-// X-Forwarded-For that is not such a proxy, or the address of the proxy if the header is missing. If an address in the
-// header cannot be parsed, the client is unknown and ok is false.
+// caller returns the address of the client. If the connection comes from a configured proxy, the client's address is the last address in
+// X-Forwarded-For that does not belong to such a proxy. Without this header, it is the address of the proxy. If an address in the header is
+// invalid, the client is unknown and ok is false.
 func (s *Server) caller(r *http.Request) (netip.Addr, bool) {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -77,9 +78,9 @@ func (s *Server) isProxy(a netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// byCapability returns the profile with secrets of the named machine, if the capability belongs to its current run and
-// the secrets window is open, otherwise false. It does the same work for an unknown machine, a closed window and a
-// wrong capability, so that their timing reveals nothing.
+// byCapability returns the profile, with secrets, of the machine called name. It returns false unless the capability belongs to the run
+// that owns the machine and the secrets window is open. For an unknown machine, a closed window and a wrong capability, it does the same
+// work, so that the time of the answer does not show which of these is the case.
 func (s *Server) byCapability(ctx context.Context, name, capability string) (profile, bool) {
 	m, err := s.machines.Machine(ctx, name)
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *Server) byCapability(ctx context.Context, name, capability string) (pro
 	return profile{machine: m, grant: g, secret: true}, true
 }
 
-// grantOf returns the grant of a machine, or the zero Grant if there is none or it cannot be read.
+// grantOf returns the grant of a machine. It returns the zero Grant if the machine has none, or if the grant cannot be read.
 func (s *Server) grantOf(ctx context.Context, machine string) inventory.Grant {
 	g, err := s.machines.Grant(ctx, machine)
 	if err != nil {
@@ -109,7 +110,7 @@ func (s *Server) grantOf(ctx context.Context, machine string) inventory.Grant {
 	return g
 }
 
-// isCapability reports whether a capability belongs to the run of g.
+// isCapability reports whether the capability belongs to the run that holds g.
 func (s *Server) isCapability(g inventory.Grant, capability string) bool {
 	return len(s.cfg.Key) > 0 && inventory.Equal(capability, inventory.Capability(s.cfg.Key, g.Owner))
 }

@@ -2,9 +2,9 @@
 // and a NoCloud seed for cloud-init, and /metadata for Tinkerbell's rootio action. It receives phone-home requests and
 // installers' reports.
 //
-// A client that is identified by its source address gets only the non-secret profile, because another host on the
-// network could take that address; inventory.Machine.UserDataByAddress is the only exception. Everything else is served
-// under a path that only the machine of the run knows, and only while the secrets window of the run is open.
+// A client that is known only by its source address gets no secrets, because another host on the network could use the same address;
+// inventory.Machine.UserDataByAddress is the only exception. Secrets are served under a path that only the machine of the run knows, and
+// only while the secrets window of the run is open.
 package metadatasvc
 
 import (
@@ -28,14 +28,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// New checks cfg and returns a Server. The error is an inventory.Problems.
+// New checks cfg and returns a Server for it. If cfg is invalid, the error is an inventory.Problems.
 func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	var p inventory.Problems
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	// Any host on the network can cause log lines: limit their rate.
+	// Any host on the network can cause these log lines, so limit their rate.
 	cfg.Log = slog.New(quietlog.Handler(cfg.Log.Handler(), cfg.Now))
 	if cfg.Guard == nil {
 		cfg.Guard = guard.New(cfg.Log)
@@ -70,8 +70,8 @@ func New(cfg Config, machines Machines, journal Journal) (*Server, error) {
 	}, nil
 }
 
-// Run serves on the configured addresses until ctx ends, and then returns nil. If an address cannot be bound, it
-// returns an error with a remedy.
+// Run serves on the configured addresses until ctx ends, and then returns nil. If it cannot listen on an address, it returns an error that
+// says what to do.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -81,7 +81,7 @@ func (s *Server) Run(ctx context.Context) error {
 		l, err := keptsocket.Listen(ctx, "tcp", addr)
 		if err != nil {
 			for _, l := range listeners {
-				_ = l.Close() // the error of Listen is returned instead
+				_ = l.Close() // ignored, because the error of Listen is returned
 			}
 			return fmt.Errorf("binding TCP %s for metadata: %w (%s)", addr, err,
 				httpserve.BindRemedy(err, "metadata addresses"))
@@ -89,7 +89,7 @@ func (s *Server) Run(ctx context.Context) error {
 		listeners = append(listeners, l)
 	}
 
-	// The writer ends after the listeners, so that the events of the last requests are written.
+	// Events are written until all listeners have ended, so that the events of the last requests are written, too.
 	writer, stopWriting := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
 	writing.Go(func() { s.fetches.run(writer) })
@@ -107,7 +107,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Requests returns the counts of the requests that Run has served.
+// Requests returns counts of the requests that were served since Run was called.
 func (s *Server) Requests() httpserve.RequestCounts { return s.requests.Counts() }
 
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
@@ -126,8 +126,8 @@ const (
 	awaitedLookup = 200 * time.Millisecond
 )
 
-// isAwaited reports whether source is the address of a machine that a run owns. Connections of such machines have
-// priority: isAwaited is called for a new connection when maxConns are open.
+// isAwaited reports whether source is the address of a machine that a run owns. It is called for a new connection when maxConns are open:
+// connections of such machines have priority.
 func (s *Server) isAwaited(ctx context.Context, source netip.Addr) bool {
 	defer s.cfg.Guard.Recover("the source of a connection")
 	ctx, cancel := context.WithTimeout(ctx, awaitedLookup)

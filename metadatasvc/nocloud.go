@@ -2,8 +2,8 @@ package metadatasvc
 
 import "github.com/ingotmetal/ingot/internal/documents/cloudinit"
 
-// nocloud returns a document of p's NoCloud seed, or the list of its documents for the path "". It returns false for an
-// unknown path. p.secret must be true.
+// nocloud returns a document of the NoCloud seed for p. For the path "", it returns the list of these documents. For an unknown path, it
+// returns false. p.secret must be true.
 func (s *Server) nocloud(p profile, path string) ([]byte, bool) {
 	return tree{asked: path, leaves: map[string][]byte{
 		"meta-data":      cloudinit.MetaData(p.machine, ""),

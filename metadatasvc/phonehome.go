@@ -10,18 +10,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// callerKind is what the nonce in a phone-home request proves about the system that has sent it.
+// callerKind says which system has sent a phone-home request, as far as the nonce in the request proves it.
 type callerKind int
 
 const (
 	unknownSystem    callerKind = iota // wrong nonce, or no run owns the machine
-	installedSystem                    // system that the current run has installed
-	unfinishedSystem                   // system that the current run is still installing
-	earlierSystem                      // system of an earlier run, while the netboot window is open
+	installedSystem                    // system that was installed by the run that owns the machine now
+	unfinishedSystem                   // system that this run is still installing
+	earlierSystem                      // system of an earlier run, although the machine should boot from the network
 )
 
-// kindOf returns what nonce proves about its sender. For an unknown machine, m has only a name. kindOf does the same
-// work for known and unknown machines, so that its timing reveals nothing.
+// kindOf returns which system of the machine m has sent the nonce. If the machine is unknown, m has only a name. kindOf does the same work
+// for known and unknown machines, so that the time of the answer does not show whether a machine exists.
 func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, now time.Time) callerKind {
 	installation := inventory.Installation{}
 	if m.Installation != nil {
@@ -41,13 +41,12 @@ func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, no
 	return unknownSystem
 }
 
-// servePhoneHome stores an event for a phone-home request. The nonce proves which system has sent it; the form fields
-// are for display only. It returns 200 only after the event is stored; otherwise the client retries.
+// servePhoneHome stores an event for a phone-home request. The nonce proves which system has sent the request; the form fields are only
+// displayed. The answer is 200 only after the event is stored; after any other answer, the client retries.
 //
-// A phone-home during the actions of the run does not prove an installation: the agent has died, and the machine has
-// booted an unfinished system. The answer is 503, so that the client retries, because the run may be about to finish
-// its last action. While the netboot window is open, any phone-home means that the machine has booted from its disk
-// instead of the network.
+// A phone-home while the run's actions are carried out does not prove an installation: it means that the agent has died and the machine has
+// booted an unfinished system. But the run may also be about to finish its last action, so the answer is 503, and the client retries. While
+// the netboot window is open, any phone-home means that the machine has booted from its disk instead of the network.
 func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine, nonce string) {
 	m, err := s.machines.Machine(r.Context(), machine)
 	if err != nil {
@@ -74,7 +73,7 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		e.Message = "the installed system reported its state"
 	case g.NetbootOpen(s.now()):
 		e.Kind, e.Message = inventory.EventBootLost, "the system on the disk phoned home, so the machine did not boot from the network"
-	default: // an unfinished system: the event only wakes the run, as a network boot does
+	default: // unfinished system: the event only wakes the run, as a network boot does
 		e.Kind, e.Message = inventory.EventRebooted, "an incomplete system phoned home; the report is ignored"
 	}
 	if !s.appendEvent(r.Context(), e) || kind == unfinishedSystem {
@@ -82,10 +81,10 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // ignored: the client retries if it gets no answer
+	_, _ = w.Write([]byte("ok\n")) // ignore errors: the client retries if it gets no answer
 }
 
-// appendEvent stores an event and returns false if that failed.
+// appendEvent stores an event and returns whether it was stored.
 func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	log := s.log.With(e.LogKeys()...)
 	if err := s.journal.AppendEvents(ctx, []inventory.Event{e}); err != nil {
@@ -96,8 +95,8 @@ func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 	return true
 }
 
-// readReportForm returns the form fields of a phone-home request that are kept, as JSON. If the form is invalid or too
-// large, it sends an error answer and returns false.
+// readReportForm returns, as JSON, those form fields of a phone-home request that are stored. If the form is invalid or too large, it sends
+// an error answer and returns false.
 func readReportForm(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, ok bool) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
 	if err := r.ParseForm(); err != nil {

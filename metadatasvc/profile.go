@@ -5,18 +5,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// profile is the data that one client may get.
+// profile says which machine a client belongs to, and what the client may get.
 type profile struct {
 	machine inventory.Machine
 	grant   inventory.Grant
-	secret  bool // includes user-data, and vendor-data with the phone-home nonce
-	// byAddress includes user-data in the EC2 tree only; see inventory.Machine.UserDataByAddress.
+	secret  bool // the client gets user-data, and vendor-data with the phone-home nonce
+	// byAddress: the client gets user-data, but only in the EC2 tree; see inventory.Machine.UserDataByAddress.
 	byAddress bool
-	// document is the name of the requested document of the plan, or "" for other requests.
+	// document is the name of the requested document of the run's plan; "" = the request is for something else.
 	document string
 }
 
-// boot returns the number of the current boot of the run of g, or 0 if there is no run.
+// boot returns the number of the current boot of the run that holds g, or 0 if no run holds g.
 func boot(g inventory.Grant) int {
 	if g.Run == "" {
 		return 0
@@ -24,5 +24,5 @@ func boot(g inventory.Grant) int {
 	return g.Boot
 }
 
-// hostname returns the host name of m in the metadata.
+// hostname returns the host name that the metadata contain for m.
 func hostname(m inventory.Machine) string { return cloudinit.FQDN(m) }

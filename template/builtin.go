@@ -12,24 +12,24 @@ import (
 //go:embed builtin/*.yaml
 var builtin embed.FS
 
-// Names of the built-in templates. In the template of an installer, the comment at the top lists what the template needs; its document is
-// the machine's user-data.
+// Names of the built-in templates. The comment at the top of an installer's template lists what the template needs. The document of such a
+// template is the machine's user-data.
 const (
-	BuiltinImage           = "image"            // writes the image; cloud-init reads a CIDATA partition
-	BuiltinImageMetadata   = "image-metadata"   // writes the image; cloud-init reads the metadata server
-	BuiltinVyOS            = "vyos"             // writes a raw image of VyOS and its config.boot
+	BuiltinImage           = "image"            // writes the image; cloud-init reads its data from a CIDATA partition
+	BuiltinImageMetadata   = "image-metadata"   // writes the image; cloud-init reads its data from the metadata server
+	BuiltinVyOS            = "vyos"             // writes a raw image of VyOS, and the file config.boot
 	BuiltinTalos           = "talos"            // boots Talos, which installs itself
-	BuiltinTalosImage      = "talos-image"      // writes a raw image of Talos and its configuration
-	BuiltinHarvesterCreate = "harvester-create" // boots Harvester's installer: the first node
-	BuiltinHarvesterJoin   = "harvester-join"   // boots Harvester's installer: further nodes
+	BuiltinTalosImage      = "talos-image"      // writes a raw image of Talos and the machine's configuration for Talos
+	BuiltinHarvesterCreate = "harvester-create" // boots Harvester's installer for the first node of a cluster
+	BuiltinHarvesterJoin   = "harvester-join"   // boots Harvester's installer for a further node of a cluster
 )
 
-// Builtins returns the built-in templates, by name.
+// Builtins returns the built-in templates, sorted by name.
 func Builtins() []inventory.Template {
 	var out []inventory.Template
 	entries, err := builtin.ReadDir("builtin")
 	if err != nil {
-		panic(err) // embedded at build time: cannot fail
+		panic(err) // cannot fail: the files are embedded in the program
 	}
 
 	for _, e := range entries {

@@ -7,12 +7,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checker collects the problems of a document.
+// checker checks a rendered template and collects its problems.
 type checker struct {
 	out  output
 	doc  document
-	data *Data // nil: check only what needs no data
-	// unknown reports whether a text contains a placeholder for data, so that it cannot be checked; nil = no text does.
+	data *Data // nil: there are no data, so only check what does not depend on data
+	// unknown reports whether a text contains a placeholder for data; such a text cannot be checked. nil = no text contains one.
 	unknown  func(string) bool
 	problems inventory.Problems
 }
@@ -25,10 +25,10 @@ func (c *checker) add(path, remedy, format string, args ...any) {
 
 func (c *checker) open(s string) bool { return c.unknown != nil && c.unknown(s) }
 
-// actionsPage documents the environment of every native action.
+// actionsPage is the page that documents the variables of every native action.
 const actionsPage = "docs/templates.md"
 
-// planner makes the actions of a run, and checks what depends on the machine.
+// planner makes the actions of a run, and checks them for the run's machine.
 type planner struct {
 	check    *checker
 	data     *Data
@@ -37,23 +37,24 @@ type planner struct {
 	warnings []string
 }
 
-// linter checks the actions as far as the unrendered template shows them, without a machine.
+// linter checks the actions without a machine, as far as the unrendered template shows them.
 type linter struct {
 	check   *checker
 	wrapped map[string]string // see unwrap
-	// unplannable becomes Template.Unplannable.
+	// unplannable are the problems for Template.Unplannable.
 	unplannable inventory.Problems
 }
 
-// A place is an action in the unrendered template.
+// A place is the position of an action in the unrendered template.
 type place struct {
 	source     strictyaml.Document
 	task, step string
-	// conditions means that the template contains conditions, so that a variable may be missing only in this rendering.
+	// conditions: the template contains conditions. So a variable that is missing here may be set when the template is rendered with other
+	// data.
 	conditions bool
 }
 
-// isLiteral reports whether the unrendered template sets the variable to this value.
+// isLiteral reports whether the unrendered template sets the variable called name to exactly this value, without an expression.
 func (p place) isLiteral(name, value string) bool {
 	for _, path := range []string{p.step, p.task} {
 		if path += ".environment." + name; p.source.Has(path) {

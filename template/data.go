@@ -12,14 +12,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A field is one value that templates can read, with its names in Go and in JSON.
+// A field is a value that templates can read. It has a name in Go's style and one in JSON's style.
 type field[T any] struct {
 	goName, jsonName string
-	text             string // description for docs/templates.md; "" if the fields of the value are described instead
+	text             string // description for docs/templates.md; "" if the value has fields, which are described instead
 	value            func(T) any
 }
 
-// top are the fields at the top of the data, except device_1, device_2 ….
+// top are the values at the top level of the data, except device_1, device_2 ….
 var top = []field[Data]{
 	{"machine", "", "name of the machine", func(d Data) any { return d.Machine.Name }},
 	{"image", "", "", Data.image},
@@ -58,7 +58,7 @@ var imageFields = []field[Data]{
 	{"format", "", "raw, gz, zst …", func(d Data) any { return d.Image.Format }},
 }
 
-// image returns .image, or nil if the run has none.
+// image returns the value of .image; nil if the run has no image.
 func (d Data) image() any {
 	if d.Image == nil {
 		return nil
@@ -66,7 +66,7 @@ func (d Data) image() any {
 	return fill(true, imageFields, d)
 }
 
-// fill returns the values of rows for from, by their names.
+// fill returns the values of the fields in rows, by their names. The values are those of the object from.
 func fill[T any](n naming, rows []field[T], from T) map[string]any {
 	out := map[string]any{}
 	for _, f := range rows {
@@ -75,8 +75,8 @@ func fill[T any](n naming, rows []field[T], from T) map[string]any {
 	return out
 }
 
-// values returns the data for the template. It contains only maps, lists and simple values, so that the template cannot call methods. The
-// names in Hardware and hardware are the Go and JSON names of Tinkerbell's Hardware (v1alpha1).
+// values returns the data that a template reads. The result contains only maps, lists and simple values, so that the template cannot call
+// methods. Names below Hardware and hardware are the Go and JSON names of Tinkerbell's Hardware (v1alpha1).
 func (d Data) values() (map[string]any, error) {
 	v, reserved := map[string]any{}, map[string]bool{"references": true}
 	for _, f := range top {
@@ -111,7 +111,7 @@ func (d Data) values() (map[string]any, error) {
 	return v, problems.Err()
 }
 
-// texts returns all texts in m and d that an operator may have written, as one text.
+// texts joins all texts in m and d that an operator may have written.
 func texts(m inventory.Machine, d Data) string {
 	m.UserData, m.VendorData = inventory.Secret{}, inventory.Secret{}
 	b, err := json.Marshal([]any{m, d.Image, d.ImageURL, d.ImagesURL, d.HardwareMap})
@@ -121,7 +121,7 @@ func texts(m inventory.Machine, d Data) string {
 	return string(b)
 }
 
-// naming selects the name of a field: the Go name if it is true, otherwise the JSON name.
+// naming says which name of a field to use: true means the Go name, false the JSON name.
 type naming bool
 
 func (n naming) of(goName, jsonName string) string {
@@ -131,7 +131,7 @@ func (n naming) of(goName, jsonName string) string {
 	return jsonName
 }
 
-// A view is a machine whose fields are shown with Go or JSON names.
+// A view is a machine together with the choice between Go names and JSON names for its fields.
 type view struct {
 	inventory.Machine
 	naming
@@ -155,7 +155,7 @@ var instanceFields = []field[inventory.Machine]{
 	{"SSHKeys", "ssh_keys", "public SSH keys", func(m inventory.Machine) any { return list(m.SSHKeys, func(k string) any { return k }) }},
 }
 
-// dhcpFields are the fields of DHCP in an interface.
+// dhcpFields are the fields of DHCP, which each interface in Hardware and hardware has.
 var dhcpFields = []field[inventory.Interface]{
 	{"MAC", "mac", "MAC address, in lower case with colons", func(i inventory.Interface) any { return i.MAC }},
 	{"Hostname", "hostname", "host name", func(i inventory.Interface) any { return i.Hostname }},
@@ -171,14 +171,14 @@ var dhcpFields = []field[inventory.Interface]{
 	{"VLANID", "vlan_id", "VLAN as text, empty for none", func(i inventory.Interface) any { return vlan(i.VLAN) }},
 }
 
-// ipFields are the fields of DHCP.IP.
+// ipFields are the fields of IP, which is part of DHCP (see dhcpFields).
 var ipFields = []field[inventory.Interface]{
 	{"Address", "address", "reserved address", func(i inventory.Interface) any { return address(i.Address) }},
 	{"Netmask", "netmask", "as 255.255.255.0", func(i inventory.Interface) any { return i.Netmask }},
 	{"Gateway", "gateway", "router", func(i inventory.Interface) any { return address(i.Gateway) }},
 }
 
-// hardware returns .Hardware if inGo is true, otherwise .hardware.
+// hardware returns the value of .Hardware if inGo is true, and of .hardware otherwise.
 func (d Data) hardware(inGo naming) map[string]any {
 	v := view{d.Machine, inGo}
 	fields := fill(inGo, hardwareFields, v)
@@ -191,8 +191,8 @@ func (d Data) hardware(inGo naming) map[string]any {
 		return fields
 	}
 
-	// .hardware is the whole object as in JSON. It also has disks, interfaces, hostname and labels at the top, for shorter
-	// expressions.
+	// .hardware has the same structure as Tinkerbell's JSON object. To make expressions shorter, it also has disks, interfaces, hostname and
+	// labels at the top level.
 	return map[string]any{
 		"metadata": map[string]any{"name": d.Machine.Name, "labels": labels}, "spec": fields,
 		"disks": v.disks(), "interfaces": v.interfaces(), "hostname": hostname(d.Machine), "labels": labels,
@@ -223,7 +223,7 @@ func hostname(m inventory.Machine) any {
 	return m.Name
 }
 
-// list calls each for every element of from and returns the results.
+// list calls the function each with every element of from, and returns the results.
 func list[T any](from []T, each func(T) any) []any {
 	out := []any{}
 	for _, x := range from {
@@ -246,8 +246,7 @@ func vlan(id int) string {
 	return fmt.Sprint(id)
 }
 
-// harmless replaces, in place, all characters in the texts of v that YAML might not read as plain text. It reports whether it replaced
-// any.
+// harmless changes the texts in v: it replaces every character that YAML could interpret. It reports whether it has replaced any.
 func harmless(v map[string]any) bool {
 	changed := false
 	var walk func(any) any
@@ -275,8 +274,7 @@ func harmless(v map[string]any) bool {
 	return changed
 }
 
-// harmlessText returns s with every byte replaced by x that is not a letter, a digit or a character without a meaning in YAML at its
-// position.
+// harmlessText returns s, in which "x" replaces every byte that could have a meaning in YAML at its position.
 func harmlessText(s string) string {
 	const alnum = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 	b := []byte(s)
@@ -296,12 +294,12 @@ func harmlessText(s string) string {
 	return string(b)
 }
 
-// placeholders returns data for checking a template without a machine: with a placeholder for every key that the template uses. The
-// returned function reports whether a text contains a placeholder.
+// placeholders returns data with which a template can be checked without a machine. Every key that the template uses has a placeholder as
+// its value. The returned function reports whether a text contains a placeholder.
 func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
-	const mark = "734000" // digits, so that a placeholder is also valid in place of a number
+	const mark = "734000" // a number, so that a placeholder is also valid where a number is expected
 	m := inventory.Machine{Name: mark + "1", SSHKeys: []string{mark + "2"}}
-	for n := range 8 { // different, so that device_1 and device_2 are different workers
+	for n := range 8 { // different MACs, so that device_1 and device_2 are different workers
 		m.Interfaces = append(m.Interfaces, inventory.Interface{
 			MAC: fmt.Sprintf("02:00:00:00:00:%02x", n+1), Address: netip.AddrFrom4([4]byte{192, 0, 2, 2}), Netmask: "255.255.255.0",
 			Gateway: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Hostname: mark + "3",
@@ -328,21 +326,21 @@ func placeholders(keys map[string]int) (map[string]any, func(string) bool) {
 	return v, func(s string) bool { return strings.Contains(s, mark) }
 }
 
-// Data is the data for rendering a template.
+// Data is everything from which a template is rendered.
 type Data struct {
 	Machine inventory.Machine
-	// Image is .image, and the image for actions that write an image and have no IMG_URL; nil if the machine has no image.
+	// Image is the value of .image. An action that writes an image and has no IMG_URL writes this image, too. nil = the machine has no image.
 	Image *inventory.Image
-	// ImageURL is the URL from which the agent fetches Image.
+	// ImageURL is the URL from which the agent fetches the file of Image.
 	ImageURL string
 	// ImagesURL is the base URL of all images, without a trailing slash.
 	ImagesURL string
 	// Images are the images of this server, by the URL from which the agent fetches them.
 	Images map[string]inventory.Image
-	// RequireDigest: an image whose digest no one declared is a problem (security S18).
+	// RequireDigest makes it a problem if no operator has declared the digest of an image (security S18).
 	RequireDigest bool
 	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
 	UploadHosts []string
-	// HardwareMap are further values for the top of the data, by name, as in Tinkerbell.
+	// HardwareMap contains additional values, by name, for the top level of the data, as in Tinkerbell.
 	HardwareMap map[string]string
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// findDiskAlias returns the path for the run's disk: the disk that the template names, or else the first disk that the machine declares,
-// the first disk of its storage, or DefaultDisk.
+// findDiskAlias returns the path that the actions use for the run's disk. If the template names a disk, this is the path. Otherwise it is
+// the first disk that the machine declares, the first disk of the machine's storage, or DefaultDisk, whichever exists first.
 func (p *planner) findDiskAlias() string {
 	alias, path := p.check.findDisk()
 	switch m := p.data.Machine; {
@@ -25,8 +25,8 @@ func (p *planner) findDiskAlias() string {
 	return alias
 }
 
-// findDisk returns the disk that the template names first, and the path of the variable that names it; both are "" if there is none. It
-// adds a problem for each further disk.
+// findDisk returns the first disk that the template names, and the path of the variable that names it. Both are "" if the template names
+// none. findDisk adds a problem if the template names a second disk.
 func (c *checker) findDisk() (alias, where string) {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
@@ -56,9 +56,9 @@ func (c *checker) findDisk() (alias, where string) {
 	return alias, where
 }
 
-// declares reports whether device is an array, a logical volume, or a partition of a disk other than the first one in the storage for an
-// action. The storage is the value of STORAGE in step or task, or else the machine's. If the machine is not known, declares reports
-// whether some machine's storage could declare device.
+// declares reports whether the storage declares device, and device is not on the storage's first disk: it is an array, a logical volume, or
+// a partition of another disk. The storage is the value of STORAGE in step or task, or else the machine's storage. If neither is known,
+// declares reports whether device could be declared by a storage.
 func (c *checker) declares(task, step map[string]string, device string) bool {
 	text := cmp.Or(step[action.StorageVariable], task[action.StorageVariable])
 	if text == "" && c.data == nil {
@@ -66,14 +66,14 @@ func (c *checker) declares(task, step map[string]string, device string) bool {
 	}
 	storage, err := action.ParseStorage(cmp.Or(text, c.machineStorage()))
 	if err != nil {
-		return false // the check of STORAGE reports it
+		return false // the check of the variable STORAGE reports the error
 	}
 	disk, _ := storage.Disk(device)
 	return disk != 0 && storage.Declares(device)
 }
 
-// checkDevice checks the device that the environment of an action names. If the machine's storage declares the device, it also sets
-// STORAGE. disk is the path of the run's disk.
+// checkDevice checks the device that a variable of an action names. If the machine's storage declares this device, and the action can use
+// it, checkDevice also sets STORAGE. disk is the path of the run's disk.
 func (p *planner) checkDevice(path, native string, env environment, disk string) {
 	variable := action.DiskVariable(native, env.values)
 	device := env.values[variable]
@@ -93,13 +93,13 @@ func (p *planner) checkDevice(path, native string, env environment, disk string)
 	}
 }
 
-// deviceVariables are the variables that action.CheckDevice reads, besides action.DiskVariables.
+// deviceVariables and action.DiskVariables are all variables that action.CheckDevice reads.
 var deviceVariables = []string{
 	action.PartitionVariable, action.AllDisksVariable, action.StorageVariable, action.FileSystemVariable, action.GrubDisksVariable,
 }
 
-// checkLiteralDevice checks the device that an action names. It does nothing if the device, or a variable that action.CheckDevice reads,
-// may depend on data.
+// checkLiteralDevice checks the device that an action names, without a machine. It does nothing if the values of the variables that
+// action.CheckDevice reads may depend on data.
 func (l *linter) checkLiteralDevice(at place, native string, env environment) {
 	read := slices.Concat(deviceVariables, action.DiskVariables())
 	for _, v := range action.Describe(native).Variables {

@@ -20,21 +20,21 @@ type document struct {
 	Version string `json:"version"`        // version of the format: "0.1"
 	Name    string `json:"name,omitempty"` // name under which the template is stored
 	ID      string `json:"id,omitempty"`   // not read
-	// GlobalTimeout is the time limit of the whole run in seconds; default: 7200, plus the timeout of the installer.
+	// GlobalTimeout is the time limit of the whole run in seconds; default: 7200, plus the installer's timeout if there is an installer.
 	GlobalTimeout action.Seconds `json:"global_timeout,omitempty"`
-	Tasks         []task         `json:"tasks,omitempty"` // carried out one after the other; at least one, or an installer
+	Tasks         []task         `json:"tasks,omitempty"` // carried out one after the other; there must be at least one task, or an installer
 
-	// Documents and Installer are extensions of Ingot; see installer.go.
+	// The following two fields are extensions of Ingot; see installer.go.
 
 	// Documents are what an installer or the installed system reads.
 	Documents []servedDocument `json:"documents,omitempty"`
-	// Installer is an installer other than the agent, which the machine boots after the actions.
+	// Installer is an installer that the machine boots after the actions, in place of the agent.
 	Installer *installer `json:"installer,omitempty"`
 }
 
 type task struct {
 	Name string `json:"name"` // unique in the template
-	// Worker is the name of the machine or the MAC of one of its interfaces, usually {{ .device_1 }}. It is the same in all tasks.
+	// Worker is the name of the machine, or the MAC of one of its interfaces, usually {{ .device_1 }}. All tasks must have the same worker.
 	Worker      string            `json:"worker,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // for all actions of the task; kept and not used
 	Environment map[string]string `json:"environment,omitempty"` // variables for all actions of the task
@@ -43,30 +43,30 @@ type task struct {
 
 type step struct {
 	Name      string         `json:"name"`                 // unique in the task
-	Image     string         `json:"image"`                // name of the action, or reference of its container image
+	Image     string         `json:"image"`                // name of the action, or the container image of Tinkerbell's action
 	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; 0 or none means the default, 3600
-	Command   []string       `json:"command,omitempty"`    // what rootio does; other actions do not use it
-	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the action times out; as in on-failure
-	// OnFailure is what the agent carries out when the action fails: the name of an action and its variables as NAME=VALUE,
-	// or echo and a text. The run still fails.
+	Command   []string       `json:"command,omitempty"`    // used only by rootio: what the action does
+	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the action times out, written as on-failure
+	// OnFailure is what the agent carries out when the action fails: the name of an action, and its variables as NAME=VALUE. Or it is echo and
+	// a text. The run still fails.
 	OnFailure   []string          `json:"on-failure,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // kept and not used
-	Environment map[string]string `json:"environment,omitempty"` // variables of the action; they override variables of the task
+	Environment map[string]string `json:"environment,omitempty"` // variables of the action; they take precedence over those of the task
 	PID         string            `json:"pid,omitempty"`         // kept and not used
 	Namespaces  namespaces        `json:"namespaces,omitzero"`
 }
 
-// namespaces are the namespaces of a container. Templates of Tinkerbell may contain them; the agent's actions do not use them.
+// namespaces are Linux namespaces of a container. Templates written for Tinkerbell may set them; they have no effect here.
 type namespaces struct {
 	Network string `json:"network,omitempty"` // kept and not used
 	PID     string `json:"pid,omitempty"`     // kept and not used
 }
 
-// part is a part of a rendered template that data must not change.
+// part is a part of a rendered template that must be the same for all data.
 type part struct{ path, what string }
 
-// shape returns the structure of d, which data must not change: its tasks, their actions and images, the names of the variables that are
-// set, and the numbers of other elements.
+// shape returns the structure of d, which must be the same for all data: its tasks, their actions and images, the names of the variables
+// that are set, and how many elements other lists have.
 func (d document) shape() []part {
 	s := []part{
 		{"version", d.Version},
@@ -97,25 +97,25 @@ func (d document) shape() []part {
 	return append(s, d.installerShape()...)
 }
 
-// handlers returns on-timeout and on-failure of a step, by these keys.
+// handlers returns the handlers of a step; the keys are on-timeout and on-failure.
 func (s step) handlers() map[string][]string {
 	return map[string][]string{"on-timeout": s.OnTimeout, "on-failure": s.OnFailure}
 }
 
-// handlerShape returns the part of a handler that data must not change: the name of the action and the names of its variables.
+// handlerShape returns the part of a handler that must be the same for all data: the name of its action and the names of its variables.
 func handlerShape(words []string) string {
 	names := slices.Clone(words[:min(1, len(words))])
 	for _, word := range words[len(names):] {
 		name, _, _ := strings.Cut(word, "=")
 		if words[0] == action.Echo {
-			name = "" // data may change the text of echo
+			name = "" // the text of echo may come from data
 		}
 		names = append(names, name)
 	}
 	return strings.Join(names, "\x00")
 }
 
-// Texts for problems: why all tasks must have the same worker, and what to do with the tasks of another machine.
+// Texts for error messages: why all tasks must have the same worker, and what to do with a task for another machine.
 const (
 	oneWorker = "a run installs only one machine: the lease, the boots and the disk must belong to the same machine"
 

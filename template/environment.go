@@ -13,11 +13,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkEnvironments checks the actions as far as possible without a machine: only values that src, the unrendered template, contains
-// literally. It returns the notes of noteUnread and noteMirrors.
+// checkEnvironments checks the actions without a machine. It checks only values that src, the unrendered template, contains literally. It
+// returns the notes of noteUnread and noteMirrors.
 func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inventory.Problems) {
 	docs, err := strictyaml.Documents(l.check.out.file, []byte(src))
-	if err != nil || len(docs) != 1 { // src contains expressions without quotes, or on lines of their own
+	if err != nil || len(docs) != 1 { // src is not YAML: it has expressions without quotes, or lines that are expressions
 		docs, err = strictyaml.Documents(l.check.out.file, []byte(withoutExpressions(src)))
 	}
 	if err != nil || len(docs) != 1 {
@@ -34,7 +34,7 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 		for j, s := range t.Actions {
 			native, ok := action.Native(s.Image)
 			if !ok {
-				continue // checkStep has reported it, or the image is not known without data
+				continue // checkStep has reported the image, or it depends on data
 			}
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			env := environmentOf(t, s)
@@ -51,8 +51,8 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 
 var expression = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
 
-// withoutExpressions returns src with each expression replaced by a text that no value of data contains. A line that consists only of
-// expressions, such as a condition, becomes empty. Lines keep their numbers.
+// withoutExpressions returns src in a form that can be parsed as YAML: a fixed text replaces each expression. A line that consists only of
+// expressions, such as a condition, becomes empty, and all lines keep their numbers.
 func withoutExpressions(src string) string {
 	text := expression.ReplaceAllStringFunc(src, func(x string) string {
 		return "\x00" + strings.Repeat("\n", strings.Count(x, "\n"))
@@ -66,9 +66,9 @@ func withoutExpressions(src string) string {
 	return strings.ReplaceAll(strings.Join(lines, "\n"), "\x00", "DATA-OF-THE-MACHINE")
 }
 
-// checkVariables checks the variables of one action whose values do not depend on data.
+// checkVariables checks those variables of an action whose values do not depend on data.
 func (l *linter) checkVariables(at place, native string, env environment) {
-	if digest := action.Describe(native).Digest; digest != "" { // the server sets the digest of its own images
+	if digest := action.Describe(native).Digest; digest != "" { // for its own images, the server sets the digest later
 		env = environment{maps.Clone(env.values), maps.Clone(env.from)}
 		env.setDefault(digest, strings.Repeat("0", 64), "")
 	}
@@ -90,7 +90,7 @@ func (l *linter) checkVariables(at place, native string, env environment) {
 	}
 }
 
-// noteUnread returns a note for each variable that the action does not read.
+// noteUnread returns a note for each variable in env that the native action does not read.
 func (l *linter) noteUnread(path, native string, env map[string]string) (notes inventory.Problems) {
 	var known []string
 	for _, v := range action.Describe(native).Variables {
@@ -113,7 +113,8 @@ func (l *linter) noteUnread(path, native string, env map[string]string) (notes i
 	return notes
 }
 
-// noteMirrors returns a note for each image of an action that is a native action only because its registry counts as a mirror.
+// noteMirrors returns a note for each image for which the agent runs its built-in action only because the image's registry counts as a
+// mirror of the action's registry.
 func (l *linter) noteMirrors(path string, s step) (notes inventory.Problems) {
 	images := map[string]string{"image": s.Image}
 	if outer := l.wrapped[path]; outer != "" {
@@ -144,7 +145,7 @@ func (l *linter) noteMirrors(path string, s step) (notes inventory.Problems) {
 	return notes
 }
 
-// hasConditions reports whether a template contains if, with or range.
+// hasConditions reports whether a template contains if, with or range. trees are its parse trees.
 func hasConditions(trees []*parse.Tree) (found bool) {
 	for _, t := range trees {
 		walkNodes(t.Root, func(n parse.Node) { found = found || branchOf(n) != nil })

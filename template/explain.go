@@ -10,43 +10,43 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A Rendering is a template rendered for a machine, as the API shows it.
+// A Rendering is a template that was rendered for a machine, in the form in which the API shows it.
 type Rendering struct {
 	Actions       []action.Action `json:"actions"`
 	GlobalTimeout action.Seconds  `json:"globalTimeout"`
 	DiskAlias     string          `json:"diskAlias,omitempty"`
 	Warnings      []string        `json:"warnings,omitempty"`
-	// Explanation is set if the request asks for it.
+	// Explanation is only set if the request asks for it.
 	Explanation *Explanation `json:"explanation,omitempty"`
 }
 
-// An Explanation describes where each part of a rendered template comes from. It contains no values of environments.
+// An Explanation says where each part of a rendered template comes from. It does not contain the values of variables.
 type Explanation struct {
 	DiskAlias     string              `json:"diskAlias"`
 	GlobalTimeout string              `json:"globalTimeout"`
 	Actions       []ActionExplanation `json:"actions"`
-	// Installer is the system that the machine boots after the actions; "" for none.
+	// Installer describes the installer that the machine boots after the actions; "" = there is none.
 	Installer string `json:"installer,omitempty"`
 }
 
-// An ActionExplanation explains the rendered action with the same index.
+// An ActionExplanation explains one action: the rendered action that has the same index.
 type ActionExplanation struct {
 	Native string `json:"native"`
-	Rule   string `json:"rule"` // why the image selects this action
-	// Appended is why Ingot added the action; "" for an action of the template.
+	Rule   string `json:"rule"` // why the value of image selects this native action
+	// Appended says why Ingot added the action; "" = the action is from the template.
 	Appended string `json:"appended,omitempty"`
 	Timeout  string `json:"timeout"`
-	Writes   bool   `json:"writes,omitempty"` // the action needs the bound disk
+	Writes   bool   `json:"writes,omitempty"` // the action needs the run's disk
 	Leaves   bool   `json:"leaves,omitempty"`
-	// Environment is where the value of each variable comes from. It includes variables that are not set but have a default.
+	// Environment says, for each variable, where its value comes from. It includes variables that are not set, if they have a default.
 	Environment map[string]string `json:"environment,omitempty"`
 	Adds        string            `json:"adds,omitempty"` // what Ingot adds later
 }
 
-// environment is the environment of an action with the origin of each variable.
+// environment contains the variables of an action: the value of each variable, and where the value comes from.
 type environment struct{ values, from map[string]string }
 
-// environmentOf returns the environment of a step: its own variables, and those of its task that it does not set.
+// environmentOf returns the variables of a step: its own, and those of its task that the step does not set itself.
 func environmentOf(t task, s step) environment {
 	e := environment{map[string]string{}, map[string]string{}}
 	for k, v := range t.Environment {
@@ -67,15 +67,15 @@ func (e environment) setDefault(key, value, from string) {
 	}
 }
 
-// secretTexts are the names of the data of templates that are rendered as references.
+// secretTexts are the names by which templates read secrets, by the reference that takes the place of the secret in a rendered template.
 var secretTexts = map[string]string{
 	inventory.RefPhoneHomeURL: ".phone_home_url", inventory.RefMetadataURL: ".metadata_url", inventory.RefNonce: ".nonce",
 	inventory.RefUserData: ".user_data", inventory.RefVendorData: ".vendor_data", inventory.RefDocumentsURL: ".documents_url",
 	inventory.RefWebhookURL: ".webhook_url", inventory.RefBootURL: ".boot_url",
 }
 
-// explain describes where the parts of the rendered action a come from. given is the timeout in the template; 0 = none. It adds further
-// texts to e.from.
+// explain says where each part of a, a rendered action, comes from. given is the timeout that the template sets; 0 = none. explain adds
+// remarks to the texts in e.from.
 func (e environment) explain(a action.Action, given action.Seconds) ActionExplanation {
 	native, _ := action.Native(a.Image)
 	row := action.Describe(native)
@@ -108,7 +108,7 @@ func (e environment) explain(a action.Action, given action.Seconds) ActionExplan
 	return out
 }
 
-// explain describes the installer, which the machine boots after the actions; "" if i is nil.
+// explain describes the installer that the machine boots after the actions. If i is nil, it returns "".
 func (i *installer) explain() string {
 	if i == nil {
 		return ""

@@ -17,14 +17,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// denied are functions of sprig.HermeticTxtFuncMap that templates cannot use.
+// denied are the functions of sprig.HermeticTxtFuncMap that templates must not use.
 var denied = []string{
-	// create large values from small ones
+	// functions that make large values from small ones
 	"until", "untilStep", "seq", "repeat",
-	// create keys and passwords slowly, or differently each time
+	// functions that make keys or passwords, which takes long or has a different result each time
 	"derivePassword", "bcrypt", "htpasswd", "encryptAES", "decryptAES", "genPrivateKey", "buildCustomCert",
 	"genCA", "genCAWithKey", "genSelfSignedCert", "genSelfSignedCertWithKey", "genSignedCert", "genSignedCertWithKey",
-	// depend on randomness, the time or the time zone
+	// functions whose results depend on chance, the time or the time zone
 	"randInt", "shuffle", "ago", "durationRound", "toDate", "mustToDate", "must_date_modify", "mustDateModify",
 	"unixEpoch",
 }
@@ -35,9 +35,10 @@ func functionNames() []string {
 	return slices.AppendSeq(builtin, maps.Keys(functions(newGuard(context.Background()))))
 }
 
-// functions returns the functions that templates can call: sprig's hermetic functions except denied, and Tinkerbell's, all limited by g.
+// functions returns the functions that templates can call: sprig's hermetic functions except those in denied, and the functions of
+// Tinkerbell. g limits the work of each of them.
 //
-// contains, hasPrefix and hasSuffix are sprig's: their first argument is the text to find ({{ .x | contains "y" }}).
+// In contains, hasPrefix and hasSuffix, the first argument is the text to find, as in sprig: {{ .x | contains "y" }}.
 func functions(g *guard) template.FuncMap {
 	all := sprig.HermeticTxtFuncMap()
 	for _, name := range denied {
@@ -49,7 +50,7 @@ func functions(g *guard) template.FuncMap {
 		"netmaskToCIDR":         netmaskToPrefixLength,
 		"toYaml":                toYAML,
 		"fromYaml":              fromYAML,
-		// Functions of the standard library, so that g limits them, too.
+		// These belong to the standard library. They are here so that g limits them, too.
 		"printf":   fmt.Sprintf,
 		"print":    fmt.Sprint,
 		"println":  fmt.Sprintln,
@@ -64,11 +65,11 @@ func functions(g *guard) template.FuncMap {
 	return all
 }
 
-// A check returns an error for arguments with which a function would take too long or return a value that is too large. It is needed
-// because the size of the result can be measured only after the call.
+// A check returns an error if, with these arguments, a function would take too long or return a value that is too large. It is called
+// before the function, because the size of a result can only be measured when it is too late.
 type check func(args []reflect.Value) error
 
-// checksOf returns the checks of the function with that name.
+// checksOf returns the checks for calls of the template function called name.
 func checksOf(name string) (out []check) {
 	name = strings.ToLower(strings.TrimPrefix(name, "must"))
 	if strings.HasPrefix(name, "regex") && name != "regexquotemeta" {
@@ -83,7 +84,7 @@ func checksOf(name string) (out []check) {
 	return out
 }
 
-// sizes are functions that compute the largest possible size of a template function's result from its arguments. The key is the name of
+// sizes has functions that compute, from the arguments of a template function, how large its result can be at most. The key is the name of
 // the template function in lower case and without "must".
 var sizes = map[string]func(args []reflect.Value) int{
 	"indent":  sizeIndented,
@@ -103,11 +104,11 @@ func sizeIndented(a []reflect.Value) int {
 	return (strings.Count(a[1].String(), "\n")+1)*min(int(a[0].Int()), maxWeight+1) + a[1].Len()
 }
 
-// sizeReplaced assumes one match for each character of the text, and a replacement that may contain the whole match. Because this is
-// the worst case, it divides the size by four.
+// sizeReplaced assumes that each character of the text matches and that its replacement contains the whole match. This is the worst case,
+// and too strict for usual arguments; therefore it divides the size by four.
 func sizeReplaced(a []reflect.Value) int { return (a[1].Len() + 1) * (a[2].Len() + 1) / 4 }
 
-// sized returns a check that fails if the result could be larger than maxWeight.
+// sized returns a check that refuses a call if size says that the result could be larger than maxWeight.
 func sized(size func(args []reflect.Value) int) check {
 	return func(args []reflect.Value) error {
 		if size(args) > maxWeight {
@@ -117,7 +118,8 @@ func sized(size func(args []reflect.Value) int) check {
 	}
 }
 
-// checkRegex limits the lengths of a regular expression and of the text that it searches: the time of RE2 is linear in both.
+// checkRegex limits the length of a regular expression and the length of the text in which it searches, because the time that RE2 needs
+// grows with both.
 func checkRegex(args []reflect.Value) error {
 	const maxRegex, maxText = 256, 16 << 10
 	if args[0].Len() > maxRegex || args[1].Len() > maxText {
@@ -129,7 +131,7 @@ func checkRegex(args []reflect.Value) error {
 
 var widths = regexp.MustCompile(`%[^a-zA-Z%]*`)
 
-// checkFormat returns an error for a format of printf that could repeat arguments or add megabytes of blanks.
+// checkFormat returns an error if a format of printf could repeat arguments, or could make the result megabytes long with blanks.
 func checkFormat(args []reflect.Value) error {
 	format := args[0].String()
 	if len(format) > 64<<10 {
@@ -160,7 +162,7 @@ func formatPartition(disk string, number int) string {
 	return fmt.Sprintf("%s%d", disk, number)
 }
 
-// netmaskToPrefixLength returns "24" for "255.255.255.0".
+// netmaskToPrefixLength returns the prefix length of a netmask, such as "24" for "255.255.255.0".
 func netmaskToPrefixLength(netmask string) (string, error) {
 	ip := net.ParseIP(netmask).To4()
 	if ip == nil {

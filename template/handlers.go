@@ -9,12 +9,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkHandlers checks on-timeout and on-failure of the action at path.
+// checkHandlers checks the handlers on-timeout and on-failure of the action at path.
 func (c *checker) checkHandlers(path string, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		words := s.handlers()[key]
 		if slices.ContainsFunc(words, c.open) {
-			continue // the words are not known without data
+			continue // some words depend on data
 		}
 		h, err := action.ParseHandler(words)
 		if err != nil {
@@ -27,8 +27,8 @@ func (c *checker) checkHandlers(path string, s step) {
 	}
 }
 
-// checkHandlerShells adds a problem if a handler contains data and may pass it to a shell as commands (security S42). A word may set the
-// interpreter, and thereby a shell, if its name is not known without data.
+// checkHandlerShells adds a problem if a handler may pass data to a shell as commands (security S42). The handler uses a shell if a word
+// sets the interpreter; a word whose name depends on data may do so, too.
 func (l *linter) checkHandlerShells(at place, s step) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		words, shell, fromData := s.handlers()[key], false, false
@@ -52,7 +52,7 @@ func (l *linter) checkHandlerShells(at place, s step) {
 	}
 }
 
-// checkHandlerDisks checks that the handlers of the action at path name no other disk than the run's.
+// checkHandlerDisks adds a problem if a handler of the action at path names another disk than the run's disk.
 func (p *planner) checkHandlerDisks(path string, s step, disk string) {
 	for _, key := range []string{"on-timeout", "on-failure"} {
 		h, err := action.ParseHandler(s.handlers()[key])

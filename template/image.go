@@ -11,9 +11,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// setImage sets the URL and the digest of the file that an action fetches. If the URL is not set, it is the URL of the machine's image. For
-// an image of this server, setImage sets the digest, and adds a problem if another digest is set or the image is for another use. For
-// a URL of another server, it adds a problem if no digest is set: what is written must be known in advance.
+// setImage sets the URL and the digest of the file that an action fetches. If the action sets no URL, it is the URL of the machine's image.
+// If the URL belongs to an image of this server, setImage sets the digest; it adds a problem if the action sets another digest, or if the
+// image is for another use. If the URL is on another server, it adds a problem if the action sets no digest, because Ingot must know in
+// advance what will be written.
 func (p *planner) setImage(path, native string, env environment) {
 	d, row := p.data, action.Describe(native)
 	if env.values[row.URL] == "" {
@@ -36,7 +37,7 @@ func (p *planner) setImage(path, native string, env environment) {
 		p.checkOwnImage(path, native, env, img)
 		return
 	}
-	// The agent refuses a qcow2 image before it writes. The suffix .qcow2 shows it already in the plan.
+	// The agent refuses to write a qcow2 image. If the URL ends with .qcow2, report the problem now, while the run is planned.
 	if shown := action.PublicURL(given); action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2") {
 		p.check.add(path+row.URL, "store the image on this server, which converts it (ingot image add NAME URL), and name the stored image",
 			"%s is a qcow2 image on another server, and agents cannot read qcow2", shown)
@@ -49,7 +50,7 @@ func digestRemedy(variable string) string {
 	return "set " + variable + ", or add the file with: ingot image add NAME URL"
 }
 
-// imageAt returns the image that agents fetch from address. ours is false if address is not of this server's images.
+// imageAt returns the image that this server serves at address. ours is false if there is none.
 func (d *Data) imageAt(address string) (img inventory.Image, ours bool) {
 	if img, ours = d.Images[address]; !ours && d.Image != nil && address == d.ImageURL {
 		return *d.Image, true
@@ -57,7 +58,7 @@ func (d *Data) imageAt(address string) (img inventory.Image, ours bool) {
 	return img, ours
 }
 
-// checkOwnImage checks that an action can use an image of this server, and sets the digest of the image.
+// checkOwnImage checks whether an action can use img, an image of this server, and sets the digest of img in env.
 func (p *planner) checkOwnImage(path, native string, env environment, img inventory.Image) {
 	row := action.Describe(native)
 	p.checkDeclared(path+row.URL, img)
@@ -71,7 +72,7 @@ func (p *planner) checkOwnImage(path, native string, env environment, img invent
 
 	want, err := action.SHA256(env.values, row.Digest)
 	if err != nil {
-		return // the check of the variable reports it
+		return // the check of this variable reports the error
 	}
 	if want != "" && !img.HasDigest(want) {
 		p.check.add(path+row.Digest, "correct the digest, or store the image again: ingot image add "+img.Name+" FILE",
@@ -82,7 +83,8 @@ func (p *planner) checkOwnImage(path, native string, env environment, img invent
 	}
 }
 
-// checkDeclared adds a warning for an image whose digest no one declared, or a problem if RequireDigest is set (security S18).
+// checkDeclared adds a warning if no operator has declared the digest of img. If RequireDigest is set, it adds a problem instead (security
+// S18).
 func (p *planner) checkDeclared(path string, img inventory.Image) {
 	if !img.FirstSeen {
 		return
@@ -110,8 +112,8 @@ func (p *planner) checkUpload(path, native string, env environment) {
 	}
 }
 
-// checkForeignURL adds to l.unplannable if an action fetches a file of another server without a digest. It checks only URLs that do not
-// depend on data and cannot be of this server.
+// checkForeignURL adds a problem to l.unplannable if an action fetches a file from another server and sets no digest. It skips URLs that
+// depend on data, and URLs that may be on this server.
 func (l *linter) checkForeignURL(at place, native string, env environment) {
 	row := action.Describe(native)
 	given, digest := env.values[row.URL], env.values[row.Digest]
@@ -119,7 +121,7 @@ func (l *linter) checkForeignURL(at place, native string, env environment) {
 		return
 	}
 	if u, err := url.Parse(given); err != nil || u.Scheme == "http" && strings.HasPrefix(u.Path, "/images/") {
-		return // invalid, or perhaps of this server
+		return // invalid, or perhaps a URL of this server
 	}
 	p := inventory.Problem{
 		File: l.check.out.file, Field: at.step + ".environment." + row.URL, Remedy: digestRemedy(row.Digest),

@@ -9,32 +9,33 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// DefaultInstallerTimeout is the time-out of an installer if its template has none.
+// DefaultInstallerTimeout is the time-out of an installer if the template sets none.
 const DefaultInstallerTimeout action.Seconds = 5400
 
 const (
 	maxDocuments  = 16
-	maxDocument   = 256 << 10 // bytes of a document's text
+	maxDocument   = 256 << 10 // maximum size of a document in bytes
 	maxInitrds    = 8
 	maxParameters = 64
 )
 
-// servedDocument is an entry of documents:, an extension of Tinkerbell's format.
+// servedDocument is an entry in the list documents of a template. This list is an extension of Tinkerbell's format.
 type servedDocument struct {
 	Name     string `json:"name"`               // last element of the document's URL
-	Kind     string `json:"kind,omitempty"`     // kind by which the document is checked; default: text
+	Kind     string `json:"kind,omitempty"`     // format, by which the document is checked; default: text
 	Contents string `json:"contents,omitempty"` // default: the machine's user-data
 }
 
-// installer is the value of installer:, an extension of Tinkerbell's format.
+// installer is the value of the key installer of a template. This key is an extension of Tinkerbell's format.
 type installer struct {
 	Kernel string   `json:"kernel"` // name of an image
 	Initrd []string `json:"initrd"` // names of images, in the order in which they are loaded
-	// Payload is the image that is fetched last: its complete delivery spends the boot. Default: the last initrd.
+	// Payload is the image that the installer fetches last. When it was delivered completely, the machine does not boot the installer again.
+	// Default: the last initrd.
 	Payload    string         `json:"payload,omitempty"`
 	Parameters []string       `json:"parameters,omitempty"` // parameters of the kernel
-	Complete   string         `json:"complete"`             // what shows that the installer has ended
-	Timeout    action.Seconds `json:"timeout,omitempty"`    // seconds that the installer may take after the delivery of payload; default 5400
+	Complete   string         `json:"complete"`             // what shows Ingot that the installer has ended
+	Timeout    action.Seconds `json:"timeout,omitempty"`    // seconds that the installer may take after payload was delivered; default 5400
 }
 
 func (i *installer) timeout() action.Seconds {
@@ -44,7 +45,7 @@ func (i *installer) timeout() action.Seconds {
 	return i.Timeout
 }
 
-// plan returns the installer for the plan, or nil if there is none.
+// plan returns the installer in the form that a plan contains. If i is nil, it returns nil.
 func (i *installer) plan() *inventory.Installer {
 	if i == nil {
 		return nil
@@ -60,7 +61,8 @@ func (i *installer) plan() *inventory.Installer {
 	return out
 }
 
-// documents returns the documents for the plan. A document without contents gets a reference to the machine's user-data.
+// documents returns the documents in the form that a plan contains. The contents of a document that has none are a reference to the
+// machine's user-data.
 func (d document) documents() []inventory.Document {
 	var out []inventory.Document
 	for _, x := range d.Documents {
@@ -76,7 +78,7 @@ func (d document) documents() []inventory.Document {
 	return out
 }
 
-// installerShape returns the parts of shape that are about the documents and the installer.
+// installerShape is the part of shape that is about the documents and the installer.
 func (d document) installerShape() []part {
 	s := []part{{"documents", fmt.Sprint(len(d.Documents))}}
 	for n, x := range d.Documents {

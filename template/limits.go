@@ -17,20 +17,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Limits of a rendering. Together they bound its time: each step checks the deadline, and no step
-// can take long because no value is large.
+// Limits of rendering a template. Together, they limit the time that it takes: a step checks the deadline, and no step can take long,
+// because all values are small.
 const (
 	maxSource = 256 << 10 // bytes of a template
 	maxOutput = 256 << 10 // bytes of a rendered document
-	maxSteps  = 100_000   // passes of loops, pieces of text and function calls
-	maxCalls  = 1_000     // calls of named templates: each uses more stack
-	maxWeight = 512 << 10 // bytes and elements in a value
-	maxLength = 4_096     // elements in one list or map: some functions are quadratic
-	maxNested = 64        // depth of nested lists and maps
+	maxSteps  = 100_000   // passes of loops, pieces of text, and calls of functions
+	maxCalls  = 1_000     // calls of named templates, because nested calls fill the stack
+	maxWeight = 512 << 10 // bytes and elements of one value, added up
+	maxLength = 4_096     // elements in one list or map, because the time of some functions grows with the square of the length
+	maxNested = 64        // how deep lists and maps may be nested
 	maxArgs   = 1_000     // arguments of one call
 )
 
-// errLimit means that a template exceeds a limit of time or size.
+// errLimit means that rendering a template has exceeded a limit of time or size.
 var errLimit = errors.New("limit of templates")
 
 type limitError string
@@ -40,7 +40,7 @@ func (e limitError) Is(target error) bool { return target == errLimit }
 
 const errLarge = limitError("makes a value that is too large")
 
-// limitProblems are Problems that also match errLimit.
+// limitProblems are problems that say that a limit was exceeded: errors.Is with errLimit is true for them.
 type limitProblems struct{ inventory.Problems }
 
 func (p limitProblems) Is(target error) bool { return target == errLimit }
@@ -51,21 +51,21 @@ type guard struct {
 	ctx    context.Context
 	steps  int
 	calls  int
-	line   int // line of the source that is being rendered
+	line   int // line of the source that is being rendered now
 	marks  []mark
 	out    strings.Builder
 	outRow int // lines written so far
 	err    error
 }
 
-// mark means that line out of the output, and the lines after it up to the next mark, come from line src of the source and the lines after
-// it.
+// mark says where lines of the output come from: line out of the output comes from line src of the source, the next line from the next line
+// of the source, and so on until the next mark.
 type mark struct{ out, src int }
 
 func newGuard(ctx context.Context) *guard { return &guard{ctx: ctx} }
 
-// stop makes the rendering end, and returns the reason. Only the first reason is stored, in g.err, because text/template wraps it in a text
-// that the author of the template would not understand.
+// stop makes the rendering end and returns the reason. It stores the first reason in g.err: the error that text/template returns contains
+// more text, which the author of the template would not understand.
 func (g *guard) stop(format string, args ...any) error {
 	if g.err == nil {
 		g.err = limitError(fmt.Sprintf(format, args...))
@@ -86,7 +86,7 @@ func (g *guard) step() error {
 	return nil
 }
 
-// Write implements io.Writer for the rendered document.
+// Write adds p to the rendered document. It implements io.Writer.
 func (g *guard) Write(p []byte) (int, error) {
 	if g.out.Len()+len(p) > maxOutput {
 		return 0, g.stop("renders to more than %d KiB", maxOutput>>10)
@@ -95,9 +95,9 @@ func (g *guard) Write(p []byte) (int, error) {
 	return g.out.Write(p)
 }
 
-// Names of the functions that are inserted between the parts of the template.
+// Names of the functions whose calls instrument inserts into a template.
 const (
-	hookAt   = "ingotAt"   // called before each piece of text and each action, with its line in the source
+	hookAt   = "ingotAt"   // called, with the line in the source, before each piece of text and each expression
 	hookCall = "ingotCall" // called at the start of each named template
 )
 
@@ -117,7 +117,7 @@ func (g *guard) hooks() template.FuncMap {
 	}
 }
 
-// prepare parses src with the functions of g.
+// prepare parses src. The functions that src can call are limited by g.
 func prepare(file, src string, g *guard) (*template.Template, error) {
 	if err := checkSource(file, src); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func prepare(file, src string, g *guard) (*template.Template, error) {
 	return t, nil
 }
 
-// treesOf returns the parse trees of t and of the templates that it defines, by name.
+// treesOf returns the parse trees of t and of the named templates that t defines, sorted by name.
 func treesOf(t *template.Template) (trees []*parse.Tree) {
 	for _, named := range t.Templates() {
 		if named.Tree != nil && named.Root != nil {
@@ -141,7 +141,7 @@ func treesOf(t *template.Template) (trees []*parse.Tree) {
 	return trees
 }
 
-// execute renders src with data. Its error is an inventory.Problems, which also matches errLimit if a limit was exceeded.
+// execute renders src with data. An error is an inventory.Problems. If a limit was exceeded, errors.Is with errLimit is true for it.
 func execute(ctx context.Context, file, src string, data map[string]any) (output, error) {
 	g := newGuard(ctx)
 	t, err := prepare(file, src, g)
@@ -181,7 +181,7 @@ var (
 	notDefined    = regexp.MustCompile(`function "([^"]*)" not defined`)
 )
 
-// templateProblem converts an error of text/template to a Problem.
+// templateProblem converts an error of the package text/template to a Problem.
 func templateProblem(file string, err error) inventory.Problem {
 	p := inventory.Problem{File: file, What: err.Error()}
 	m := templateError.FindStringSubmatch(err.Error())
@@ -205,7 +205,8 @@ func templateProblem(file string, err error) inventory.Problem {
 	return p
 }
 
-// missing returns the remedy for a missing key of data: what is an error message of text/template.
+// missing gets the text of an error of text/template. If the error is about a key that is missing in data, missing returns the remedy, and
+// otherwise "".
 func missing(what string, data map[string]any) string {
 	m := noEntry.FindStringSubmatch(what)
 	if m == nil {
@@ -229,7 +230,7 @@ func missing(what string, data map[string]any) string {
 	return "known: " + strings.Join(keys, " ") + "; the hardware map can add more"
 }
 
-// lines are the positions in a source at which its lines start.
+// lines has the position in the source at which each line starts.
 type lines []int
 
 func newLines(src string) lines {
@@ -242,7 +243,7 @@ func newLines(src string) lines {
 	return l
 }
 
-// of returns the number of the line that contains n, starting at 1.
+// of returns the number of the line in which n starts. The first line is 1.
 func (l lines) of(n parse.Node) int {
 	i, found := slices.BinarySearch(l, int(n.Position()))
 	if found {
@@ -251,8 +252,8 @@ func (l lines) of(n parse.Node) int {
 	return i
 }
 
-// instrument inserts calls of the hooks into a template: at its start, at the start of each branch and of each loop pass, and before each
-// node.
+// instrument inserts calls of the hooks into a template: at its beginning, at the beginning of each branch and of each pass of a loop, and
+// before each node.
 func instrument(t *parse.Tree, at lines) {
 	marked := func(n parse.Node) parse.Node {
 		return hook(hookAt, &parse.NumberNode{NodeType: parse.NodeNumber, IsInt: true, Int64: int64(at.of(n))})
@@ -280,7 +281,7 @@ func instrument(t *parse.Tree, at lines) {
 	t.Root.Nodes = slices.Insert(t.Root.Nodes, 0, hook(hookCall))
 }
 
-// hook returns a node that calls the hook called name.
+// hook returns a node that calls the function called name, one of the hooks.
 func hook(name string, args ...parse.Node) parse.Node {
 	call := &parse.CommandNode{NodeType: parse.NodeCommand, Args: append([]parse.Node{parse.NewIdentifier(name)}, args...)}
 	return &parse.ActionNode{
@@ -289,7 +290,7 @@ func hook(name string, args ...parse.Node) parse.Node {
 	}
 }
 
-// branchOf returns the branches of an if, range or with, and nil for other nodes.
+// branchOf returns n as a branch if n is an if, range or with. For other nodes, it returns nil.
 func branchOf(n parse.Node) *parse.BranchNode {
 	switch n := n.(type) {
 	case *parse.IfNode:
@@ -302,7 +303,7 @@ func branchOf(n parse.Node) *parse.BranchNode {
 	return nil
 }
 
-// walkNodes calls f for n and for every node below it.
+// walkNodes calls f for n, and for every node that n contains.
 func walkNodes(n parse.Node, f func(parse.Node)) {
 	if n == nil || reflect.ValueOf(n).IsNil() {
 		return
@@ -346,7 +347,8 @@ func weigh(v reflect.Value) error {
 	return weighPart(v, 0, &left)
 }
 
-// weighPart subtracts the weight of v, at this depth of a value, from left. It returns an error if v exceeds a limit or left is negative.
+// weighPart subtracts the weight of v and of everything in v from left. depth is how deep v is nested. The error says that v exceeds a
+// limit, or that left has become negative.
 func weighPart(v reflect.Value, depth int, left *int) error {
 	*left--
 	if depth > maxNested {
@@ -394,8 +396,8 @@ func weighPart(v reflect.Value, depth int, left *int) error {
 
 var errorType = reflect.TypeFor[error]()
 
-// bounded returns f with limits, as a function for templates: each call is a step, its arguments have to pass the checks, and the sizes of
-// the arguments and of the result are limited.
+// bounded returns f as a function for templates, with limits: each call counts as a step, the checks must accept the arguments, and the
+// arguments and the result must not be too large.
 func (g *guard) bounded(f any, checks []check) any {
 	fn := reflect.ValueOf(f)
 	t := fn.Type()
@@ -417,7 +419,7 @@ func (g *guard) bounded(f any, checks []check) any {
 	}).Interface()
 }
 
-// call calls fn with the limits of bounded.
+// call calls fn, with the limits that bounded describes.
 func (g *guard) call(fn reflect.Value, args []reflect.Value, checks []check) (result reflect.Value, err error) {
 	if err := g.step(); err != nil {
 		return result, err

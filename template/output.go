@@ -7,14 +7,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// output is a rendered text, with marks that say which line of the source each line comes from.
+// output is a rendered text. marks say from which line of the source each line comes.
 type output struct {
 	file  string
 	text  string
 	marks []mark
 }
 
-// sourceLine returns the source line of line n of the text.
+// sourceLine returns the line of the source from which line n of the text comes.
 func (o output) sourceLine(n int) int {
 	src := n
 	for _, m := range o.marks {
@@ -26,7 +26,7 @@ func (o output) sourceLine(n int) int {
 	return src
 }
 
-// document parses the rendered text. Its problems have lines of the source.
+// document parses the rendered text. The problems in its error have the line numbers of the source.
 func (o output) document() (document, error) {
 	var doc document
 	err := strictyaml.Decode(o.file, []byte(o.text), &doc)
@@ -41,7 +41,7 @@ func (o output) document() (document, error) {
 	return doc, err
 }
 
-// line returns the source line of the field at path.
+// line returns the line of the source from which the field at path comes.
 func (o output) line(path string) int {
 	at := strictyaml.Locate(o.file, []byte(o.text), inventory.Problems{{Field: path}})
 	return o.sourceLine(at[0].Line)

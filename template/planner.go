@@ -9,7 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// makeActions returns the rendered template with the actions of the run, and checks what depends on the machine.
+// makeActions makes the actions of the run, and checks everything that depends on the machine. It returns them with the other parts of the
+// rendered template.
 func (p *planner) makeActions() Rendered {
 	r := Rendered{Name: p.check.doc.Name, GlobalTimeout: p.check.doc.GlobalTimeout}
 	p.why.GlobalTimeout = "the template"
@@ -41,7 +42,7 @@ func (p *planner) makeActions() Rendered {
 	return r
 }
 
-// appendReboot adds a reboot at the end, unless the agent ends with the last action anyway.
+// appendReboot adds a reboot as the last action, unless the last action already takes the machine away from the agent.
 func (p *planner) appendReboot(r *Rendered) {
 	last := r.Actions[len(r.Actions)-1]
 	if native, _ := action.Native(last.Image); action.Leaves(native) {
@@ -64,7 +65,7 @@ func taken(actions []action.Action, task, name string) bool {
 	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
 }
 
-// checkWorker adds a problem if the worker of a task is not this machine.
+// checkWorker adds a problem if a task is for another machine, that is, if its worker is neither the name nor a MAC of this machine.
 func (p *planner) checkWorker(path string, t task) {
 	worker, m := t.Worker, p.data.Machine
 	if worker == "" || worker == m.Name {
@@ -126,20 +127,20 @@ func (p *planner) makeAction(path string, t task, s step, disk string) action.Ac
 	return a
 }
 
-// Rendered is a template rendered for a machine.
+// Rendered is a template that was rendered for a machine.
 type Rendered struct {
 	Name          string
 	Actions       []action.Action
 	GlobalTimeout action.Seconds
-	// DiskAlias is the path that the actions use for the run's disk. It does not identify the disk: the agent replaces this path,
-	// and the paths of its partitions, by those of the bound disk.
+	// DiskAlias is the path by which the actions name the run's disk. The real path may differ: the agent replaces DiskAlias, and the paths of
+	// its partitions, by the paths that the bound disk has.
 	DiskAlias string
-	// Installer is the installer that the machine boots after the actions; nil for none. Documents are what the installer or the
-	// installed system fetches.
+	// Installer is the installer that the machine boots after the actions; nil = none. Documents are what the installer or the installed
+	// system fetches.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
-	// Warnings are texts about settings that are allowed but may be unintended.
+	// Warnings say which settings are allowed, but perhaps not intended.
 	Warnings []string `json:",omitempty"`
-	// Explanation describes where the other fields come from.
+	// Explanation says where the other fields come from.
 	Explanation Explanation `json:"-"`
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Schema returns the JSON Schema of a template before it is rendered. It accepts expressions of text/template within quoted texts.
+// Schema returns the JSON Schema of a template that is not rendered yet. Texts in quotes may contain expressions of text/template.
 func Schema() strictyaml.Schema {
 	variables := strictyaml.Schema{}
 	for _, name := range action.Natives() {
@@ -33,10 +33,10 @@ func Schema() strictyaml.Schema {
 	})
 }
 
-// madeOfData is the rule for a text that contains an expression, whose value depends on data.
+// madeOfData is the rule for a text that contains an expression, so that its value depends on data.
 var madeOfData = strictyaml.Schema{"pattern": `\{\{`}
 
-// orData returns the rule for a text that is one of words or contains an expression.
+// orData returns the rule for a text that must be one of these words, or contain an expression.
 func orData(words ...string) strictyaml.Schema {
 	return strictyaml.Schema{"anyOf": []any{strictyaml.OneOf(words...), madeOfData}}
 }

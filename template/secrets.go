@@ -10,16 +10,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// refs are the references to secrets. Rendering a template replaces .nonce and the like by these references. The plan contains them;
-// Resolve replaces them when the action is assigned to the agent. Anywhere in YAML, a reference is plain text.
+// refs are the references to secrets. In a rendered template and in the plan, a reference takes the place of a secret such as .nonce.
+// Resolve replaces it when the action is assigned to the agent. YAML reads a reference as plain text, wherever it is.
 var refs = []string{
 	inventory.RefPhoneHomeURL, inventory.RefMetadataURL, inventory.RefNonce, inventory.RefUserData,
 	inventory.RefVendorData, inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefBootURL,
 }
 
-// Resolve returns a copy of a in which every reference to a secret is replaced by the result of lookup: in the environment, the command
-// and the handlers. It calls lookup once for each reference, which is one of the Ref constants of package inventory. An error of
-// lookup is wrapped with the reference, never with a value.
+// Resolve returns a copy of the action a, in which the results of lookup replace all references to secrets: in the environment, in the
+// command and in the handlers. It calls lookup once for each reference, which is one of the Ref constants of package inventory. If lookup
+// fails, the error contains the reference, but no value.
 func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.Action, error) {
 	known := map[string]string{}
 	var failed error
@@ -60,7 +60,7 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 	return a, nil
 }
 
-// Refers reports whether a contains the reference ref.
+// Refers reports whether the action a contains the reference ref.
 func Refers(a action.Action, ref string) bool {
 	found := false
 	_, err := Resolve(a, func(r string) (string, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// setStorage sets STORAGE in env, the environment of the action at path, to the machine's storage unless it is set. It checks the disks
-// of STORAGE, for which the path of the run's disk is alias.
+// setStorage sets the variable STORAGE in env, the environment of the action at path, to the machine's storage. If STORAGE is set already,
+// it stays. setStorage also checks the disks of STORAGE. alias is the path by which the run's disk is named.
 func (p *planner) setStorage(path string, env environment, alias string) {
 	if raw := p.check.machineStorage(); raw != "" {
 		env.setDefault(action.StorageVariable, raw, "the machine's storage")
@@ -24,7 +24,7 @@ func (p *planner) setStorage(path string, env environment, alias string) {
 	}
 	storage, err := action.ParseStorage(env.values[action.StorageVariable])
 	if err != nil {
-		return // the check of STORAGE reports it
+		return // the check of the variable STORAGE reports the error
 	}
 	if err := action.CheckStorageDisks(env.values, alias); err != nil {
 		p.check.add(path+".environment."+action.StorageVariable, "see "+actionsPage, "%v", err)
@@ -32,8 +32,8 @@ func (p *planner) setStorage(path string, env environment, alias string) {
 	p.checkStorageDisks(path, storage, alias)
 }
 
-// checkStorageDisks checks that the disks of the storage s do not contradict the machine's disk selector, by which the agent finds the
-// run's disk, and that none of them is protected.
+// checkStorageDisks adds a problem if a disk of the storage s is protected, or contradicts the machine's disk selector, by which the agent
+// finds the run's disk.
 func (p *planner) checkStorageDisks(path string, s action.Storage, alias string) {
 	m := p.data.Machine
 	for i, d := range s.Disks {
@@ -66,7 +66,7 @@ func (c *checker) machineStorage() string {
 	}
 	raw, err := json.Marshal(c.data.Machine.Storage)
 	if err != nil {
-		panic(fmt.Sprintf("encoding a storage: %v", err)) // a Storage always can be encoded
+		panic(fmt.Sprintf("encoding a storage: %v", err)) // never happens: a Storage can always be encoded
 	}
 	return string(raw)
 }

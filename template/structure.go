@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkStructure checks everything that does not depend on the machine.
+// checkStructure checks everything in the template that does not depend on the machine.
 func (c *checker) checkStructure() {
 	d := c.doc
 	if d.Version != version && !c.open(d.Version) {
@@ -107,8 +107,8 @@ func (c *checker) checkStep(path string, a step, names map[string]bool, last boo
 
 func knownActions() string { return strings.Join(action.Names(), ", ") }
 
-// checkWorkers checks that all tasks have the same worker. checkWorker then checks that it is the run's machine, which is known only with
-// data.
+// checkWorkers adds a problem if two tasks have different workers. Whether the worker is the run's machine is checked by checkWorker, when
+// the machine is known.
 func (c *checker) checkWorkers() {
 	first := -1
 	for i, t := range c.doc.Tasks {
@@ -204,7 +204,7 @@ func (c *checker) checkInstaller() {
 	c.checkLastAction()
 }
 
-// checkCompletion checks complete, which says how the end of the installer is detected.
+// checkCompletion checks complete, the field that says how Ingot detects the end of the installer.
 func (c *checker) checkCompletion(complete string) {
 	known := inventory.Completions()
 	if !c.open(complete) && !slices.Contains(known, complete) {
@@ -224,7 +224,8 @@ func (c *checker) checkCompletion(complete string) {
 	}
 }
 
-// checkLastAction adds a problem if an action with which the agent ends is not a reboot: the machine could not boot the installer then.
+// checkLastAction is called if the template has an installer. It adds a problem if an action takes the machine away from the agent in
+// another way than by a reboot, because the machine would not boot the installer then.
 func (c *checker) checkLastAction() {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
@@ -243,7 +244,7 @@ func (c *checker) checkImageName(path, name string) {
 	}
 }
 
-// secretElsewhere are references that must not be on a kernel command line, which every process can read (security S44).
+// secretElsewhere are references to secrets that must not be on a kernel command line, because every process can read it (security S44).
 var secretElsewhere = []string{inventory.RefNonce, inventory.RefPhoneHomeURL, inventory.RefUserData, inventory.RefVendorData}
 
 func (c *checker) checkParameter(path, a string) {

@@ -2,9 +2,9 @@
 // run.
 //
 // A template is YAML that contains expressions of Go's text/template. A missing key is an error. Templates can call only a fixed set of
-// functions, which access nothing outside and cannot take long. After rendering, the document is checked again, because data could
-// contain YAML. A rendering cannot be stopped from outside, so it limits itself: every loop pass, every call of a named template and
-// every function call is a step that checks the deadline, and no value may become so large that one step takes long. See limits.go.
+// functions, which access nothing outside and cannot take long. After rendering, the document is checked again, because data could contain
+// YAML. text/template cannot be stopped from outside. Therefore every pass of a loop, every call of a named template and every function
+// call is a step that checks the deadline, and no value may become so large that one step takes long. See limits.go.
 package template
 
 import (
@@ -20,35 +20,34 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Time-outs that are used if the template gives none or 0. Every action thus has a time-out greater than zero.
+// Time-outs that are used if the template sets none, or 0. So every action has a time-out greater than zero.
 const (
 	DefaultActionTimeout action.Seconds = 3600
 	DefaultGlobalTimeout action.Seconds = 7200
 )
 
-// DefaultDisk is the path of the bound disk if neither the template nor the machine names one.
+// DefaultDisk is the path by which the run's disk is named if neither the template nor the machine names one.
 const DefaultDisk = "/dev/sda"
 
-// renderTime is the time limit of a rendering if the caller's deadline is later.
+// renderTime is how long rendering may take. The caller may set an earlier deadline.
 const renderTime = 5 * time.Second
 
 // A Template is a parsed template.
 type Template struct {
-	File   string // file name given to Parse, for messages
-	Name   string // name in the document; "" if it depends on data
+	File   string // file name that was given to Parse, for error messages
+	Name   string // name in the template; "" if it depends on data
 	Source string
-	// Keys are the top-level names of data that the template uses (device_1, Hardware …), sorted.
+	// Keys are the top-level names of data that the template reads (device_1, Hardware …), sorted.
 	Keys []string
-	// Notes are remarks about variables that no action reads, and about images from registries that count as mirrors.
+	// Notes are remarks about variables that no action reads, and about images whose registries count as mirrors.
 	Notes inventory.Problems
-	// Unplannable are problems with which every run would fail in the phase plan. A template with such problems may be stored,
-	// because adding something to the server, such as an image, can solve them.
+	// Unplannable are problems that would make the planning of every run fail. A template with such problems may be stored, because adding
+	// something to the server, such as an image, can solve them.
 	Unplannable inventory.Problems
 }
 
-// Parse parses a template. It reports as inventory.Problems everything that can be checked without
-// data: syntax, keys, names, images, environments, time-outs and the order of actions. file is used
-// only in messages.
+// Parse parses a template, and checks everything that can be checked without data: syntax, keys, names, images, environments, time-outs and
+// the order of actions. Problems are returned as inventory.Problems. file is used only in error messages.
 func Parse(file string, src []byte) (*Template, error) {
 	t := &Template{File: file, Source: string(src)}
 	g := newGuard(context.Background())
@@ -78,7 +77,7 @@ func Parse(file string, src []byte) (*Template, error) {
 			problems = append(problems, p...)
 		}
 
-		// Errors that are not limits are ignored, because missing data may be the cause: {{ index .list 3 }}.
+		// Ignore other errors, because missing data may be the cause, as in {{ index .list 3 }}.
 		t.Name = literalName(t.Source)
 		return t, problems.Err()
 	}
@@ -107,7 +106,7 @@ func Parse(file string, src []byte) (*Template, error) {
 
 var nameLine = regexp.MustCompile(`(?m)^name:[ \t]*["']?([A-Za-z0-9._-]+)["']?[ \t]*(#.*)?\r?$`)
 
-// literalName returns the name of the template src without rendering it; "" if src has no name or the name depends on data.
+// literalName returns the name of the template src, without rendering it. It returns "" if src has no name, or if the name depends on data.
 func literalName(src string) string {
 	if m := nameLine.FindStringSubmatch(src); m != nil {
 		return m[1]
@@ -115,8 +114,8 @@ func literalName(src string) string {
 	return ""
 }
 
-// Render renders the template src with the data d. name is the template's name, which messages contain in place of a file name. Problems
-// of the template, or of the data for it, are an inventory.Problems with lines of src.
+// Render renders the template src with the data d. Messages contain name, the template's name, in place of a file name. If there are
+// problems in the template or in the data for it, the error is an inventory.Problems with lines of src.
 func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	ctx, cancel := context.WithTimeout(ctx, renderTime)
 	defer cancel()
@@ -152,14 +151,14 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 }
 
 // sameShape returns an error if a value of the data has changed the structure of doc, for example by adding a task. To find out, it renders
-// the template again with data in which harmless has replaced everything that YAML could interpret, and compares the structures.
+// the template again with data in which harmless has replaced everything that YAML could interpret. Then it compares the two structures.
 func sameShape(ctx context.Context, src string, d Data, out output, doc document) error {
 	values, err := d.values()
 	if err != nil {
 		return err
 	}
 	if !harmless(values) {
-		return nil // no value contains anything that YAML could misread
+		return nil // no value contains anything that YAML could interpret
 	}
 
 	const remedy = "encode the value: {{ .key | toJson }} or {{ .key | quote }}"
@@ -192,7 +191,7 @@ func sameShape(ctx context.Context, src string, d Data, out output, doc document
 	}}
 }
 
-// usedKeys returns the top-level names of data that the template uses. The values are the lines of the first uses.
+// usedKeys returns the top-level names of data that the template reads. The value is the line in which the name is read first.
 func usedKeys(src string, trees []*parse.Tree) map[string]int {
 	keys, at := map[string]int{}, newLines(src)
 	note := func(n parse.Node, names []string) {

@@ -8,9 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// unwrap replaces each waitdaemon by the action that it starts, or by the action that does the same as the command of its container. A
-// waitdaemon stays if its environment is wrong, which its check reports, or not known without data. unwrap returns the images of the
-// replaced waitdaemons, by the path of the action.
+// unwrap replaces each waitdaemon in the document by the action that it would start. If it would run a command in a container, unwrap
+// replaces it by an action that does the same. It keeps a waitdaemon whose environment is wrong, which other checks report, or depends on
+// data. unwrap returns the images of the replaced waitdaemons, by the path of the action.
 func (c *checker) unwrap() map[string]string {
 	wrapped := map[string]string{}
 	for i, t := range c.doc.Tasks {
@@ -42,7 +42,7 @@ func (c *checker) unwrap() map[string]string {
 	return wrapped
 }
 
-// explainWrapped adds to why.Rule that the action at path replaces a waitdaemon, if it does.
+// explainWrapped adds a remark to why.Rule if the action at path has replaced a waitdaemon.
 func (p *planner) explainWrapped(path string, why *ActionExplanation) {
 	if outer := p.wrapped[path]; outer != "" {
 		why.Rule = strings.Join([]string{outer + " starts it", why.Rule}, "; ")

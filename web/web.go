@@ -1,7 +1,7 @@
 // Package web serves the web page of Ingot, which shows live what every machine is doing.
 //
-// vite builds the page from src into dist, which is embedded into the binary. In a build without node, dist contains
-// only .gitkeep, and a text is served instead of the page.
+// vite builds the page from the folder src into the folder dist, which is embedded in the binary. If the binary was built without node,
+// dist contains only .gitkeep, and a text is served instead of the page.
 package web
 
 import (
@@ -20,8 +20,8 @@ import (
 //go:embed all:dist
 var dist embed.FS
 
-// Policy is the Content-Security-Policy of the page. Because of trusted types, the browser refuses to turn strings into
-// markup or script, so text that a machine has sent always stays text.
+// Policy is the Content-Security-Policy of the page. It requires trusted types, so the browser refuses to turn text into markup or script:
+// text that a machine has sent always stays text.
 const Policy = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
@@ -29,8 +29,8 @@ const placeholder = "Ingot runs, but this binary was built without its page.\n" 
 	"Build it with: make web build\n" +
 	"Until then, use the command line: ingot status\n"
 
-// Handler serves the page at / and its assets, for GET and HEAD. It does not authenticate: the page contains no data
-// and reads it from the API, which requires a login.
+// Handler serves the page at / and its assets, for GET and HEAD. It requires no log-in, because the page itself contains no data. The page
+// reads data from the API, which requires a log-in.
 func Handler() http.Handler {
 	sub, err := fs.Sub(dist, "dist")
 	if err != nil {
@@ -47,7 +47,7 @@ type file struct {
 
 func handler(fsys fs.FS) http.Handler {
 	files := map[string]file{}
-	// Reading an embedded file system does not fail.
+	// Ignore the error: reading an embedded file system cannot fail.
 	_ = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasPrefix(path.Base(name), ".") {
 			return err
@@ -84,7 +84,7 @@ func handler(fsys fs.FS) http.Handler {
 		h.Set("Content-Type", f.kind)
 		h.Set("ETag", f.etag)
 		if strings.HasPrefix(r.URL.Path, "/assets/") {
-			// The file names contain a digest of the content.
+			// A file in assets never changes, because its name contains a digest of its content.
 			h.Set("Cache-Control", "public, max-age=31536000, immutable")
 		} else {
 			h.Set("Cache-Control", "no-cache")
@@ -98,8 +98,7 @@ func newFile(body []byte, kind string) file {
 	return file{body: body, kind: kind, etag: `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
-// contentTypes are used in place of the MIME table of the host, which differs between hosts and sometimes maps
-// JavaScript to text/plain.
+// contentTypes are used instead of the MIME table of the host: these tables differ, and some map JavaScript to text/plain.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".js":   "text/javascript; charset=utf-8",

@@ -1,5 +1,5 @@
 // Package agent runs on the machine that is being provisioned. It redeems the claim of its boot. Then it requests actions from the
-// server, one at a time, runs each and reports its result, until an action leaves the agent (such as reboot) or the run has ended.
+// server, one at a time, runs each and reports its result, until the run has ended or an action ends the agent (as reboot does).
 //
 // All access to the machine goes through the small interfaces Finder, Disks, Filesystems and Host. The agent can therefore run as
 // PID 1 of the in-memory system (cmd/worker-agent) and, with files instead of disks, as an ordinary process.
@@ -38,8 +38,9 @@ type Config struct {
 	Claim   string // hex, from the boot script
 	PlanKey string // ed25519:<base64url>, the key that verifies orders; without it, every action is refused
 	MAC     string // MAC address of the interface from which the machine has booted
-	Rescue  bool   // true: an operator's boot; the agent connects to the server and runs no action
-	// Discover means that the machine is not in the inventory. The agent needs no Machine and no Claim; it only reports the hardware.
+	Rescue  bool   // true: an operator uses this boot; the agent connects to the server but runs no action
+	// Discover means that the machine is not in the inventory. The agent then only reports the hardware, and needs neither Machine
+	// nor Claim.
 	Discover bool
 
 	Finder facts.Finder        // nil = no facts are reported
@@ -49,9 +50,9 @@ type Config struct {
 	Host   Host                // nil = Run returns instead of rebooting
 	Logger *slog.Logger        // nil = no log
 
-	// Backoff is the longest pause between two attempts; 0 = 5 s.
+	// Backoff is the longest pause before a failed request is repeated; 0 = 5 s.
 	Backoff time.Duration
-	// Linger is how long the reason stays on the screen before the machine leaves because its run has ended.
+	// Linger is how long the screen shows why the run has ended, before the machine reboots or powers off.
 	Linger time.Duration
 }
 
@@ -73,12 +74,12 @@ type Agent struct {
 	hold     bool
 	loaded   bool // a kernel is loaded for kexec
 
-	delivered chan struct{} // closed and replaced when outbox becomes empty
-	posted    chan struct{} // holds an element after a result was added to outbox
-	beat      chan struct{} // an element requests a heartbeat now
+	delivered chan struct{} // closed, and replaced by a new channel, when outbox becomes empty
+	posted    chan struct{} // gets an element when a result is added to outbox
+	beat      chan struct{} // gets an element when a heartbeat is to be sent at once
 }
 
-// New returns an agent for one boot, with a new random nonce: no two agents redeem the same claim with the same nonce.
+// New returns an agent for one boot. Its new random nonce ensures that no other agent redeems the same claim with the same nonce.
 func New(cfg Config) (*Agent, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -129,7 +130,7 @@ type endedError struct{ reason string }
 
 func (e *endedError) Error() string { return "the run has ended: " + e.reason }
 
-// leaveError means that the server has acknowledged an action that leaves the agent.
+// leaveError means that the server has acknowledged the success of an action that ends the agent, such as reboot.
 type leaveError struct{ native string }
 
 func (e *leaveError) Error() string { return "leaving: " + e.native }
@@ -141,7 +142,7 @@ func (process) SetClock(time.Time) error { return nil }
 func (process) Reboot() error            { return nil }
 func (process) PowerOff() error          { return nil }
 
-// markWrote records that this boot has written to a disk. Actions call it before the first byte.
+// markWrote records that this boot has written to a disk. Actions call it before their first write.
 func (a *Agent) markWrote() {
 	a.mu.Lock()
 	a.wrote = true

@@ -53,7 +53,8 @@ func newClient(server, pin string) (*client, error) {
 	if raw, err := hex.DecodeString(digest); !ok || err != nil || len(raw) != sha256.Size {
 		return nil, fmt.Errorf("invalid pin %q; must be sha256: and 64 hex digits", pin)
 	}
-	// The boot script pins the server's key. Names and dates of the certificate do not matter; this machine's clock may be wrong.
+	// The boot script pins the server's key, so the names and dates in the certificate do not matter: this machine's clock may be
+	// wrong.
 	pinned := keypin.ClientTLS(pin, func(other string) error {
 		return fmt.Errorf("verifying the server: the server's key is %s, which differs from the key in the boot script", other)
 	})
@@ -116,8 +117,8 @@ func (c *client) heartbeat(ctx context.Context, h action.Heartbeat, o *action.Or
 	return c.do(ctx, "/agent/v1/heartbeat", h, o, 15*time.Second)
 }
 
-// do posts in as JSON; if in is nil, it gets path. It decodes the response into out, which stays unchanged on 204. A response with 410
-// is an *endedError, and any other refusal is a *fetch.StatusError.
+// do posts in as JSON, or gets path if in is nil. It decodes the response into out; a response with 204 does not change out. A
+// response with 410 becomes an *endedError, and any other refusal becomes a *fetch.StatusError.
 func (c *client) do(ctx context.Context, path string, in, out any, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -143,7 +144,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // only read
+	defer func() { _ = resp.Body.Close() }() // the body was only read
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	switch {
 	case resp.StatusCode == http.StatusGone:
@@ -169,7 +170,7 @@ func (c *client) do(ctx context.Context, path string, in, out any, limit time.Du
 	return nil
 }
 
-// firstLine returns the first line of an error's body for the log, shortened and without control characters.
+// firstLine returns, for the log, the first line of the body of an error response, shortened and without control characters.
 func firstLine(b []byte) string {
 	s, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
 	return plaintext.Line(s, 300)

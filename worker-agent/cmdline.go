@@ -8,9 +8,9 @@ import "strings"
 //	ingot.pin=sha256:HEX                  digest of its certificate's SubjectPublicKeyInfo
 //	ingot.machine=NAME                    this machine's name in the inventory
 //	ingot.claim=HEX                       this boot's claim
-//	ingot.plan=ed25519:BASE64URL          the key that signs what it may carry out
+//	ingot.plan=ed25519:BASE64URL          the key with which the server signs orders
 //	ingot.mac=52:54:00:00:00:01           the interface to use
-//	ingot.rescue=1                        an operator's boot: carry nothing out
+//	ingot.rescue=1                        an operator uses this boot: run no action
 //	ingot.discover=1                      an unknown machine: report the hardware, and nothing else
 //
 // BOOTIF=01-52-54-… replaces a missing ingot.mac. If a parameter is repeated, the last one counts,

@@ -15,8 +15,8 @@ import (
 // discoverEvery is the pause between two reports, unless the server's response names another one.
 const discoverEvery = time.Minute
 
-// discover reports the hardware of this unknown machine repeatedly. It returns an *endedError, after which the machine reboots, once
-// the server knows the machine or does not discover it. It runs no action and writes to no disk.
+// discover reports the hardware of this unknown machine again and again. Once the server knows the machine or refuses to discover
+// it, discover returns an *endedError, after which the machine reboots. It runs no action and writes to no disk.
 func (a *Agent) discover(ctx context.Context) error {
 	for {
 		found := a.readFacts(ctx)

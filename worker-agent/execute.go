@@ -7,18 +7,18 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/actions"
 )
 
-// execute runs the action in as and returns the result. When it returns, no part of the action is running any more.
+// execute runs the action of an assignment, and returns the result. When it returns, no part of the action is running any more.
 func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	order, refusal := a.order(as)
-	as = order.Assignment // use only signed fields; a refused order is empty
+	as = order.Assignment // use only signed fields; after a refusal, only the key is left
 	t := &attempt{Report: actions.NewReport(as.Key, a.log), key: as.Key, cancel: cancel}
 
 	a.mu.Lock()
 	if res, stopped := a.finished[as.Key]; stopped {
 		a.mu.Unlock()
-		return res // the server has sent an order to stop since accept
+		return res // an order to stop has arrived since accept was called
 	}
 	a.running = t
 	a.mu.Unlock()
@@ -27,8 +27,8 @@ func (a *Agent) execute(ctx context.Context, as action.Assignment) action.Result
 	res := actions.NewTask(a.machine(), t.Report, as).Run(ctx, refusal)
 	res.ID = newID()
 
-	// Store the result in the same critical section: an order to stop that arrives now must find the result. Otherwise obey would take
-	// the attempt for one that has not started.
+	// Set both in one critical section. If an order to stop could arrive in between, obey would find neither, and would take the
+	// attempt for one that has not started.
 	a.mu.Lock()
 	a.running, a.finished[as.Key] = nil, res
 	a.mu.Unlock()

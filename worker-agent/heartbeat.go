@@ -10,7 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// heartbeats sends a heartbeat at the interval that the server's welcome sets, even without work, and obeys the orders in the responses.
+// heartbeats sends heartbeats, even without work, at the interval that the server's welcome sets. It obeys the orders in the
+// responses.
 func (a *Agent) heartbeats(ctx context.Context) error {
 	a.mu.Lock()
 	pace := a.welcome.Heartbeat.Duration()
@@ -76,7 +77,8 @@ func (a *Agent) obey(o action.Orders) {
 		}
 		res, ok := a.finished[key]
 		if !ok {
-			// The order to stop has arrived before the assignment. Store a result, so that the assignment does not start when it arrives.
+			// The order to stop has arrived before the assignment. Store a result, so that the agent does not run the assignment
+			// when it arrives.
 			now := time.Now()
 			res = action.Result{
 				Key: key, ID: newID(), State: action.Stopped, Message: "stopped before it began", Started: now,
@@ -89,9 +91,9 @@ func (a *Agent) obey(o action.Orders) {
 	}
 }
 
-// refused stops the running attempt if err means that the token is unknown (401: the server may have lost its data) or
-// revoked (403: two agents have claimed one boot, or a later boot was welcomed), because no write may continue then. The agent
-// keeps sending requests: only 410 means that its run has ended.
+// refused stops the running attempt if err means that the agent's token is not valid any more, because no write may continue then.
+// A token is unknown (401) if, for example, the server has lost its data. It is revoked (403) after two agents have claimed one
+// boot, or after a later boot was welcomed. The agent keeps sending requests: only 410 means that its run has ended.
 func (a *Agent) refused(err error) {
 	var status *fetch.StatusError
 	if !errors.As(err, &status) || status.Code != http.StatusUnauthorized && status.Code != http.StatusForbidden {

@@ -9,9 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// order verifies as and returns its signed order. It returns an error if the order is not signed with the key in the boot script, is for
-// another machine, run, boot, attempt or plan, or differs from the unsigned fields of as (security S8). The agent then runs no
-// part of as.
+// order verifies an assignment and returns the signed order in it. It returns an error if the order is not signed with the key in
+// the boot script, belongs to another machine, run, boot, attempt or plan, or differs from the unsigned fields of the assignment
+// (security S8). The agent then runs no part of the order.
 func (a *Agent) order(as action.Assignment) (action.Order, error) {
 	o, err := a.checkOrder(as)
 	if err != nil {
@@ -50,7 +50,7 @@ func (a *Agent) checkOrder(as action.Assignment) (action.Order, error) {
 		return o, fmt.Errorf("the order is signed for plan %s, but this run began with plan %s", o.Plan, a.plan)
 	}
 
-	// Logs show the unsigned fields: they must equal the signed ones, which are used.
+	// The agent uses the signed fields, but logs show the unsigned ones: both must be equal.
 	as.Signed = nil
 	if !bytes.Equal(jsonOf(as), jsonOf(o.Assignment)) {
 		return o, errors.New("the signed order differs from the assignment that came with it")

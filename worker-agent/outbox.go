@@ -53,8 +53,8 @@ func (a *Agent) awaitDelivery(ctx context.Context) error {
 	}
 }
 
-// deliver sends each result until the server acknowledges it, for however long the server is away or cannot store it. If the server
-// refuses a result permanently, deliver sends a shorter form of it, up to twice, and then drops it.
+// deliver sends each result until the server acknowledges it, no matter how long the server cannot be reached or cannot store the
+// result. If the server refuses a result permanently, deliver sends a shorter form, at most twice, and then drops the result.
 func (a *Agent) deliver(ctx context.Context) error {
 	try, cuts := clock.Backoff{Max: a.cfg.Backoff}, 0
 	for {
@@ -82,7 +82,7 @@ func (a *Agent) deliver(ctx context.Context) error {
 				break
 			}
 
-			// If the server still needs this result, it offers the attempt again, and accept posts the complete result.
+			// If the server still needs this result, it offers the assignment again, and accept then posts the complete result.
 			a.log.Error("the server also refuses the shortened report; dropping the report", "key", res.Key.String())
 			err = nil
 
@@ -124,8 +124,8 @@ func (a *Agent) dropResult() {
 	}
 }
 
-// final reports whether err means that the server will never accept the request. It returns false for errors that may pass, or that an
-// operator or a newer server may correct (an unknown token, a full disk).
+// final reports whether err means that the server will never accept the request. An error is not final if it may pass, or if an
+// operator or a newer server may correct it (an unknown token, a full disk).
 func final(err error) bool {
 	var status *fetch.StatusError
 	if !errors.As(err, &status) || status.Code < 400 || status.Code > 499 {
@@ -140,8 +140,8 @@ func final(err error) bool {
 	return true
 }
 
-// shortened returns the form of res that is sent after n refusals: first without its log, then with the necessary fields only. The last
-// form of a success is a failure, because its output is lost.
+// shortened returns the form of res that is sent after n refusals: first without its log, then with the necessary fields only. In
+// this last form, a success becomes a failure, because the output is lost.
 func shortened(res action.Result, n int, refusal error) action.Result {
 	if n == 1 && res.Log != "" {
 		res.Log = ""
@@ -160,8 +160,7 @@ func shortened(res action.Result, n int, refusal error) action.Result {
 	return short
 }
 
-// replaceResult replaces the first result in the outbox by res, a shorter form for the same attempt. a.finished keeps the complete
-// result.
+// replaceResult replaces the first result in the outbox by its shorter form res. a.finished keeps the complete result.
 func (a *Agent) replaceResult(res action.Result) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

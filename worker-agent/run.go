@@ -11,9 +11,9 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/actions"
 )
 
-// Run serves until the run has ended or an action leaves the agent; then it reboots the machine, powers it off or starts the loaded
-// kernel, and returns nil. If ctx ends first, Run returns ctx's cause. When it returns, no goroutine of the agent runs any more, except for
-// a write that hangs in the kernel.
+// Run works until the run of the machine has ended or an action such as reboot ends the agent. Then it reboots the machine, powers
+// it off or starts the loaded kernel, and returns nil. If ctx ends first, Run returns the cause. When Run returns, no goroutine of
+// the agent runs any more, except for a write that hangs in the kernel.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -58,7 +58,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.mu.Unlock()
 		a.log.Warn("the server ended this boot", "reason", ended.reason, "wrote", wrote)
 
-		// ctx has ended, with this cause: wait without it.
+		// ctx has already ended, so it must not end this pause.
 		_ = clock.Sleep(context.WithoutCancel(ctx), a.cfg.Linger)
 		if wrote {
 			// This boot may have written half an image: an operator has to look at the machine first.
@@ -84,7 +84,7 @@ func (a *Agent) leave(native string) error {
 		if err == nil {
 			return nil
 		}
-		// Do not return: the server has already acknowledged that this machine leaves.
+		// Reboot instead of returning an error: the server has already acknowledged that this agent ends.
 		a.log.Error("starting the loaded kernel failed; rebooting instead", "error", err)
 	}
 

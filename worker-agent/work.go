@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/facts"
 )
 
-// claim redeems the claim of this boot. It retries until the server welcomes the boot or ends it.
+// claim redeems the claim of this boot. It retries until the server welcomes this agent or refuses the claim.
 func (a *Agent) claim(ctx context.Context) error {
 	hello := action.Hello{
 		Protocol: action.Protocol, Machine: a.cfg.Machine, Claim: a.cfg.Claim, Nonce: a.nonce,
@@ -26,7 +26,7 @@ func (a *Agent) claim(ctx context.Context) error {
 		var w action.Welcome
 		err := a.api.claim(ctx, hello, &w)
 		if err == nil && w.Protocol != action.Protocol {
-			// Do not use the token: the claim can be redeemed again.
+			// Do not use the token in this welcome: another agent can then still redeem the claim.
 			err = fmt.Errorf("the server answers in protocol %d, but this agent uses %d: boot the agent OS of the server's version",
 				w.Protocol, action.Protocol)
 		}
@@ -64,7 +64,7 @@ func (a *Agent) enter(w action.Welcome) {
 	a.log.Info("welcome", "run", w.Run, "epoch", w.Epoch, "boot", w.Boot)
 }
 
-// work requests actions and runs them, one at a time. It returns a *leaveError after an action that leaves the agent.
+// work requests actions and runs them, one at a time. It returns a *leaveError after an action that ends the agent, such as reboot.
 func (a *Agent) work(ctx context.Context) error {
 	try := clock.Backoff{Max: a.cfg.Backoff}
 	for {
@@ -102,7 +102,7 @@ func (a *Agent) work(ctx context.Context) error {
 		}
 
 		if !a.accept(as) {
-			// The server still offers an assignment that the agent does not accept: wait before the next request.
+			// The server keeps offering an assignment that the agent does not accept: pause before the next request.
 			if err := clock.Sleep(ctx, min(time.Second, a.cfg.Backoff)); err != nil {
 				return err
 			}
@@ -125,8 +125,8 @@ func (a *Agent) work(ctx context.Context) error {
 	}
 }
 
-// accept reports whether to run as: it must belong to this run, and must have no result yet. If it has one, accept sends that
-// result again.
+// accept reports whether to run an assignment. The assignment must belong to this run, and must have no result yet. If it has a
+// result, accept sends that result again.
 func (a *Agent) accept(as *action.Assignment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

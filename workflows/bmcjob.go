@@ -10,9 +10,9 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// BMCJob carries out the operator's list of BMC tasks in order and verifies each. A job that only reads the power
-// state needs no grant; any other job takes the grant. With Force it takes the grant from an open run, which can
-// then do nothing more. The workflow id is bmc/<machine>/<job>.
+// BMCJob carries out the operator's list of BMC tasks in order and verifies each task. A job that only reads the power state needs
+// no grant; any other job takes the machine's grant first. With Force, the job takes the grant even from an open run, which can
+// then do nothing more to the machine. The workflow id is bmc/<machine>/<job>.
 func BMCJob(ctx workflow.Context, in contract.BMCJobInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, inventory.TypeBMCJob, BMCJobID(in.Machine, in.Job), in.Machine, in)
 	if err != nil {

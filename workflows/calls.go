@@ -15,8 +15,8 @@ func execute(ctx workflow.Context, o workflow.ActivityOptions, result, activity 
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, o), activity, args...).Get(ctx, result)
 }
 
-// executeLocal is execute for a local activity, which adds one event to the history instead of six. If the
-// workflow task is lost, Temporal runs its local activities again.
+// executeLocal does what execute does, but for a local activity, which adds one event to the history instead of six. If the
+// workflow task is lost, Temporal runs the task's local activities again.
 func executeLocal(ctx workflow.Context, result, activity any, args ...any) error {
 	return workflow.ExecuteLocalActivity(workflow.WithLocalActivityOptions(ctx, local), activity, args...).Get(ctx, result)
 }
@@ -58,13 +58,13 @@ func lostMachine(err error) bool {
 	return hasType(err, activities.TypeFenced) || hasType(err, activities.TypeHeld)
 }
 
-// operatorCanHelp reports whether the operator may be able to fix err, the error of a power operation: a missing
-// key, an address that is not allowed, a database that was not writable for minutes. It is false if the run has
-// lost its machine or was canceled.
+// operatorCanHelp reports whether the operator may be able to fix the error of a power operation, for example a missing key, an
+// address that is not allowed, or a database that was not writable for minutes. It returns false if the run has lost its machine or
+// was canceled.
 func operatorCanHelp(err error) bool { return !lostMachine(err) && !temporal.IsCanceledError(err) }
 
-// messageOf returns the message of the application error in err, without the texts that Temporal adds, or all of
-// err if there is none.
+// messageOf returns the message of the application error in err, without the texts that Temporal adds. If err contains no
+// application error, it returns the whole text of err.
 func messageOf(err error) string {
 	var a *temporal.ApplicationError
 	if errors.As(err, &a) {

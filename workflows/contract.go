@@ -43,7 +43,7 @@ const (
 	SignalActionCompleted = "action-completed"
 	// SignalPoweredOn reports that the operator has switched the machine on (no payload).
 	SignalPoweredOn = "powered-on"
-	// SignalDecide carries a Decision. UpdateDecide carries one too and fails if the decision is refused.
+	// SignalDecide and UpdateDecide carry a Decision. UpdateDecide fails if the decision is refused.
 	SignalDecide = "decide"
 	UpdateDecide = "decide"
 	QueryStatus  = "status"
@@ -57,7 +57,7 @@ const (
 	AttrCluster  = "IngotCluster"
 )
 
-// MemoKeyedRequest is the memo key of the id of the API request that started a run with an Idempotency-Key.
+// MemoKeyedRequest is the memo key for the id of an API request with an Idempotency-Key: the request that started the run.
 const MemoKeyedRequest = "ingot-keyed-request"
 
 // MachineID returns the workflow id of a run that owns the machine.
@@ -66,7 +66,7 @@ func MachineID(machine string) string { return "machine/" + machine }
 // BMCJobID returns the workflow id of a BMC job of the operator.
 func BMCJobID(machine, job string) string { return "bmc/" + machine + "/" + job }
 
-// JobOf returns the name of the job in the workflow id of a BMC job, or "" for the id of another workflow.
+// JobOf returns the name of the BMC job that has the given workflow id, or "" if the id belongs to another workflow.
 func JobOf(id string) string {
 	if rest, ok := strings.CutPrefix(id, "bmc/"); ok {
 		_, job, _ := strings.Cut(rest, "/")
@@ -89,9 +89,9 @@ type Recovered struct {
 const (
 	OutcomeInstalled = "installed"
 	OutcomeFailed    = "failed"
-	// OutcomeWaiting: the run of the machine is still open and waits for the operator or for the power button.
+	// OutcomeWaiting means that the run of the machine is still open and waits for the operator or for the power button.
 	OutcomeWaiting = "waiting-for-operator"
-	// OutcomeNotBegun: the recovery started no run for the machine before it ended.
+	// OutcomeNotBegun means that the recovery ended before it started a run for the machine.
 	OutcomeNotBegun = "not-begun"
 )
 
@@ -107,7 +107,7 @@ type RecoveredMachine struct {
 // inventory under that name.
 type GenesisInput struct {
 	Name string `json:"name"`
-	// Resume skips steps that earlier runs of this name finished and that still work.
+	// Resume skips the steps that earlier runs of this name have finished, if their results still work.
 	Resume bool `json:"resume,omitempty"`
 	// Again repeats every step. Without Again and Resume, Genesis is refused if an earlier run has already installed
 	// a machine.

@@ -17,7 +17,7 @@ import (
 type decommissioning struct {
 	*provisioning
 	in contract.DecommissionInput
-	// doubts lists what could not be verified. If there is one entry, the machine is quarantined.
+	// doubts lists what could not be verified. If the list is not empty, the machine is quarantined.
 	doubts []string
 	// notes are messages for the operator that do not cause a quarantine.
 	notes []string
@@ -83,7 +83,7 @@ func (d *decommissioning) planWipe(ctx workflow.Context) error {
 	return nil
 }
 
-// wipeMachine carries out the actions. A wipe that fails adds a doubt, any other action that fails adds a note.
+// wipeMachine carries out the actions. If a wipe fails, it adds a doubt; if any other action fails, it adds a note.
 func (d *decommissioning) wipeMachine(ctx workflow.Context) error {
 	d.record.State = inventory.StateRunning
 	for i, a := range d.plan.Actions {
@@ -108,7 +108,7 @@ func (d *decommissioning) wipeMachine(ctx workflow.Context) error {
 	return nil
 }
 
-// switchOff closes netboot, switches the machine off and verifies that it is off.
+// switchOff disallows network boot, switches the machine off and verifies that the machine is off.
 func (d *decommissioning) switchOff(ctx workflow.Context) error {
 	if err := d.closeForInstalled(ctx); err != nil {
 		return err
@@ -137,8 +137,8 @@ func (d *decommissioning) switchOff(ctx workflow.Context) error {
 	}
 }
 
-// switchOffByAgent has the agent switch off a machine without a BMC. If the agent does not report success, the
-// operator must confirm that the machine is off.
+// switchOffByAgent makes the agent switch off its machine, which has no BMC. If the agent does not report success, the operator
+// must confirm that the machine is off.
 func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	i := len(d.plan.Actions) - 1
 	k := d.record.beginAttempt(ctx, i)
@@ -166,8 +166,8 @@ func (d *decommissioning) switchOffByAgent(ctx workflow.Context) error {
 	return err
 }
 
-// retire purges the machine's secrets and records whether the machine is now available or quarantined, which is an
-// error.
+// retire purges the machine's secrets, and records whether the machine is now available or quarantined. It returns an error if the
+// machine is quarantined.
 func (d *decommissioning) retire(ctx workflow.Context) error {
 	if d.grant.armed {
 		if err := d.grant.closeNetboot(ctx); err != nil {

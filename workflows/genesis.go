@@ -20,8 +20,8 @@ type bootstrap struct {
 	*operation
 	in     GenesisInput
 	table  activities.LabTable
-	since  time.Time            // installations before this time do not count; zero with Resume
-	undone map[string]time.Time // when the step of a machine was undone: its earlier installations do not count
+	since  time.Time            // installations before this time do not count as done; zero with Resume
+	undone map[string]time.Time // by machine: when its step was undone; its earlier installations do not count as done
 }
 
 // Genesis builds a running lab from one lab file: it carries out the steps that package genesis lists. Each step
@@ -82,7 +82,7 @@ func (g *bootstrap) steps() ([]step, map[string]bool) {
 	return steps, finished
 }
 
-// addEffects sets do, ready and undo of the step r by the kind of the lab file's step s.
+// addEffects sets the functions do, ready and undo of r. They depend on the kind of s, which is the same step in the lab file.
 func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	q := activities.LabRequest{Name: g.in.Name, Run: g.record.Run, Machine: s.Machine}
 	ready := func(activity any) func(workflow.Context, time.Duration) error {
@@ -97,7 +97,7 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	switch s.Kind {
 	case genesis.StepPreflight:
 		q.Installed, q.Ours, q.Resume = g.table.Installed, g.table.Ours, g.in.Resume
-		r.must = true // this step stores the machines that later steps install
+		r.must = true // later steps install machines that this step stores in the inventory
 		r.do = func(ctx workflow.Context, _ *inventory.OperationStep) error {
 			return execute(ctx, operationBMC, nil, do.Preflight, q)
 		}
@@ -135,8 +135,8 @@ func (g *bootstrap) addEffects(r *step, s activities.LabStep) {
 	}
 }
 
-// install starts a run that installs the step's machine and waits for its end. It starts no run if this Genesis
-// has already installed the machine, unless the step was undone since, or if a run of this Genesis is still open.
+// install starts a run that installs the step's machine, and waits for its end. It starts no new run if a run of this Genesis is
+// still open, or if this Genesis has installed the machine already and the step was not undone since then.
 func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	since, undone := g.undone[s.Machine]
 	if !undone {
@@ -150,8 +150,8 @@ func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, 
 	return g.followStep(ctx, row, followMachine(s.Machine, run))
 }
 
-// migrate deploys a standby server on the lab's platform and starts the migration that makes it the active server.
-// The migration and this Genesis continue there.
+// migrate deploys a standby server on the lab's platform, and starts the migration that makes this standby the active server. The
+// migration and this Genesis continue on the new server.
 func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, s activities.LabStep) error {
 	q := activities.LabRequest{Name: g.in.Name, Machine: s.Machine, Since: g.since}
 	if err := execute(ctx, operationBMC, nil, do.DeployTarget, q); err != nil {
@@ -167,7 +167,7 @@ func (g *bootstrap) migrate(ctx workflow.Context, row *inventory.OperationStep, 
 	})
 }
 
-// startOrFindMigration is startOrFindRun for the migration to the lab's platform.
+// startOrFindMigration does what startOrFindRun does, for the migration to the lab's platform.
 func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q activities.LabRequest) (string, error) {
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	var moved activities.OwnRun
@@ -179,14 +179,15 @@ func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q acti
 	var begun workflow.Execution
 	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), inventory.TypeMigrate, in).GetChildWorkflowExecution().Get(ctx, &begun)
 	var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
-	if errors.As(err, &busy) { // started earlier by this Genesis or by the operator; both move this server
+	if errors.As(err, &busy) { // this Genesis or the operator has already started a migration; both move this server
 		err = execute(ctx, quick, &begun.RunID, do.OpenOperation, id)
 	}
 	return begun.RunID, err
 }
 
-// switchOff undoes an installation as far as possible: it cancels the run, which closes its windows, and switches
-// the machine off, if that needs no operator. The previous contents of the disk are lost.
+// switchOff undoes an installation as far as possible. It cancels the run, after which the machine may no longer boot over the
+// network or fetch secrets, and switches the machine off, unless only the operator can do that. The previous contents of the disk
+// are lost.
 func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error {
 	g.undone[s.Machine] = workflow.Now(ctx)
 	var open activities.OwnRun
@@ -209,8 +210,8 @@ func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error 
 	return workflow.ExecuteChildWorkflow(childContext(ctx, BMCJobID(s.Machine, in.Job)), inventory.TypeBMCJob, in).Get(ctx, nil)
 }
 
-// undoCancelledStep undoes the step that was under way when Genesis was canceled, and sets kept to the names of
-// the steps that stay done.
+// undoCancelledStep undoes the step that was under way when Genesis was canceled. It sets kept to a text that names the steps that
+// stay done.
 func (g *bootstrap) undoCancelledStep(ctx workflow.Context, steps []step) {
 	ctx, done := workflow.NewDisconnectedContext(ctx)
 	defer done()

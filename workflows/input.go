@@ -17,9 +17,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// strict wraps the workflow w for registration. The wrapper takes one input and ends the run before its first
-// activity if the input has an unknown key; otherwise a misspelled key would silently leave the default in force.
-// Signals and recorded results may have unknown keys, so that releases may differ in them.
+// strict wraps the workflow w for registration. The wrapper takes one input and ends the run before its first activity if the input
+// has an unknown key; otherwise, after a misspelled key, the default would silently apply. Signals and recorded results may have
+// unknown keys, because a newer release may have written them.
 func strict[In, Out any](w func(workflow.Context, In) (Out, error)) any {
 	return func(ctx workflow.Context, raw, extra converter.RawValue) (out Out, err error) {
 		var in In
@@ -30,7 +30,7 @@ func strict[In, Out any](w func(workflow.Context, In) (Out, error)) any {
 	}
 }
 
-// strictWithoutResult is strict for a workflow without a result.
+// strictWithoutResult does what strict does, for a workflow without a result.
 func strictWithoutResult[In any](w func(workflow.Context, In) error) any {
 	return func(ctx workflow.Context, raw, extra converter.RawValue) error {
 		var in In
@@ -41,8 +41,8 @@ func strictWithoutResult[In any](w func(workflow.Context, In) error) any {
 	}
 }
 
-// readInput decodes raw into in, a pointer to a struct. It returns an error, which is not retried, for an unknown
-// key or a second input.
+// readInput decodes raw into the struct to which in points. For an unknown key or a second input, it returns an error that is not
+// retried.
 func readInput(raw, extra converter.RawValue, in any) error {
 	refuse := func(format string, args ...any) error {
 		return temporal.NewNonRetryableApplicationError("reading the input: "+fmt.Sprintf(format, args...),
@@ -55,7 +55,7 @@ func readInput(raw, extra converter.RawValue, in any) error {
 		}
 		if key := unknownKey(p.GetData(), in); key != "" {
 			others := slices.DeleteFunc(keysOf(reflect.TypeOf(in), nil),
-				func(k string) bool { return k == key }) // the key may exist in another struct of the input
+				func(k string) bool { return k == key }) // do not suggest the key itself: another struct of the input may have it
 			return refuse("unknown key %q: %s", key, strictyaml.Suggest(key, others))
 		}
 	}
@@ -66,8 +66,8 @@ func readInput(raw, extra converter.RawValue, in any) error {
 	return nil
 }
 
-// unknownKey returns the first key of a JSON document for which the struct that v points to has no field, or "" if
-// there is none. The linter objects to the reflection in it, but the result depends only on the arguments.
+// unknownKey returns the first key of a JSON document for which the struct that v points to has no field, or "" if the struct has
+// all keys. The linter objects to reflection, but the result depends only on the arguments.
 //
 //workflowcheck:ignore
 func unknownKey(doc []byte, v any) string {
@@ -79,7 +79,7 @@ func unknownKey(doc []byte, v any) string {
 	}
 	key, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
 	if !unknown {
-		return "" // not JSON, and already decoded by the data converter
+		return "" // the document is not JSON, but the data converter has already decoded it
 	}
 	return strings.Trim(key, `"`)
 }

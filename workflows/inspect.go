@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// Inspect boots the machine into the agent, whose hello reports disks, interfaces and memory, and switches it off
+// Inspect boots the agent on the machine, receives the agent's report of disks, interfaces and memory, and switches the machine off
 // again. It writes nothing to the machine. The workflow id is machine/<machine>.
 func Inspect(ctx workflow.Context, in contract.InspectInput) (Outcome, error) {
 	r, err := newMachineRun(ctx, inventory.TypeInspect, MachineID(in.Machine), in.Machine, in)

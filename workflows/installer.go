@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// installByInstaller is installOnce for a plan with an installer: the agent carries out the plan's actions, then
-// the machine boots the installer.
+// installByInstaller does what installOnce does, for a plan with an installer: the agent carries out the plan's actions, then the
+// machine boots the installer.
 func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	p.boot.installer = false
 	if err := p.runActionsBeforeInstaller(ctx); err != nil {
@@ -22,7 +22,7 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	}
 
 	p.boot.installer = true
-	// Close netboot without delay: the installer restarts the machine soon after its report.
+	// Disallow network boot without delay: the installer restarts the machine soon after its report.
 	if err := inOrder(ctx, p.startMachine, p.waitForInstaller, p.closeForInstalled); err != nil {
 		return err
 	}
@@ -47,8 +47,7 @@ func (p *provisioning) installByInstaller(ctx workflow.Context) error {
 	return nil
 }
 
-// runActionsBeforeInstaller has the agent carry out the plan's actions. Without a BMC the
-// agent also restarts the machine.
+// runActionsBeforeInstaller makes the agent carry out the plan's actions. If the machine has no BMC, the agent also restarts it.
 func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 	last := len(p.plan.Actions) - 1
 	if p.plan.From > last {
@@ -66,8 +65,8 @@ func (p *provisioning) runActionsBeforeInstaller(ctx workflow.Context) error {
 		return p.record.writeRecord(ctx)
 	}
 
-	// The agent restarts the machine as soon as the server has stored its report. With the report, the server also
-	// opens the netboot window for the installer, so that may happen at any time from now on.
+	// When the server stores the agent's report, it also allows the installer's network boot, and the agent then restarts the
+	// machine. From now on, this may happen at any time.
 	p.grant.armed = true
 	if err := p.assign(ctx, k, reminder+windowMargin); err != nil {
 		return err
@@ -103,10 +102,10 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	p.record.State = inventory.StateRunning
 	i := p.plan.Installer
 	if i.Loaded && !s.received[inventory.EventPayload] && s.received.hasAny(inventory.EventKernel, inventory.EventInitrd) {
-		// The installer runs, so all its files were delivered, but this server was killed before it recorded that. Close
-		// netboot, or the next network boot would start the installer again. If neither kernel nor initrd of this boot
-		// was fetched, the installer that runs belongs to an earlier boot, and a restart of the machine is about to end
-		// it.
+		// The installer runs. So this server has delivered all files of the installer, but was killed before it recorded that.
+		// Disallow network boot, because the next one would start the installer again. If neither kernel nor initrd of this boot
+		// was fetched, do nothing: the installer that runs then belongs to an earlier boot, and a restart of the machine is about
+		// to end it.
 		if err := p.grant.closeNetboot(ctx); err != nil {
 			return err
 		}
@@ -114,7 +113,7 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 
 	asking, stop := workflow.WithCancel(workflow.WithActivityOptions(ctx, outside))
 	defer stop()
-	var proof workflow.Future // ready when Talos is seen installed; nil for other installers
+	var proof workflow.Future // becomes ready once Talos is found to be installed; nil for other installers
 	if inventory.ProvenByDocument(i.Complete) {
 		proof = workflow.ExecuteActivity(asking, do.TalosInstalled, p.grant.owner)
 	}
@@ -161,8 +160,8 @@ func (p *provisioning) waitForInstaller(ctx workflow.Context) error {
 	}
 }
 
-// recordEvidence records by which evidence the run knows that the installer has finished. If proof is ready, its
-// error is returned.
+// recordEvidence records how the run knows that the installer has finished. If proof is ready, recordEvidence returns the error of
+// proof.
 func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Future) error {
 	if proof != nil && proof.IsReady() {
 		return proof.Get(ctx, nil)
@@ -172,7 +171,7 @@ func (p *provisioning) recordEvidence(ctx workflow.Context, proof workflow.Futur
 	case received[inventory.EventInstallFailed]:
 	case received[inventory.EventPhoneHome]:
 		p.provenBy = activities.EvidencePhoneHome
-	case p.provenBy != activities.EvidencePhoneHome: // otherwise the phone-home is still to come
+	case p.provenBy != activities.EvidencePhoneHome: // a plan that expects a phone-home still waits for it later
 		p.provenBy = activities.EvidenceWebhook
 	}
 	return nil
@@ -194,14 +193,14 @@ func (p *provisioning) decideAboutFailedInstaller(ctx workflow.Context) error {
 	_, err := p.ask(ctx, p.questionID("install", p.boot.number, "failed"), text, contract.Restart, contract.Abort)
 	switch {
 	case errors.Is(err, errAborted):
-		return failed // more detailed than errAborted
+		return failed // this error says more than errAborted
 	case err != nil:
 		return err
 	}
 	return errRestart
 }
 
-// describeOverdueInstaller returns, as text for the operator, what was seen of an installer that is overdue.
+// describeOverdueInstaller returns a text for the operator: what the server has seen of an installer that has not reported in time.
 func (p *provisioning) describeOverdueInstaller(limit time.Duration) string {
 	text := fmt.Sprintf("the installer has not reported its end within %s", limit)
 	switch {

@@ -34,10 +34,9 @@ type migration struct {
 	force    bool // the operator has decided to move although runs are open
 }
 
-// Migrate makes a standby peer the active server and continues there. Until the target has activated what it
-// received, which is atomic, every step can be undone; after that only a migration back helps. The server process
-// itself does the hand-over, because that stops Temporal and with it every activity. The workflow id is
-// migrate/<name>.
+// Migrate makes a standby peer, the target, the active server, and continues there. The target activates the data that it has
+// received in one atomic step. Until then, every step can be undone; afterwards, only a migration back helps. The server process
+// does the hand-over itself, because the hand-over stops Temporal and with it every activity. The workflow id is migrate/<name>.
 func Migrate(ctx workflow.Context, in contract.MigrateInput) error {
 	o, err := newOperation(ctx, inventory.TypeMigrate, contract.MigrateID(in.Name), in.Name, in)
 	if err != nil {
@@ -153,7 +152,8 @@ func (m *migration) steps() []step {
 	}
 }
 
-// switchRelay sets the servers in the DHCP relay of the lab's router. Without a router it only notes that in row.
+// switchRelay sets the servers in the DHCP relay of the lab's router. If no lab file names a router, switchRelay only notes in row
+// that the operator must change the relay.
 func (m *migration) switchRelay(
 	ctx workflow.Context, row *inventory.OperationStep, q activities.RelaySwitchRequest,
 ) error {
@@ -217,15 +217,14 @@ func (m *migration) openRuns(ctx workflow.Context) (open []string, err error) {
 // server and end at the target.
 func (m *migration) moveSite(ctx workflow.Context, row *inventory.OperationStep) error {
 	m.attempts++
-	// A reset changes the run id, so the id of the hand-over holds the first one: a repeated request is then
-	// recognized.
+	// The id of the hand-over contains the first run id, which a reset does not change. A repeated request is therefore recognized.
 	run := cmp.Or(workflow.GetInfo(ctx).FirstRunID, m.record.Run)
 	h := inventory.HandOver{ID: fmt.Sprintf("%s-%d", run, m.attempts), Target: m.in.Target, Force: m.force}
 	for _, r := range m.record.Steps {
 		h.Force = h.Force || r.Name == stepDrain && r.State == inventory.StepSkipped
 	}
 
-	// The operator may have opened the intake again by undoing the drain.
+	// The operator may have undone the drain, and so have allowed new runs again.
 	if err := execute(ctx, quick, nil, do.CloseIntake, m.request()); err != nil {
 		return err
 	}

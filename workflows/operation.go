@@ -18,23 +18,23 @@ import (
 // A step is one step of an operation. The list of its steps, from top to bottom, is what the operation does.
 type step struct {
 	name, machine string
-	// does, waits and undoes tell the operator what do, ready and undo do. If undo is nil, undoes is "none: " and the
-	// reason.
+	// does, waits and undoes describe the functions do, ready and undo to the operator. If undo is nil, undoes is "none: " followed
+	// by the reason.
 	does, waits, undoes string
 	// budget is how long the step may take before the operator is asked.
 	budget time.Duration
 	// do carries out the step. It may run more than once, so it checks the state first.
 	do func(ctx workflow.Context, s *inventory.OperationStep) error
-	// ready waits, at most for within, until the result of do works. If nil, the success of do is sufficient.
+	// ready waits until the result of do works, at most for the duration within. If ready is nil, the success of do is sufficient.
 	ready func(ctx workflow.Context, within time.Duration) error
-	// undo reverts do, whether do finished or not. If nil, the step cannot be undone.
+	// undo reverts what do has changed, even if do did not finish. If undo is nil, the step cannot be undone.
 	undo func(ctx workflow.Context) error
-	// must: the step cannot be skipped, because later steps would do harm without it.
+	// must means that the step cannot be skipped, because later steps would do harm without it.
 	must bool
 }
 
-// lastLook returns the time for one more probe after the budget has passed: one minute, or the budget if that is
-// shorter. After an outage all timers fire late and at once, so a passed deadline alone proves nothing.
+// lastLook returns how long one more probe may take after the budget has passed: one minute, or the budget if that is shorter. This
+// probe is needed because after an outage all timers fire late and at once, so that a passed deadline alone proves nothing.
 func lastLook(budget time.Duration) time.Duration {
 	if budget <= 0 {
 		return time.Minute
@@ -49,7 +49,7 @@ type operation struct {
 	input  any
 	record inventory.Operation
 	asked  int
-	kept   string // text that a cancellation adds to its message: which steps stay done
+	kept   string // appended to the message after a cancellation: which steps stay done
 }
 
 // newOperation returns an operation with a new record, which is not stored yet. It returns an error if the
@@ -61,8 +61,8 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 			"workflow id %q: a %s named %q must run under the id %q", info.WorkflowExecution.ID, typ, name, id)
 	}
 
-	// A reset to the first task keeps the start time of the workflow, so machines installed
-	// before the reset count as installed.
+	// After a reset to the first task, the workflow still has its old start time, so machines installed before the reset count as
+	// installed.
 	o := &operation{
 		log: workflow.GetLogger(ctx), input: input,
 		record: inventory.Operation{
@@ -87,8 +87,9 @@ func (o *operation) writeRecord(ctx workflow.Context) error {
 	return executeLocal(ctx, nil, do.RecordOperation, o.nextRecord(ctx), o.input)
 }
 
-// commitRecord is writeRecord by a regular activity. It is for decisions that a repeated workflow task could make
-// differently: the operator's answer, see prompt.hide, and the end, because a final record never changes.
+// commitRecord stores the record as writeRecord does, but by a regular activity. That is necessary where a repeated workflow task
+// could decide differently: after an answer of the operator (see prompt.hide), and at the end, because a final record never
+// changes.
 func (o *operation) commitRecord(ctx workflow.Context) error {
 	return execute(ctx, quick, nil, do.RecordOperation, o.nextRecord(ctx), o.input)
 }
@@ -104,7 +105,7 @@ func (o *operation) nextRecord(ctx workflow.Context) inventory.Operation {
 	return rec
 }
 
-// showStep sets the name and message of the step that is shown, and writes the record.
+// showStep sets the present step and the message in the record, and stores the record.
 func (o *operation) showStep(ctx workflow.Context, name, format string, args ...any) error {
 	if err := o.setStep(ctx, name, format, args...); err != nil {
 		return err
@@ -112,7 +113,7 @@ func (o *operation) showStep(ctx workflow.Context, name, format string, args ...
 	return o.writeRecord(ctx)
 }
 
-// setStep is showStep without writing the record.
+// setStep does what showStep does, but does not store the record.
 func (o *operation) setStep(ctx workflow.Context, name, format string, args ...any) error {
 	same := o.record.Step == name
 	o.record.Step, o.record.Message = name, fmt.Sprintf(format, args...)
@@ -179,8 +180,8 @@ func (o *operation) runStep(ctx workflow.Context, s step, row *inventory.Operati
 	}
 }
 
-// tryStep carries out one step and waits until its probe succeeds. If an earlier operation finished the step,
-// tryStep probes first and does nothing more if that succeeds.
+// tryStep carries out one step and waits until its probe succeeds. If an earlier operation finished the step, tryStep probes first,
+// and does nothing else if this probe succeeds.
 func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.OperationStep, finished bool) error {
 	last := lastLook(s.budget)
 	if finished && s.ready != nil {
@@ -218,8 +219,8 @@ func (o *operation) tryStep(ctx workflow.Context, s step, row *inventory.Operati
 	return err
 }
 
-// decideAboutStep asks the operator about a failed step. After nil, the caller tries the step again, or continues
-// with the next one if row.State is StepSkipped.
+// decideAboutStep asks the operator about a failed step. If it returns nil, the caller tries the step again, or continues with the
+// next step if row.State is StepSkipped.
 func (o *operation) decideAboutStep(ctx workflow.Context, s step, row *inventory.OperationStep) error {
 	for undone := false; ; {
 		choices := []string{contract.Retry}
@@ -280,7 +281,7 @@ func (o *operation) askAboutStep(ctx workflow.Context, row *inventory.OperationS
 	return d.Choice, nil
 }
 
-// newPrompt returns a question of the operation. Unlike askAboutStep, it leaves the step that is shown unchanged.
+// newPrompt returns a question of the operation. Unlike askAboutStep, the question does not change the present step in the record.
 func (o *operation) newPrompt(ctx workflow.Context, step, text string, choices []string) prompt {
 	o.asked++
 	id := fmt.Sprintf("%s.%d", step, o.asked)
@@ -301,8 +302,8 @@ func (o *operation) newPrompt(ctx workflow.Context, step, text string, choices [
 	}
 }
 
-// rollBack undoes all steps that were begun, the last one first, even if ctx is canceled. An undo that fails is
-// noted in its step, and the next one follows.
+// rollBack undoes all steps that were begun, the last one first, even if ctx is canceled. If an undo fails, rollBack notes that in
+// the step, and continues with the next step.
 func (o *operation) rollBack(ctx workflow.Context, steps []step) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -346,8 +347,8 @@ func (o *operation) recordEnd(ctx workflow.Context, state, phase, message, next 
 	return o.commitRecord(ctx)
 }
 
-// probe runs an activity that waits until something works, at most for within. That time includes retries after a
-// worker died. probe is what ready of most steps calls.
+// probe runs an activity that waits until something works. within is the time limit for the whole wait, including retries after the
+// death of a worker. The function ready of most steps calls probe.
 func probe(ctx workflow.Context, within time.Duration, activity any, arg any) error {
 	return execute(ctx, workflow.ActivityOptions{
 		ScheduleToCloseTimeout: within, HeartbeatTimeout: workerLost, RetryPolicy: retryForever,

@@ -12,8 +12,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// followedRun is a workflow whose record an operation reads until it is final. The record survives a reset of the
-// operation and a move to another server.
+// followedRun is a workflow whose record an operation reads until the record is final. The record survives a reset of the operation
+// and a move to another server.
 type followedRun struct {
 	id, run string
 	look    string // the command that shows the workflow
@@ -36,12 +36,12 @@ func childContext(ctx workflow.Context, id string) workflow.Context {
 	})
 }
 
-// startOrFindRun starts the workflow of a machine, unless this operation has started one after since, and returns
-// the run id. After a reset the operation does not remember its runs and would install the machine again. The
-// check is a local activity in the same workflow task as the start, so a reset to that task repeats the check.
+// startOrFindRun starts the workflow of a machine, and returns the run id. If this operation has already started one after since,
+// it returns the id of that run instead: after a reset, the operation does not remember its runs and would install the machine
+// again. The check is a local activity in the same workflow task as the start, so a reset to that task repeats the check.
 func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, since time.Time, input any) (string, error) {
-	// A child that is started under ctx is canceled with it. But a child that waits for the operator must continue,
-	// so use a context that is never canceled.
+	// A cancellation of ctx would also cancel a child that was started with ctx. But a child that waits for the operator must
+	// continue, so use a context that is never canceled.
 	ctx, _ = workflow.NewDisconnectedContext(ctx)
 	var own activities.OwnRun
 	q := activities.InstalledRequest{Machine: machine, Parent: o.record.ID, Since: since}
@@ -93,8 +93,8 @@ func (o *operation) runMachine(ctx workflow.Context, row *inventory.OperationSte
 	return o.awaitRun(ctx, machine, run)
 }
 
-// awaitRun waits until the record of a machine's run is final or shows that the run waits for the operator. A
-// cancellation is forwarded to the run, and awaitRun waits until the run has ended.
+// awaitRun waits until the record of a machine's run is final or shows that the run waits for the operator. A cancellation is
+// forwarded to the run, and awaitRun then waits until the run has ended.
 func (o *operation) awaitRun(ctx workflow.Context, machine, run string) (activities.Outcome, error) {
 	var out activities.Outcome
 	err := execute(ctx, awaiting, &out, do.AwaitRun, activities.OutcomeRequest{Run: run, Asking: true})
@@ -120,9 +120,9 @@ func (o *operation) cancelRun(ctx workflow.Context, f followedRun) (out activiti
 	return out, err
 }
 
-// followStep waits until the record of the step's workflow is final. The time in which that workflow waits for the
-// operator is shown and does not count against the step's budget. After the budget, the record is read once more
-// before the operator is asked. A cancellation is forwarded, and followStep waits until the workflow has ended.
+// followStep waits until the record of the step's workflow is final. The time in which that workflow waits for the operator is
+// shown and does not count against the step's budget. After the budget, the record is read once more before the operator is asked.
+// A cancellation is forwarded to the workflow, and followStep then waits until the workflow has ended.
 func (o *operation) followStep(ctx workflow.Context, row *inventory.OperationStep, f followedRun) error {
 	row.Run = f.run
 	err := o.writeRecord(ctx)

@@ -11,7 +11,7 @@ import (
 
 var do activities.Activities // used to name activities; never called
 
-// Retry policies. Activities that use only our own database, and activities that wait, retry until they succeed.
+// Retry policies. Activities that use only our own database retry until they succeed, and so do activities that wait.
 var (
 	retryForever = &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 30 * time.Second}
 	retryBMC     = &temporal.RetryPolicy{
@@ -22,8 +22,8 @@ var (
 
 const (
 	year = 365 * 24 * time.Hour
-	// workerLost is the heartbeat timeout of an operation's activities. After it, Temporal considers the worker dead
-	// and starts the activity again, which checks the state first.
+	// workerLost is the heartbeat timeout of an operation's activities. After this time without a heartbeat, Temporal considers the
+	// worker dead and starts the activity again; the activity then checks the state first.
 	workerLost = 20 * time.Second
 )
 
@@ -31,8 +31,8 @@ const (
 var (
 	// quick is for activities that use only our own database.
 	quick = workflow.ActivityOptions{StartToCloseTimeout: time.Minute, RetryPolicy: retryForever}
-	// planning is quick with a limited number of attempts: a run that cannot be planned has changed nothing and may
-	// end.
+	// planning has the options of quick, but limits the number of attempts: a run that cannot be planned has changed nothing and
+	// may end.
 	planning = workflow.ActivityOptions{
 		StartToCloseTimeout: time.Minute,
 		RetryPolicy: &temporal.RetryPolicy{
@@ -46,7 +46,7 @@ var (
 		StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retryBMC,
 	}
-	// operationBMC is bmc for the activities of an operation.
+	// operationBMC has the options of bmc, but the heartbeat timeout of an operation's activities.
 	operationBMC = workflow.ActivityOptions{
 		StartToCloseTimeout: 15 * time.Minute, HeartbeatTimeout: workerLost,
 		RetryPolicy: retryBMC,
@@ -56,8 +56,8 @@ var (
 		StartToCloseTimeout: 10 * time.Minute, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retryForever,
 	}
-	// outside is for an activity that waits for something outside this server until the workflow cancels it, or that
-	// takes hours and resumes after an interruption.
+	// outside is for an activity that waits for something outside this server until the workflow cancels the activity, and for an
+	// activity that takes hours and resumes after an interruption.
 	outside = workflow.ActivityOptions{
 		StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: retryForever,
@@ -66,8 +66,8 @@ var (
 	awaiting = workflow.ActivityOptions{
 		TaskQueue: WaitQueue, StartToCloseTimeout: year, HeartbeatTimeout: workerLost, RetryPolicy: retryForever,
 	}
-	// following is outside for an activity whose connection breaks when another server becomes the active one: it
-	// retries within seconds.
+	// following has the options of outside, but retries within seconds. It is for an activity whose connection breaks when another
+	// server becomes the active one.
 	following = workflow.ActivityOptions{
 		StartToCloseTimeout: year, HeartbeatTimeout: 10 * time.Second,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, MaximumInterval: 5 * time.Second},
@@ -82,7 +82,8 @@ var (
 	local = workflow.LocalActivityOptions{
 		StartToCloseTimeout:    20 * time.Second,
 		ScheduleToCloseTimeout: year,
-		// A retry after a longer pause adds six history events. With this policy it takes weeks to fill the history.
+		// Each retry after a long pause adds six events to the history. With these pauses, it takes weeks until the history is
+		// full.
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: 100 * time.Millisecond, MaximumInterval: 10 * time.Minute},
 	}
 )
@@ -98,19 +99,20 @@ const (
 	untilPayload = 20 * time.Minute
 	// untilStopped is the time that an agent has to stop an action before the machine's power is cut.
 	untilStopped = time.Minute
-	// untilRestarted is how long after a restart of the machine a run ignores messages of the agent of an earlier
-	// boot, because they may arrive late. It is longer than activities.Evidence counts a silent agent as alive.
+	// untilRestarted is how long, after a restart of the machine, a run ignores messages from the agent of an earlier boot, which
+	// may arrive late. It is longer than the time for which activities.Evidence counts a silent agent as alive.
 	untilRestarted = 2 * time.Minute
-	// windowMargin is added to the length of a wait to get how long the netboot or secrets window for it stays open.
+	// While a run waits, its machine may boot over the network or fetch secrets. windowMargin is how much longer than the wait this
+	// stays allowed.
 	windowMargin = 5 * time.Minute
 	// grace is how long a run waits for the report of an action after the agent's own deadline for the action.
 	grace = 30 * time.Second
-	// reminder is how often a run renews the netboot window while it waits for the operator to switch the machine on.
+	// reminder is how often a run renews its permission for network boot while it waits for the operator to switch the machine on.
 	reminder = 30 * time.Minute
 )
 
-// maxProlongations limits how often a wait is prolonged by time that did not really pass, because the clock was
-// set or the server was down.
+// maxProlongations limits how often a wait becomes longer because some of its time does not count: the clock was set, or the server
+// was down.
 const maxProlongations = 2
 
 // Pauses before the retries of a failed action. The first is firstPause; each further one is twice as long, up to

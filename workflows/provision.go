@@ -21,7 +21,7 @@ type provisioning struct {
 	assigned *action.Key // attempt that may still be under way; nil if none
 	provenBy string      // evidence for the installed system: first what the plan expects, in the end what was found
 	retries  int         // retries used so far, at most in.Retries.Count
-	binds    int         // calls of Bind so far; numbers the questions
+	binds    int         // number of calls of Bind so far; part of the ids of the questions
 }
 
 // Provision installs the machine's template on it. The workflow id is machine/<machine>; any
@@ -30,8 +30,8 @@ func Provision(ctx workflow.Context, in contract.ProvisionInput) (Outcome, error
 	return provision(ctx, inventory.TypeProvision, in, false)
 }
 
-// Reprovision is Provision with a wipe of what identifies the content of the disk (partition tables and file
-// system signatures), before the installation and in the same boot. The workflow id is machine/<machine>.
+// Reprovision first wipes what identifies the content of the disk (partition tables and file system signatures), and then installs
+// the machine as Provision does, in the same boot. The workflow id is machine/<machine>.
 func Reprovision(ctx workflow.Context, in contract.ProvisionInput) (Outcome, error) {
 	return provision(ctx, inventory.TypeReprovision, in, true)
 }
@@ -116,8 +116,8 @@ func (p *provisioning) recordPlan() {
 	}
 }
 
-// bindDisk chooses the disk that the actions write, unless no action writes. The agent stays up while the operator
-// is asked.
+// bindDisk chooses the disk to which the actions write. If no action writes, it does nothing. The agent keeps running while the
+// operator is asked.
 func (p *provisioning) bindDisk(ctx workflow.Context) error {
 	writes := false
 	for _, a := range p.plan.Actions[p.plan.From:] {
@@ -134,7 +134,7 @@ func (p *provisioning) bindDisk(ctx workflow.Context) error {
 
 	q := activities.BindRequest{Owner: p.grant.owner, Disk: p.disk, From: p.plan.From}
 	if d := p.record.Disk; d != nil && (d.Serial != "" || d.WWN != "") {
-		// Bound earlier in this run: a retry must use the same disk.
+		// This run has already chosen a disk: a retry must use the same disk.
 		q.Selector, q.Anyway = &inventory.DiskSelector{Serial: d.Serial, WWN: d.WWN}, true
 	}
 

@@ -23,7 +23,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 			}
 		}
 		if p.record.Actions[i].State == action.Success {
-			continue // only actions that markSeedsUndone has reset run again
+			continue // done; markSeedsUndone has reset the actions that must run again
 		}
 
 		choice := contract.Continue
@@ -32,7 +32,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 				return err
 			}
 		}
-		// The agent may report success while its power is being cut, so the machine may be off in any case.
+		// The agent may report success while its power is being cut, so the machine may be off even after a success.
 		if choice == contract.Restart || p.boot.poweredOff {
 			if err := p.restartAgent(ctx); err != nil {
 				return err
@@ -42,8 +42,8 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 		case contract.Retry:
 			i--
 		case contract.Restart:
-			// Repeat also the actions that an earlier run has done: the image is written again, so a run that resumes this
-			// one must not skip them.
+			// Also repeat the actions that an earlier run has done, because the image is written again. A run that later resumes
+			// this one must not skip these actions either.
 			p.plan.From = 0
 			p.record.resetActions(0)
 			i = -1
@@ -83,7 +83,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 
 	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause), contract.Retry, contract.Skip, contract.Restart, contract.Abort)
 	if errors.Is(err, errAborted) {
-		return "", cause // more detailed than errAborted
+		return "", cause // cause says more than errAborted
 	}
 
 	if err == nil && d.Choice == contract.Skip {
@@ -97,11 +97,11 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 	return d.Choice, err
 }
 
-// askAboutImage asks the operator, under any policy, if a file that the failed action i needs is not the file that
-// was planned. If there is no such file, choice is "".
+// askAboutImage asks the operator, whatever the policy is, if one of the files that the failed action i needs is not the file that
+// was planned. If all files are the planned ones, choice is "".
 func (p *provisioning) askAboutImage(ctx workflow.Context, i int, cause error) (choice string, err error) {
 	if workflow.GetVersion(ctx, "ask-about-changed-images", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
-		return "", nil // the run is older than this question
+		return "", nil // an older release has started this run, and did not ask this question
 	}
 	why, q := "", activities.ImagesRequest{Run: p.plan.Run, Machine: p.grant.owner.Machine, Action: i}
 	if err := execute(ctx, quick, &why, do.ChangedImage, q); err != nil || why == "" {
@@ -109,12 +109,12 @@ func (p *provisioning) askAboutImage(ctx workflow.Context, i int, cause error) (
 	}
 	d, err := p.ask(ctx, p.record.attemptKey(i).String(), messageOf(cause)+": "+why, contract.Retry, contract.Abort)
 	if errors.Is(err, errAborted) {
-		return "", cause // more detailed than errAborted
+		return "", cause // cause says more than errAborted
 	}
 	return d.Choice, err
 }
 
-// restartAgent starts the machine and binds the disk again, between two actions.
+// restartAgent is called between two actions. It boots the agent again, and chooses the disk again.
 func (p *provisioning) restartAgent(ctx workflow.Context) error {
 	p.record.State = inventory.StatePreparing
 	if err := p.startMachine(ctx); err != nil {
@@ -187,11 +187,11 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 			}
 			return false, errTimeout
 		case s.conflict:
-			// The agent's token is revoked, but the agent may still write. If the operator chooses Restart, its power is
-			// cut first, by this run or (without a BMC) by the operator.
+			// The agent's token is revoked, but the agent may still write. If the operator chooses Restart, the machine is switched
+			// off first, by this run or (without a BMC) by the operator.
 			return true, p.resolveClaimConflict(ctx)
 		case (s.idle[k] || s.idle[action.Key{}]) && !over:
-			// The agent polls and finds no assignment: store it again.
+			// The agent asks for work and finds no assignment: store the assignment again.
 			delete(s.idle, k)
 			delete(s.idle, action.Key{})
 			if err := p.assign(ctx, k, 0); err != nil {
@@ -214,8 +214,8 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 		case s.completed(k):
 			return false, p.finishAttempt(ctx, k)
 		case known.Left > 0 && prolonged < maxProlongations:
-			// The clock was set: the action gets the rest of its time and keeps access to
-			// its secrets.
+			// The limit has passed only because the clock was set: the action gets the rest of its time and keeps access to its
+			// secrets.
 			began, limit = workflow.Now(ctx), known.Left
 			prolonged++
 			if err := p.grant.openSecrets(ctx, limit); err != nil {
@@ -229,8 +229,8 @@ func (p *provisioning) runAttempt(ctx workflow.Context, i int) (agentLost bool, 
 	}
 }
 
-// replaceSilentAgent stops an attempt whose agent is silent. A silent agent may still write, so its power is cut
-// before another agent writes. agentLost is false if the agent has reported the end of its attempt after all.
+// replaceSilentAgent stops an attempt whose agent is silent. A silent agent may still write, so its machine is switched off before
+// another agent writes. agentLost is false if the agent has reported the end of its attempt after all.
 func (p *provisioning) replaceSilentAgent(ctx workflow.Context, k action.Key) (agentLost bool, err error) {
 	a := &p.record.Actions[k.Action]
 	a.State, a.Message = action.Failed, "the agent was lost"
@@ -256,8 +256,8 @@ func (p *provisioning) timeOutAttempt(ctx workflow.Context, k action.Key) error 
 	return newError(typeTimeout, "action %q %s", a.Name, a.Message)
 }
 
-// assign stores the assignment that the agent polls for. If next is not zero, the agent's report opens the netboot
-// window for the next boot, for the time next.
+// assign stores the assignment that the agent polls for. If next is not zero, the arrival of the agent's report allows the next
+// network boot, for the duration next.
 func (p *provisioning) assign(ctx workflow.Context, k action.Key, next time.Duration) error {
 	return executeLocal(ctx, nil, do.Assign, activities.AssignRequest{
 		Owner: p.grant.owner, Boot: p.boot.number, Key: k, Disk: p.disk, Next: next,
@@ -285,9 +285,8 @@ func (p *provisioning) finishAttempt(ctx workflow.Context, k action.Key) error {
 	return newError(typ, "action %q: %s", a.Name, d.Message)
 }
 
-// stopAttempt stops an attempt and returns nil once it cannot write any more: the agent has reported that it
-// stopped, the agent of a later boot has sent its hello, the power is off, or the operator has confirmed that it
-// is off.
+// stopAttempt stops an attempt. It returns nil once the attempt cannot write any more: the agent has reported that it stopped, the
+// agent of a later boot has sent its hello, the power is off, or the operator has confirmed that the power is off.
 func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 	if err := p.record.showPhase(ctx, inventory.PhaseStopping, "stopping %s", p.record.Actions[k.Action].Name); err != nil {
 		return err
@@ -297,7 +296,7 @@ func (p *provisioning) stopAttempt(ctx workflow.Context, k action.Key) error {
 		return err
 	}
 
-	// The agent receives the stop order in an answer of this server, hence served.
+	// served is true because the agent receives the order to stop only while this server is up.
 	w := wait{limit: untilStopped, attempt: k, served: true, unlimited: true}
 	stopped := func() bool { return p.signals.completed(k) || p.signals.helloBoot > p.boot.number }
 	if ok, _, err := p.waitFor(ctx, w, stopped); ok || err != nil {

@@ -16,7 +16,7 @@ import (
 // installed system is up.
 const evidenceOperator = "operator"
 
-// closeForInstalled closes netboot: from now on the machine boots from its disk only.
+// closeForInstalled disallows network boot: from now on, the machine boots only from its disk.
 func (p *provisioning) closeForInstalled(ctx workflow.Context) error {
 	p.record.State = inventory.StatePost
 	if err := p.record.showPhase(ctx, inventory.PhaseDisarm, "closing network boot"); err != nil {
@@ -25,8 +25,8 @@ func (p *provisioning) closeForInstalled(ctx workflow.Context) error {
 	return p.grant.closeNetboot(ctx)
 }
 
-// bootInstalledSystem closes netboot, has the agent boot the installed system and waits for
-// evidence that it is up.
+// bootInstalledSystem disallows network boot, makes the agent boot the installed system, and waits for evidence that this system is
+// up.
 func (p *provisioning) bootInstalledSystem(ctx workflow.Context) error {
 	if err := p.closeForInstalled(ctx); err != nil {
 		return err
@@ -90,8 +90,8 @@ func (p *provisioning) recordInstalled() {
 	}
 }
 
-// waitUntilAgentLeft waits for the report of the action that ends the agent. Silence is not a failure: the machine
-// may have restarted before the report arrived.
+// waitUntilAgentLeft waits for the report of the action that ends the agent. A missing report is not a failure: the machine may
+// have restarted before the report arrived.
 func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, phonesHome bool) error {
 	s := &p.signals
 	w := wait{limit: p.record.Actions[k.Action].Timeout.Duration() + grace, attempt: k}
@@ -114,9 +114,9 @@ func (p *provisioning) waitUntilAgentLeft(ctx workflow.Context, k action.Key, ph
 	return nil
 }
 
-// waitUntilReady waits until the installed system phones home with the nonce that the run wrote to the disk. At
-// the first deadline a machine with a BMC is power-cycled, unless an installer was booted; after that the operator
-// is asked.
+// waitUntilReady waits until the installed system phones home with the nonce that the run wrote to the disk. At the first deadline,
+// it power-cycles the machine, if the machine has a BMC and has booted no installer. Otherwise, and at every later deadline, it
+// asks the operator.
 func (p *provisioning) waitUntilReady(ctx workflow.Context) error {
 	s := &p.signals
 	done := func() bool { return s.received[inventory.EventPhoneHome] || s.conflict }

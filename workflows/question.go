@@ -61,9 +61,9 @@ func (q *questions) validate(d contract.Decision) error {
 	return nil
 }
 
-// validateUpdate is validate for an update, and also refuses a disk selector that selects no disk of the question.
-// Temporal does not validate updates again in a replay. A signal with such a selector is accepted, because
-// recorded histories contain such signals; the run then asks again.
+// validateUpdate does what validate does, and also refuses a disk selector that selects no disk of the question. It is for updates
+// only, which Temporal does not validate again in a replay. A signal may have such a selector, because recorded histories contain
+// such signals; the run then asks again.
 func (q *questions) validateUpdate(d contract.Decision) error {
 	if err := q.validate(d); err != nil || d.DiskSelector == nil {
 		return err
@@ -105,16 +105,16 @@ type prompt struct {
 	inventory.Question
 	// show writes the open question to the record.
 	show func() error
-	// hide writes to the record that the question is closed. If it was answered, hide must use a regular activity: an
-	// update is durable only once its workflow task completes, so until then the question must stay open in the
-	// record.
+	// hide writes to the record that the question is closed. After an answer, hide must use a regular activity: the operator's
+	// update is durable only once its workflow task completes, and until then the question must stay open in the record.
 	hide func(answered bool) error
-	// withdrawn reports whether the question is no longer needed. If withdrawn is nil, it always is.
+	// withdrawn reports whether the question is no longer needed. If withdrawn is nil, the question stays open until it is
+	// answered.
 	withdrawn func() bool
 }
 
-// ask shows a question until the operator answers it. The decision is nil if the question
-// was withdrawn first. The choice Abort also returns errAborted.
+// ask shows a question until the operator answers it. The decision is nil if the question was withdrawn first. If the choice is
+// Abort, ask also returns errAborted.
 func (q *questions) ask(ctx workflow.Context, p prompt) (*contract.Decision, error) {
 	p.Since = workflow.Now(ctx)
 	q.open, q.answer = &p.Question, nil

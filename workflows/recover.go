@@ -18,17 +18,16 @@ import (
 type recovery struct {
 	*operation
 	in     contract.RecoverInput
-	groups []int // sizes of the groups; record.Steps lists one group after another
+	groups []int // sizes of the groups; record.Steps lists the machines of the first group, then of the second, and so on
 	limit  int
-	// busy counts the machines that are being installed, at most limit. Only machines that continue after they waited
-	// for the operator may raise it above limit.
+	// busy counts the machines that are being installed. It is larger than limit only if machines continue after they have waited
+	// for the operator.
 	busy int
 	open int // coroutines that have not ended; each installs one machine
 }
 
-// Recover wipes many machines and installs each by its own template: group after group, a few at a time. Once too
-// many have failed, it starts no more machines. Each machine has its own run of Reprovision, which outlives this
-// workflow.
+// Recover wipes many machines and installs each by its own template: group after group, a few at a time. Once too many have failed,
+// it starts no more machines. Each machine has its own run of Reprovision, which continues even if this workflow ends.
 //
 // A machine that waits for the operator frees its slot for the next one. The recovery waits until each machine is
 // installed or has failed. When its history is full, it continues as new under the same record. The workflow id is
@@ -121,18 +120,18 @@ func (r *recovery) restoreState(ctx workflow.Context, s contract.RecoverState) e
 	return r.showProgress(ctx)
 }
 
-// historyFull reports whether the recovery should continue as new because its history is nearly full. It is false
-// after a cancellation.
+// historyFull reports whether the recovery should continue as new because its history is nearly full. It returns false after a
+// cancellation.
 func (r *recovery) historyFull(ctx workflow.Context) bool {
 	return ctx.Err() == nil && workflow.GetInfo(ctx).GetContinueAsNewSuggested()
 }
 
-// maxCarried limits how many bytes of a machine's message go to the next execution, because Temporal limits the
-// input to 2 MiB. A machine that waits reports its whole message again.
+// maxCarried limits how many bytes of a machine's message the next execution gets, because Temporal limits the input to 2 MiB. A
+// machine that still waits reports its whole message again.
 const maxCarried = 200
 
-// continueAsNew ends this execution; the next one starts with its state. The runs of the machines go on, and the
-// state holds their ids.
+// continueAsNew ends this execution; the next execution starts with the state of this one. The runs of the machines go on, and the
+// state contains the ids of these runs.
 func (r *recovery) continueAsNew(ctx workflow.Context) error {
 	begun := func() bool {
 		return !slices.ContainsFunc(r.record.Steps,
@@ -168,7 +167,7 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 			s := &r.record.Steps[row]
 			row++
 			if s.Run != "" && (s.State == inventory.StepRunning || s.State == inventory.StepWaiting) {
-				r.startMachine(ctx, s) // started by the previous execution
+				r.startMachine(ctx, s) // the previous execution has started this machine's run
 				continue
 			}
 			if s.State != inventory.StepPending {
@@ -192,7 +191,7 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 	}
 
 	if r.open > 0 {
-		r.noteProgress(ctx) // from now on, all open machines may be waiting for the operator
+		r.noteProgress(ctx) // no machine is left to start, so all open ones may now be waiting for the operator
 	}
 
 	if err := workflow.Await(ctx, func() bool { return r.open == 0 || r.historyFull(ctx) }); err != nil {
@@ -203,7 +202,7 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 		return r.continueAsNew(ctx)
 	}
 
-	// If ctx was canceled during the write of the record, the waits for the operator have ended without an outcome.
+	// If ctx was canceled while the record was written, the waits for the operator have ended without an outcome.
 	if err := ctx.Err(); err != nil && r.counts()[inventory.StepWaiting] > 0 {
 		return err
 	}
@@ -301,15 +300,15 @@ func (r *recovery) recordOutcome(ctx workflow.Context, s *inventory.OperationSte
 	r.noteProgress(ctx)
 }
 
-// noteProgress is showProgress for callers that cannot handle an error: it only logs it. The next write of the
-// record makes up for the lost one.
+// noteProgress is for callers that cannot handle an error: it does what showProgress does, but only logs an error. The next write
+// of the record makes up for the lost one.
 func (r *recovery) noteProgress(ctx workflow.Context) {
 	if err := r.showProgress(ctx); err != nil {
 		r.log.Error("recording a recovery", "error", err)
 	}
 }
 
-// counts returns how many machines are in each state of a step.
+// counts returns the number of machines by the state of their steps.
 func (r *recovery) counts() map[string]int {
 	n := map[string]int{}
 	for _, s := range r.record.Steps {

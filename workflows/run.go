@@ -19,9 +19,9 @@ import (
 var (
 	errTimeout = errors.New("global timeout")
 	errAborted = errors.New("aborted by the operator")
-	// errRestart: the operator restarts the whole run under a new epoch.
+	// errRestart means that the operator restarts the whole run under a new epoch.
 	errRestart = errors.New("restarted by the operator")
-	// errSkipped: the operator lets the run continue without the machine, see machineRun.skippable.
+	// errSkipped means that the operator lets the run continue without the machine, see machineRun.skippable.
 	errSkipped = errors.New("skipped by the operator")
 	errFenced  = newError(activities.TypeFenced, "the run no longer owns the machine: a forced job has taken "+
 		"the machine over, or an operator has disarmed it")
@@ -31,13 +31,13 @@ var (
 
 // machineRun holds what every workflow that owns a machine needs.
 type machineRun struct {
-	log    log.Logger // logger adds the keys of the run
+	log    log.Logger // without the keys of the run, which the method logger adds
 	grant  grant
 	manual bool // the machine has no BMC: the operator switches it on and off
-	// plannedAs is the id of the run under which the plan is stored; empty without a plan. After a reset it differs
-	// from owner.Run.
+	// plannedAs is the id of the run for which the plan is stored, or "" if there is no plan. After a reset, this id differs from
+	// owner.Run.
 	plannedAs string
-	// skippable: the operator may let the run continue without the machine.
+	// skippable means that the operator may let the run continue without the machine.
 	skippable bool
 
 	record    runRecord
@@ -104,8 +104,8 @@ func (r *machineRun) status() (Status, error) {
 	return s, nil
 }
 
-// carryOut is runToEnd for a run that needs the machine. If a step fails, it calls stop, unless that is nil, to
-// stop the action under way. If the run has lost its machine, it first waits until the operator aborts the run.
+// carryOut does what runToEnd does, for a run that needs the machine. If the run has lost its machine, carryOut waits until the
+// operator aborts the run. After any failure, it calls stop to stop the action under way, unless stop is nil.
 func (r *machineRun) carryOut(ctx workflow.Context, steps func(workflow.Context) error, stop func(workflow.Context)) (Outcome, error) {
 	return r.runToEnd(ctx, func(ctx workflow.Context) error {
 		err := steps(ctx)
@@ -119,15 +119,14 @@ func (r *machineRun) carryOut(ctx workflow.Context, steps func(workflow.Context)
 	})
 }
 
-// runToEnd runs steps, then releases the grant and writes the final record, also after a failure or a
-// cancellation.
+// runToEnd calls steps. Then it releases the grant and writes the final record, even after a failure or a cancellation.
 func (r *machineRun) runToEnd(ctx workflow.Context, steps func(workflow.Context) error) (Outcome, error) {
 	err := r.end(ctx, steps(ctx))
 	return Outcome{State: r.record.State, Message: r.record.Message}, err
 }
 
-// reportLostMachine asks the operator to abort a run that has lost its machine, and returns errAborted when that
-// is done.
+// reportLostMachine asks the operator to abort a run that has lost its machine. It returns errAborted once the operator has done
+// so.
 func (r *machineRun) reportLostMachine(ctx workflow.Context, err error) error {
 	kind := "fenced"
 	if hasType(err, activities.TypeHeld) {
@@ -137,8 +136,8 @@ func (r *machineRun) reportLostMachine(ctx workflow.Context, err error) error {
 	return err
 }
 
-// end releases the grant, which closes the run's windows, and writes the final record. err is the error of the
-// steps. The result is the error that the workflow ends with.
+// end releases the grant, after which the machine may not boot over the network or fetch secrets for this run, and writes the final
+// record. err is the error of the steps. end returns the error with which the workflow ends.
 func (r *machineRun) end(ctx workflow.Context, err error) error {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -152,7 +151,7 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 		r.record.Next = r.retryCommand()
 	}
 
-	// Release the grant first: then no window is open, even if a later write fails.
+	// Release the grant first: then, even if a later write fails, the machine may no longer boot over the network or fetch secrets.
 	released := r.grant.release(ctx)
 	r.record.State, r.record.Question, r.record.Ended = state, nil, workflow.Now(ctx)
 	for i := range r.record.Actions {
@@ -165,8 +164,8 @@ func (r *machineRun) end(ctx workflow.Context, err error) error {
 	return endExecution(ctx, state, message, err, recorded, released)
 }
 
-// endOf returns the last state, phase and message of a workflow whose steps ended with err. If err is nil, last is
-// message.
+// endOf returns the last state, phase and message of a workflow whose steps ended with err. If err is nil, the last message is the
+// given one.
 func endOf(err error, message string) (state, phase, last string) {
 	switch {
 	case err == nil:
@@ -177,8 +176,9 @@ func endOf(err error, message string) (state, phase, last string) {
 	return inventory.StateFailed, inventory.PhaseFailed, messageOf(err)
 }
 
-// endExecution waits until all update handlers have finished and returns the error that the workflow ends with:
-// nil if errs are all nil, a cancellation unchanged, otherwise an error of the type state with message.
+// endExecution waits until all update handlers have finished, and returns the error with which the workflow ends. If all errs are
+// nil, this is nil; a cancellation is returned unchanged, and for any other error, endExecution returns an error of the type state
+// with message.
 func endExecution(ctx workflow.Context, state, message string, errs ...error) error {
 	errs = append(errs, workflow.Await(ctx, func() bool { return workflow.AllHandlersFinished(ctx) }))
 	for _, err := range errs {

@@ -14,7 +14,7 @@ import (
 
 // boot holds the state of the network boot that is under way.
 type boot struct {
-	number     int       // counted from 1 in each grant
+	number     int       // number of this boot, from 1 in each grant
 	left       int       // boots left before the operator is asked
 	silent     int       // boots in a row without an agent
 	shim       bool      // an interface of the machine boots by shim
@@ -26,18 +26,18 @@ type boot struct {
 	poweredOff bool      // the machine was switched off to stop its agent
 }
 
-// ladder lists the ways to start a machine. Each boot in which the machine stays silent moves to the next rung.
-// After the run's last boot the operator is asked, and the ladder starts again. A step that the machine or its BMC
-// does not support is skipped, and the record says so.
+// ladder lists the ways to start a machine. After a boot in which the machine stays silent, the next boot uses the next rung. After
+// the run's last boot the operator is asked, and the ladder starts again. A step that the machine or its BMC does not support is
+// skipped, and the record says so.
 var ladder = []struct {
 	does                      string
 	warm, resetBMC, otherPath bool
 }{
 	{does: "off, network boot once, on"},
-	// For a BMC that has lost the boot device, or a boot loader that hangs.
+	// This helps if the BMC has lost the boot device, or if a boot loader hangs.
 	{does: "network boot once again, reset", warm: true},
-	// For a BMC that reports success without acting, or a firmware that ignores the boot flag of this path. The boot
-	// path of a machine that has ever booted by it is not changed.
+	// This helps if the BMC reports success without acting, or if the firmware ignores the boot flag of the present boot path. If the
+	// machine has ever booted by its path, the path is not changed.
 	{does: "BMC reset, off, network boot once, on", resetBMC: true, otherPath: true},
 }
 
@@ -79,8 +79,8 @@ func (r *machineRun) startMachine(ctx workflow.Context) error {
 	}
 }
 
-// askForMoreBoots asks the operator whether the run may use more boots. If started is true, the installer of the
-// last boot has reported, and no answer is needed.
+// askForMoreBoots asks the operator whether the run may use more boots. If started is true, no answer is needed, because the
+// installer of the last boot has reported.
 func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err error) {
 	b := &r.boot
 	last := ""
@@ -106,8 +106,8 @@ func (r *machineRun) askForMoreBoots(ctx workflow.Context) (started bool, err er
 	return false, nil
 }
 
-// secureBootHint returns a text for the operator if the machine boots by shim, otherwise "". It names the file
-// that was delivered last in the present boot: the program that received it may have refused the next file.
+// secureBootHint returns a text for the operator if the machine boots by shim, otherwise "". The text names the file that was
+// delivered last in the present boot, because the program in that file may have refused the next one.
 func (b *boot) secureBootHint(received kinds) string {
 	if !b.shim {
 		return ""
@@ -132,15 +132,14 @@ func (b *boot) secureBootHint(received kinds) string {
 	return "; with Secure Boot, the firmware, shim and GRUB each refuse unsigned files: " + last
 }
 
-// bootLost reports whether the present boot was lost without a failure of the machine: the system on its disk has
-// reported (for example, the server was killed while it delivered the loader), or the machine has been silent
-// since the server was started. The next boot then uses the same rung, but counts as one of the run's boots.
-// Without a BMC bootLost is always false: the system on the disk may have run all the time, so the run waits for
-// the operator.
+// bootLost reports whether the present boot was lost although the machine did not fail. This is the case if the system on the disk
+// has reported (for example, because the server was killed while it delivered the loader), or if the machine has been silent since
+// the server was started. The next boot then uses the same rung of ladder again, but counts as one of the run's boots. Without a
+// BMC, bootLost always returns false: the system on the disk may have run all the time, so the run waits for the operator.
 func (r *machineRun) bootLost() bool { return !r.manual && r.signals.received[inventory.EventBootLost] }
 
-// powerOn starts the present boot. If that fails, it asks the operator and tries again. It also returns nil if the
-// boot before turns out to have reached its agent or installer.
+// powerOn starts the present boot. If that fails, it asks the operator and tries again. It also returns nil if it turns out that
+// the previous boot has reached its agent or installer.
 func (r *machineRun) powerOn(ctx workflow.Context) error {
 	b, s := &r.boot, &r.signals
 	q := activities.PowerRequest{Owner: r.grant.owner, Boot: b.number, For: untilDHCP + windowMargin, Installer: b.installer}
@@ -152,7 +151,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 		rung := ladder[b.rung()]
 		q.Warm, q.ResetBMC, q.OtherPath = rung.warm, rung.resetBMC, rung.otherPath && !s.pxe
 		q.Unclaimed = b.silent > 0 || b.lost
-		if !s.pxe { // keep the path of a machine that ever booted by it
+		if !s.pxe { // keep the path if the machine has ever booted by it
 			b.path = b.silent
 		}
 		q.Path = b.path
@@ -193,8 +192,7 @@ func (r *machineRun) powerOn(ctx workflow.Context) error {
 	}
 }
 
-// returnToPreviousBoot makes the boot before the present one the present boot again, because its agent or
-// installer has reported after all.
+// returnToPreviousBoot makes the previous boot the present one again, because its agent or installer has reported after all.
 func (r *machineRun) returnToPreviousBoot() {
 	b, s := &r.boot, &r.signals
 	b.number--
@@ -206,7 +204,7 @@ func (r *machineRun) returnToPreviousBoot() {
 	}
 }
 
-// bootStage is a stage of a machine's boot. done reports whether an event has proven it.
+// bootStage is a stage of a machine's boot. done reports whether an event has proven that the stage was reached.
 type bootStage struct {
 	phase, message string
 	limit          time.Duration
@@ -245,10 +243,9 @@ func (r *machineRun) bootStages() []bootStage {
 // waitForBoot waits until the agent or the installer is up, stage by stage. It returns false if the machine stayed
 // silent or if its claim was presented twice.
 //
-// Every host on the network can forge the packets that end a stage. So the wait for each stage lasts at least
-// until the firmware has had its time for a first packet (untilDHCP): otherwise a forged packet could get a server
-// switched off in the middle of its self-test. If packets could not end a stage early at all, a machine whose
-// loader hangs would wait for 25 minutes.
+// Every host on the network can forge the packets that end a stage. So the wait for each stage lasts at least until the firmware
+// has had its time for a first packet (untilDHCP): otherwise, after a forged packet, the run could switch the machine off in the
+// middle of its self-test. If packets could not end a stage early at all, a machine whose loader hangs would wait for 25 minutes.
 func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 	stages := r.bootStages()
 	up := stages[len(stages)-1].done
@@ -272,7 +269,7 @@ func (r *machineRun) waitForBoot(ctx workflow.Context) (bool, error) {
 			return false, err
 		}
 
-		// Open the window for the whole wait: the power operation may have taken long.
+		// Allow network boot for the whole wait, because the power operation may have taken long.
 		renew := func(d time.Duration) error { return r.grant.renewNetboot(ctx, d, r.boot.installer) }
 		limit := max(stage.limit, untilDHCP-workflow.Now(ctx).Sub(r.boot.began))
 		if !up() {
@@ -308,11 +305,10 @@ func (r *machineRun) waitForStage(ctx workflow.Context, stage bootStage, w wait)
 	}
 }
 
-// waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a deadline, until the
-// boot has begun: the operator has confirmed it, a kernel or initrd was delivered under the run's secret path, or
-// the agent or installer is up. Every host can forge the earlier packets of a boot, so they are only shown: if
-// they counted, they could use up the boots of a machine that was never switched on. Network boot must already be
-// open: otherwise the machine would boot its disk.
+// waitForOperatorToPowerOn asks the operator to switch the machine on and waits, without a deadline, until the boot has begun: the
+// operator has confirmed it, a kernel or initrd was delivered under the run's secret path, or the agent or installer is up. Every
+// host can forge the earlier packets of a boot, so they are only shown: if they counted, they could use up the boots of a machine
+// that was never switched on. Network boot must already be allowed: otherwise the machine would boot from its disk.
 func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bool) error {
 	s := &r.signals
 	begun := func() bool {
@@ -352,8 +348,8 @@ func (r *machineRun) waitForOperatorToPowerOn(ctx workflow.Context, up func() bo
 	}
 }
 
-// shownPackets returns, as text for the operator, how far packets from the machine's address show that the present
-// boot has come; "" if there were none.
+// shownPackets returns a text for the operator: how far the present boot has come, according to packets from the machine's address.
+// It returns "" if there were no packets.
 func (s *signals) shownPackets() string {
 	for _, p := range []struct{ kind, text string }{
 		{inventory.EventScript, "the boot script was fetched"},
@@ -367,11 +363,11 @@ func (s *signals) shownPackets() string {
 	return ""
 }
 
-// resolveClaimConflict asks the operator what to do after a second client has presented the claim of this boot.
-// Reports under that claim prove nothing, and the first client has seen its assignment. The error is errRestart if
-// the operator restarts the run under a new epoch, see retakeGrant. It is never nil.
+// resolveClaimConflict asks the operator what to do after a second client has presented the claim of this boot. Reports under that
+// claim prove nothing, and the first client has seen its assignment. The returned error is never nil; it is errRestart if the
+// operator restarts the run under a new epoch, see retakeGrant.
 func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
-	// This workflow task may have opened the secrets window after the server had closed it for the conflict.
+	// This workflow task may have opened the secrets again after the server had closed them because of the conflict.
 	if err := r.grant.closeSecrets(ctx); err != nil {
 		return err
 	}

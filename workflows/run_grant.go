@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// takeGrant makes the run the owner of its machine; with force, it takes the machine from another run. end
+// takeGrant makes the run the owner of its machine, and if force is true, even takes the machine from another run. The method end
 // releases the grant.
 func (r *machineRun) takeGrant(ctx workflow.Context, force bool) error {
 	if err := r.record.showPhase(ctx, inventory.PhaseArm, "taking the grant"); err != nil {
@@ -64,20 +64,21 @@ func (r *machineRun) retakeGrant(ctx workflow.Context) error {
 
 // grant is the right of a run to change its machine.
 type grant struct {
-	// owner identifies this execution in the activities. A reset changes the run id, so activities under the old one
-	// are refused.
+	// owner identifies this execution to the activities. A reset changes the run id; activities with the old run id are then
+	// refused.
 	owner inventory.Owner
-	armed bool // the netboot window may be open
+	armed bool // the machine may be allowed to boot over the network
 }
 
-// release releases the grant and closes the netboot and the secrets window. It is a regular activity: if a signal
-// arrives when a run completes, Temporal refuses the completion and repeats the workflow task. The local
-// activities before release would then run again and find that the run has lost its machine.
+// release releases the grant, after which the machine may not boot over the network or fetch secrets for this run. It is a regular
+// activity: if a signal arrives when a run completes, Temporal refuses the completion and repeats the workflow task. If release
+// were a local activity, this task would also repeat the local activities before release, which would find that the run has lost
+// its machine.
 func (g *grant) release(ctx workflow.Context) error {
 	return execute(ctx, quick, nil, do.End, g.owner)
 }
 
-// closeNetboot closes the netboot window.
+// closeNetboot disallows network boot.
 func (g *grant) closeNetboot(ctx workflow.Context) error {
 	err := executeLocal(ctx, nil, do.Disarm, g.owner)
 	if err == nil {
@@ -86,7 +87,7 @@ func (g *grant) closeNetboot(ctx workflow.Context) error {
 	return err
 }
 
-// renewNetboot keeps the netboot window open for a wait of the length d.
+// renewNetboot keeps network boot allowed during a wait of the length d.
 func (g *grant) renewNetboot(ctx workflow.Context, d time.Duration, installer bool) error {
 	q := activities.WindowRequest{Owner: g.owner, For: d + windowMargin, Installer: installer}
 	return executeLocal(ctx, nil, do.RenewNetboot, q)

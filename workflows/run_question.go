@@ -21,8 +21,8 @@ func (r *machineRun) questionID(parts ...any) string {
 	return id
 }
 
-// ask asks the operator and returns the decision. While it waits, the netboot window is closed and the global
-// timeout is paused. The choice Abort returns errAborted.
+// ask asks the operator and returns the decision. While it waits, network boot is not allowed and the global timeout is paused. If
+// the choice is Abort, ask returns errAborted.
 func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...string) (contract.Decision, error) {
 	d, err := r.askUnless(ctx, nil, inventory.Question{ID: id, Text: text, Choices: choices})
 	if d == nil {
@@ -31,8 +31,8 @@ func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...strin
 	return *d, err
 }
 
-// askUnless is ask for a question that may become unnecessary: once withdrawn returns true, the question is closed
-// and the decision is nil. A decision that arrived earlier counts. In a skippable run, the choice Skip returns
+// askUnless does what ask does, for a question that may become unnecessary: once withdrawn returns true, the question is closed and
+// the decision is nil. A decision that arrived earlier counts. If the run is skippable and the choice is Skip, askUnless returns
 // errSkipped.
 func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q inventory.Question) (*contract.Decision, error) {
 	r.correctBudget(ctx)
@@ -72,7 +72,7 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 			if answered {
 				return r.record.writeAnswer(ctx)
 			}
-			return r.record.writeRecord(ctx) // a signal caused it, and Temporal never loses signals
+			return r.record.writeRecord(ctx) // a signal has withdrawn the question, and Temporal never loses signals
 		},
 	})
 
@@ -82,8 +82,8 @@ func (r *machineRun) askUnless(ctx workflow.Context, withdrawn func() bool, q in
 	return d, err
 }
 
-// correctBudget corrects a global timeout that has passed only because the clock was set. Pausing the timeout for
-// the question would otherwise make that loss permanent.
+// correctBudget corrects a global timeout that has passed only because the clock was set. Otherwise, when a question pauses the
+// timeout, this loss of time would become permanent.
 func (r *machineRun) correctBudget(ctx workflow.Context) {
 	b := &r.budget
 	if left, limited := b.remaining(workflow.Now(ctx)); !limited || left > 0 {

@@ -28,8 +28,8 @@ var (
 	attrPhase    = temporal.NewSearchAttributeKeyKeyword(AttrPhase)
 )
 
-// briefPhases are phases that wait for nothing outside this server. They are left out of the search attributes,
-// because each change costs a write to Temporal's visibility store.
+// briefPhases are phases that wait for nothing outside this server. They are left out of the search attributes, because each change
+// of a search attribute costs a write to Temporal's visibility store.
 var briefPhases = []string{inventory.PhaseArm, inventory.PhaseBind, inventory.PhaseDisarm}
 
 // showPhase sets the run's phase and message, in the search attributes and in the details that Temporal shows, and
@@ -41,7 +41,7 @@ func (w *runRecord) showPhase(ctx workflow.Context, phase, format string, args .
 	return w.writeRecord(ctx)
 }
 
-// setPhase is showPhase without storing the record.
+// setPhase does what showPhase does, but does not store the record.
 func (w *runRecord) setPhase(ctx workflow.Context, phase, format string, args ...any) error {
 	same := w.Phase == phase
 	w.Phase, w.Message = phase, fmt.Sprintf(format, args...)
@@ -72,7 +72,7 @@ func (w *runRecord) writeRecord(ctx workflow.Context) error {
 	return executeLocal(ctx, nil, do.Record, w.Workflow, w.input)
 }
 
-// writeAnswer is writeRecord by a regular activity, for use after a decision; see prompt.hide.
+// writeAnswer stores the record as writeRecord does, but by a regular activity. It is for use after a decision; see prompt.hide.
 func (w *runRecord) writeAnswer(ctx workflow.Context) error {
 	w.stamp(ctx)
 	return execute(ctx, quick, nil, do.Record, w.Workflow, w.input)
@@ -97,8 +97,8 @@ func (w *runRecord) firstUndone(last int) int {
 	return slices.IndexFunc(w.Actions[:last], func(a inventory.ActionRecord) bool { return a.State != action.Success })
 }
 
-// markSeedsUndone sets the actions that wrote cloud-init's instance id under an earlier boot to pending. The
-// machine may have booted from its disk since, and cloud-init handles an instance id only once.
+// markSeedsUndone sets to pending all actions that have written cloud-init's instance id in an earlier boot. Since that boot, the
+// machine may have booted from its disk, and cloud-init handles an instance id only once.
 func (w *runRecord) markSeedsUndone(plan []activities.PlannedAction, boot int) {
 	for i, planned := range plan {
 		if a := &w.Actions[i]; planned.Seed && a.State == action.Success {

@@ -19,16 +19,16 @@ func (k kinds) hasAny(of ...string) bool {
 
 // signals holds what the run has learned from signals.
 type signals struct {
-	// received holds the events of the present boot. next holds those of the boot after it: the agent may start the
-	// next boot without the run, and a repeated workflow task already has all later signals. previous holds those of
-	// the boot before, for an installer that was given up and may still report; it is nil until a boot for an
+	// received holds the events of the present boot. next holds the events of the boot after it, which may arrive early: the agent
+	// may start the next boot without the run, and a repeated workflow task already has all later signals. previous holds the
+	// events of the boot before it, whose installer was given up but may still report; previous is nil until a boot for an
 	// installer begins.
 	received, next, previous kinds
 
 	helloBoot        int  // newest boot whose agent has sent its hello
-	pxe              bool // the firmware has asked for network boot in this grant
+	pxe              bool // the firmware has asked for network boot since this grant was taken
 	poweredOn        bool // the operator has confirmed that the machine is on
-	earlierAgent     bool // an agent of an earlier boot has reported in the present one; see waitForStage
+	earlierAgent     bool // an agent of an earlier boot has reported during the present boot; see waitForStage
 	conflict         bool // the claim of this boot was presented twice
 	fenced           bool // the run does not own the machine any more
 	held             bool // the server was restored from a backup in which this run was open
@@ -46,8 +46,8 @@ func newSignals() signals {
 	}
 }
 
-// beginBoot makes the next boot the present one. A phone-home is valid in every boot and comes only once, so a
-// boot for an installer keeps an earlier one.
+// beginBoot makes the next boot the present one. If the new boot is for an installer, an earlier phone-home stays recorded, because
+// a phone-home is valid in every boot and comes only once.
 func (s *signals) beginBoot(installer bool) {
 	phoned := installer && s.received[inventory.EventPhoneHome]
 	if installer {
@@ -59,22 +59,22 @@ func (s *signals) beginBoot(installer bool) {
 	}
 }
 
-// returnToPreviousBoot makes the events of the boot before this one those of the present boot again.
+// returnToPreviousBoot makes the events of the previous boot the events of the present boot again.
 func (s *signals) returnToPreviousBoot() {
 	if s.previous != nil {
 		s.received, s.previous = s.previous, nil
 	}
 }
 
-// mergePreviousBoot lets the events of the installer of the boot before count for the present boot as well. Its
-// later events may carry the number of either boot, depending on how far the power operation got.
+// mergePreviousBoot makes the installer's events of the previous boot count for the present boot as well. Later events of this
+// installer may carry the number of either boot, depending on how far the power operation got.
 func (s *signals) mergePreviousBoot() {
 	for _, kind := range installerKinds {
 		if s.previous[kind] {
 			s.received[kind] = true
 		}
 	}
-	s.previous = s.received // the same map: later events of either boot count for both
+	s.previous = s.received // both are now the same map, so later events of either boot count for both
 }
 
 // completed reports whether the report of an attempt has arrived.
@@ -83,9 +83,9 @@ func (s *signals) completed(k action.Key) bool {
 	return ok
 }
 
-// receiveSignals receives signals until the run ends; it drops events and reports of another epoch. It uses a
-// selector with ReceiveAsync, because Receive skips a signal with an unreadable payload and would then block until
-// the next signal of the same name, while all others wait.
+// receiveSignals receives signals until the run ends; it drops events and reports of another epoch. It uses a selector with
+// ReceiveAsync, because Receive skips a signal with an unreadable payload and would then block until the next signal of the same
+// name, while signals of other names have to wait.
 func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	s := workflow.NewSelector(ctx)
 	add := func(name, description string, receive func(c workflow.ReceiveChannel)) {
@@ -117,7 +117,7 @@ func (r *machineRun) receiveSignals(ctx workflow.Context) {
 	}
 }
 
-// take records the event e, whose epoch is the run's, during the boot b.
+// take records the event e, which has arrived during the boot b. The caller has checked that e has the run's epoch.
 func (s *signals) take(e Event, b boot, now time.Time) {
 	speaks := e.Kind == inventory.EventHello || e.Kind == inventory.EventAgentIdle
 	if speaks && e.Boot < b.number && now.Sub(b.began) > untilRestarted {
@@ -153,7 +153,7 @@ func (s *signals) take(e Event, b boot, now time.Time) {
 	case inventory.EventHeld:
 		s.fenced, s.held = true, true
 	default:
-		// Every host on the network can forge these events. They only end a wait and open nothing.
+		// Every host on the network can forge these events. So they may end a wait, but never allow anything.
 		s.pxe = s.pxe || slices.Contains(networkBootKinds, e.Kind)
 		s.takeOfBoot(e, b.number)
 	}
@@ -163,8 +163,8 @@ var networkBootKinds = []string{
 	inventory.EventDHCP, inventory.EventLoader, inventory.EventScript, inventory.EventKernel, inventory.EventInitrd,
 }
 
-// takeOfBoot records an event of the present boot, of the boot after it, or of the boot before it if previous is
-// set. It returns false for an event of another boot.
+// takeOfBoot records an event of the present boot, of the next boot, or, if previous is set, of the previous boot. It returns false
+// for an event of any other boot.
 func (s *signals) takeOfBoot(e Event, present int) bool {
 	switch e.Boot - present {
 	case 0:
@@ -182,7 +182,7 @@ func (s *signals) takeOfBoot(e Event, present int) bool {
 	return true
 }
 
-// explainLoss returns the error of a run that is fenced: errHeld or errFenced.
+// explainLoss returns the error of a run that does not own its machine any more: errHeld or errFenced.
 func (s *signals) explainLoss() error {
 	if s.held {
 		return errHeld

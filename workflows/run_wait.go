@@ -39,11 +39,11 @@ type wait struct {
 	limit time.Duration
 	// attempt is the attempt whose report ends the wait; zero if none does.
 	attempt action.Key
-	// served: the wait depends on this server, so only time in which the server was up counts.
+	// served means that the wait depends on this server, so that only time in which the server was up counts.
 	served bool
-	// unlimited: neither the global timeout nor the loss of the machine ends the wait.
+	// unlimited means that neither the global timeout nor the loss of the machine ends the wait.
 	unlimited bool
-	// prolong, if not nil, is called when the wait is prolonged by left, to extend a window for example.
+	// prolong, if not nil, is called when the wait becomes longer by left, for example to keep network boot allowed.
 	prolong func(left time.Duration) error
 }
 
@@ -77,9 +77,9 @@ func (r *machineRun) waitFor(ctx workflow.Context, w wait, done func() bool) (ok
 	}
 }
 
-// await waits until done returns true, at most for limit. False means that limit has passed by the workflow's
-// clock, which may have been set: the caller must call evidence. errTimeout means that the global timeout has
-// passed, which evidence has confirmed, and that all signals received by then have been processed.
+// await waits until done returns true, at most for limit. It returns false if limit has passed by the workflow's clock; because
+// that clock may have been set, the caller must then call evidence. It returns errTimeout if the global timeout has passed and
+// evidence has confirmed that; by then, all signals received so far have been processed.
 func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func() bool) (bool, error) {
 	b := &r.budget
 	for n := 0; ; n++ {
@@ -114,9 +114,9 @@ func (r *machineRun) await(ctx workflow.Context, limit time.Duration, done func(
 	}
 }
 
-// evidence returns what the server knows about the machine's agent, and how much of the wait w did not really
-// pass. It is called before a deadline takes effect. When it returns, all signals that arrived during the call
-// have been processed, and a stored report of the attempt is in signals.results.
+// evidence returns what the server knows about the machine's agent, and how much of the wait w did not really pass. Call it before
+// a deadline takes effect. When it returns, all signals that arrived during the call have been processed, and if the report of the
+// attempt is stored, it is in signals.results.
 func (r *machineRun) evidence(ctx workflow.Context, attempt action.Key, w activities.Wait) (known activities.EvidenceFound, err error) {
 	q := activities.EvidenceRequest{Owner: r.grant.owner, Key: attempt, Wait: w}
 	if err := execute(ctx, patient, &known, do.Evidence, q); err != nil {

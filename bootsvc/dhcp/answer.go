@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// answer returns the reply to a packet; its Route is RouteNone if there is none. answer does not send the reply. It
-// waits only for the inventory, and until a relay is recorded.
+// answer returns the reply to a packet, without sending it. The Route of the reply is RouteNone if the packet gets no
+// reply. answer waits only for the inventory, and for the record of a relay.
 func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
 	if p.OpCode == dhcpv4.OpcodeBootReply {
 		s.cfg.Deliver(p)
@@ -28,7 +28,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
 
 	// newExchange returns a value, not a pointer, so that x stays on the stack.
 	e := &x
-	if e.MAC == neighbours.CheckMAC && e.Relay.IsValid() && e.Relay == s.cfg.Address { // CheckClient of this server sent it
+	if e.MAC == neighbours.CheckMAC && e.Relay.IsValid() && e.Relay == s.cfg.Address { // sent by this server's own CheckClient
 		return s.answerCheck(e)
 	}
 	if !s.acceptsRelay(ctx, e) {
@@ -49,7 +49,7 @@ func (s *Server) answer(ctx context.Context, p *dhcpv4.DHCPv4, in Link) Reply {
 	return s.answerClient(ctx, e)
 }
 
-// answerClient returns the reply to a client that has a reservation or is being discovered.
+// answerClient returns the reply to a client that has a reservation or is in discovery.
 func (s *Server) answerClient(ctx context.Context, e *exchange) Reply {
 	e.subnet = reservationPrefix(e.client.Interface, e.In)
 	var r Reply
@@ -74,13 +74,15 @@ func (s *Server) answerClient(ctx context.Context, e *exchange) Reply {
 	return r
 }
 
-// acceptsRelay reports whether Config.Relays and Config.RelayAt permit the packet. It records a listed relay as used.
-// Without a list, a relay is recorded only once a request through it matches a reservation.
+// acceptsRelay reports whether Config.Relays and Config.RelayAt permit this packet. If relays are listed, it records
+// that the relay is used. If none are listed, that is recorded later, when a request through the relay matches a
+// reservation.
 func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 	if !e.Relay.IsValid() {
 		relaysOnly := s.cfg.RelayAt.IsValid()
 		if relaysOnly {
-			// Either a renewal by unicast, which the client later repeats by broadcast, or a client that is not behind a relay.
+			// The client either renews its lease by unicast, and will later repeat the request by broadcast; or it is
+			// not behind a relay.
 			s.Counters.Direct.Add(1)
 		}
 		return !relaysOnly
@@ -95,11 +97,11 @@ func (s *Server) acceptsRelay(ctx context.Context, e *exchange) bool {
 	return true
 }
 
-// answerUnknown records a client that is not in the inventory. It answers only CheckMAC.
+// answerUnknown records a client that is not in the inventory. Only the MAC CheckMAC gets a reply.
 func (s *Server) answerUnknown(ctx context.Context, e *exchange) Reply {
 	if e.Relay.IsValid() && len(s.cfg.Relays) == 0 {
-		// There is no reservation with which to compare giaddr. If every giaddr got an answer, a sender could direct packets
-		// to any host (S30).
+		// There is no reservation to which giaddr could be compared. If every giaddr got an answer, anyone could make
+		// this server send packets to any host (S30).
 		reserved := s.cfg.Decider.InReservedNetwork(e.Relay)
 		if reserved {
 			s.relays.record(ctx, e.Relay, e.log)
@@ -116,13 +118,13 @@ func (s *Server) answerUnknown(ctx context.Context, e *exchange) Reply {
 	return Reply{}
 }
 
-// answerCheck returns an OFFER for a DISCOVER of CheckMAC with PXE class, and no reply to other packets.
+// answerCheck returns an OFFER if the packet is a DISCOVER from CheckMAC of PXE class. Any other packet gets no reply.
 func (s *Server) answerCheck(e *exchange) Reply {
 	if e.Packet.MessageType() != dhcpv4.MessageTypeDiscover || e.Class != wire.ClassPXE {
 		return Reply{}
 	}
 	r := s.compose.newReply(e.Packet, dhcpv4.MessageTypeOffer)
-	r.SetBroadcast() // the client has no address, and will not take one
+	r.SetBroadcast() // the client has no address, and will not use an offered one
 	r.ServerIPAddr = s.cfg.Address.AsSlice()
 	r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
 	r.UpdateOption(dhcpv4.OptBootFileName(s.cfg.Base() + neighbours.CheckPath))
@@ -130,15 +132,15 @@ func (s *Server) answerCheck(e *exchange) Reply {
 	return routeReply(r, e.Relay, netip.Addr{})
 }
 
-// noteUnknown counts and records a request of an unknown MAC.
+// noteUnknown counts and records a request from an unknown MAC.
 func (s *Server) noteUnknown(e *exchange) {
 	s.Counters.Unknown.Add(1)
 	port, giaddr := seenAt(e.In, e.Relay)
 	s.cfg.Recorder.Unknown(e.MAC, port, giaddr, string(e.Packet.Options.Get(dhcpv4.OptionClassIdentifier)))
 }
 
-// mayLease reports whether the client may get its reserved address. Through a relay, the address must be in the
-// network that the request came from.
+// mayLease reports whether the client may get its reserved address. If the request came through a relay, the address
+// must be in the network from which the client asks.
 func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	if !e.client.Address {
 		e.log().Info("DHCP not answered", "reasons", s.cfg.Decider.Reasons(ctx, e.Request))
@@ -159,10 +161,11 @@ func (s *Server) mayLease(ctx context.Context, e *exchange) bool {
 	return true
 }
 
-// answerKnown returns the reply to a machine with a reservation, or to a guest.
+// answerKnown returns the reply to a client that has a reservation or is a guest.
 func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 	p, reserved := e.Packet, e.client.Interface.Address
-	// Send by unicast only to the reserved address: otherwise a sender could direct packets to any host.
+	// Send unicast replies only to the reserved address. Otherwise anyone could make this server send packets to any
+	// host.
 	to := wire.Addr4(p.ClientIPAddr)
 	if to != reserved {
 		to = netip.Addr{}
@@ -176,7 +179,7 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 		}
 		return routeReply(s.offerLease(ctx, e, dhcpv4.MessageTypeOffer), e.Relay, to)
 	case dhcpv4.MessageTypeRequest:
-		if e.toUs { // otherwise the client chose another server
+		if e.toUs { // if the REQUEST is not for this server, the client has chosen another server
 			return s.answerRequest(ctx, e, to)
 		}
 		s.noteRival(e)
@@ -189,7 +192,7 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 		r.Options.Del(dhcpv4.OptionIPAddressLeaseTime)
 		return Reply{Packet: r, Route: RouteUnicast, To: to, mac: r.ClientHWAddr}
 	case dhcpv4.MessageTypeDecline:
-		if e.declinesReservation() { // only report it: the packet may be forged, so the reservation stays
+		if e.declinesReservation() { // keep the reservation, because the packet may be forged: only report the DECLINE
 			e.log().Error("DHCP DECLINE: the machine reports that another host uses its reserved address",
 				"address", reserved.String())
 			if e.client.Guest {
@@ -204,8 +207,8 @@ func (s *Server) answerKnown(ctx context.Context, e *exchange) Reply {
 	return Reply{}
 }
 
-// answerRequest returns the reply to a REQUEST for this server: an ACK, a NAK or none. to is the address for a unicast
-// reply; invalid = none.
+// answerRequest returns the reply to a REQUEST for this server: an ACK, a NAK or no reply. to is the address for a
+// unicast reply; if it is invalid, the reply is not sent by unicast.
 func (s *Server) answerRequest(ctx context.Context, e *exchange, to netip.Addr) Reply {
 	reserved := e.client.Interface.Address
 	wanted := wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionRequestedIPAddress))
@@ -225,16 +228,17 @@ func (s *Server) answerRequest(ctx context.Context, e *exchange, to netip.Addr) 
 	return Reply{}
 }
 
-// offerLease returns an OFFER or ACK with the reserved address and, if the Decider allows it, a boot file.
+// offerLease returns an OFFER or ACK with the reserved address. If the Decider names a boot file, the reply contains
+// it.
 func (s *Server) offerLease(ctx context.Context, e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	r := s.compose.newLease(e, kind)
 	s.compose.addBoot(r, e, s.cfg.Decider.BootFile(ctx, e.client, e.Request))
 	return r
 }
 
-// noteRival reports that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). It does not report
-// a relay that acts for this server (RFC 5107): there the machine has chosen this server, which answers the relay's
-// copy of the message.
+// noteRival reports that a machine with a reservation has chosen another server (RFC 2131 §4.3.2). If the chosen server
+// is a relay that acts for this server (RFC 5107), noteRival reports nothing: the machine has then chosen this server,
+// which answers the copy of the message that the relay forwards.
 func (s *Server) noteRival(e *exchange) {
 	server := wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionServerIdentifier))
 	if !server.IsValid() || s.relays.has(server) {

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	defaultLease = 7 * 24 * time.Hour // for reservations without a lease time: a lease of 0 would expire at once
+	defaultLease = 7 * 24 * time.Hour // for reservations that set no lease time; a lease of 0 would end at once
 )
 
-// bootThisFile is option 43 with PXE discovery control (6), bit 3: boot the file that this packet names.
+// bootThisFile is the value of option 43 that makes a PXE client boot the file that the same packet names. It sets PXE
+// discovery control (6), bit 3.
 var bootThisFile = []byte{6, 1, 8, 255}
 
 // composer builds reply packets.
@@ -26,8 +27,8 @@ type composer struct {
 	logServer func() bool
 }
 
-// newReply returns a reply with what every kind contains: giaddr, options 82 and 61 as received (RFC 3046, 6842; the
-// library writes 82 last), and options 53, 54 and 97.
+// newReply returns a reply with the fields and options that every kind of reply contains: giaddr and options 82 and 61
+// as received (RFC 3046, 6842; the library writes 82 last), and options 53, 54 and 97.
 func (c *composer) newReply(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	r := &dhcpv4.DHCPv4{
 		OpCode: dhcpv4.OpcodeBootReply, HWType: p.HWType, ClientHWAddr: p.ClientHWAddr,
@@ -43,7 +44,7 @@ func (c *composer) newReply(p *dhcpv4.DHCPv4, kind dhcpv4.MessageType) *dhcpv4.D
 			r.UpdateOption(dhcpv4.OptGeneric(code, p.Options.Get(code)))
 		}
 	}
-	// Some ROMs do not send option 97: copy it only if the client sent a valid one, of 17 bytes.
+	// Some ROMs do not send option 97. Copy the option only if the client has sent a valid one, which has 17 bytes.
 	if b := p.Options.Get(dhcpv4.OptionClientMachineIdentifier); len(b) == 17 && b[0] == 0 {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClientMachineIdentifier, b))
 	}
@@ -54,13 +55,13 @@ func (c *composer) newNAK(p *dhcpv4.DHCPv4, giaddr netip.Addr) Reply {
 	r := c.newReply(p, dhcpv4.MessageTypeNak)
 	r.UpdateOption(dhcpv4.OptServerIdentifier(identifierFor(p, c.address).AsSlice()))
 	if giaddr.IsValid() {
-		r.SetBroadcast() // the client's own address is wrong, so the relay must broadcast (RFC 2131 §4.3.2)
+		r.SetBroadcast() // the client has a wrong address, so the relay must broadcast the NAK (RFC 2131 §4.3.2)
 		return Reply{Packet: r, Route: RouteRelay, To: giaddr, mac: r.ClientHWAddr}
 	}
 	return Reply{Packet: r, Route: RouteBroadcast, mac: r.ClientHWAddr}
 }
 
-// newLease returns an OFFER or ACK for the reserved address of e's client.
+// newLease returns an OFFER or ACK with the address that is reserved for e's client.
 func (c *composer) newLease(e *exchange, kind dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	i := e.client.Interface
 	r := c.newReply(e.Packet, kind)
@@ -117,12 +118,13 @@ func addressesOf(as []netip.Addr) []net.IP {
 	return out
 }
 
-// metadataAddress is the address at which clients look for an EC2 metadata service.
+// metadataAddress is the address at which clients look for the metadata service of EC2.
 var metadataAddress = netip.AddrFrom4([4]byte{169, 254, 169, 254})
 
 // addRoutes adds option 121 with a route to metadataAddress. A client that supports option 121 ignores option 3 (RFC
-// 3442), so option 121 repeats the default route. A router outside the reservation's subnet also gets a host route
-// through 0.0.0.0, which means "directly on the link". Behind a relay without a gateway, addRoutes adds nothing.
+// 3442), so option 121 repeats the default route. For a router outside the reservation's subnet, option 121 also
+// contains a host route through 0.0.0.0, which means "directly on the link". If the client is behind a relay and has no
+// gateway, addRoutes adds nothing.
 func (c *composer) addRoutes(r *dhcpv4.DHCPv4, e *exchange) {
 	var b []byte
 	addHost := func(host, via netip.Addr) { b = append(append(append(b, 32), host.AsSlice()...), via.AsSlice()...) }
@@ -148,11 +150,12 @@ func (c *composer) addRoutes(r *dhcpv4.DHCPv4, e *exchange) {
 	r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionClasslessStaticRoute, b))
 }
 
-// addBoot adds to r what a client needs to boot file from the network. If file is "", it adds no boot file.
+// addBoot adds to r what a client needs to boot from the network, with file as its boot file. If file is "", it adds no
+// boot file.
 func (c *composer) addBoot(r *dhcpv4.DHCPv4, e *exchange, file string) {
 	if e.Class == wire.ClassIPXE {
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(wire.IPXEOptions), []byte{wire.NoProxyDHCP, 1, 1}))
-		if c.logServer() { // iPXE built with CONSOLE_SYSLOG sends its console to this server
+		if c.logServer() { // iPXE built with CONSOLE_SYSLOG sends its console output to this log server
 			r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionLogServer, c.address.AsSlice()))
 		}
 	}
@@ -161,29 +164,29 @@ func (c *composer) addBoot(r *dhcpv4.DHCPv4, e *exchange, file string) {
 	}
 	if e.Class == wire.ClassPXE {
 		r.ServerHostName = c.address.String()
-		r.UpdateOption(dhcpv4.OptTFTPServerName(c.address.String() + "\x00")) // zero-terminated, for the reason in putBootFile
+		r.UpdateOption(dhcpv4.OptTFTPServerName(c.address.String() + "\x00")) // ends with a zero byte, as in putBootFile
 	}
 	c.putBootFile(r, e.Class, file)
 }
 
-// putBootFile adds the boot file to r, and what a client of this class requires to accept it.
+// putBootFile adds the boot file to r, together with what a client of this class requires to accept it.
 func (c *composer) putBootFile(r *dhcpv4.DHCPv4, class wire.Class, file string) {
 	r.ServerIPAddr = c.address.AsSlice()
 	option := file
-	if class == wire.ClassPXE { // PXE ROMs of about 2010 read this option up to a zero byte, even into the next option
+	if class == wire.ClassPXE { // PXE ROMs of about 2010 read on until a zero byte, even into the next option
 		option += "\x00"
 	}
 	r.UpdateOption(dhcpv4.OptBootFileName(option))
 	if len(file) < 128 {
-		r.BootFileName = file // U-Boot and some ROMs read only this field of the header
+		r.BootFileName = file // U-Boot and some ROMs read only this header field, not the option
 	}
 	switch class {
-	case wire.ClassHTTP: // UEFI HTTP boot ignores an offer that does not echo its class
+	case wire.ClassHTTP: // UEFI HTTP boot ignores an offer unless the offer repeats the client's class
 		r.UpdateOption(dhcpv4.OptClassIdentifier("HTTPClient"))
 	case wire.ClassPXE:
 		r.UpdateOption(dhcpv4.OptClassIdentifier("PXEClient"))
-		// PXE discovery control 8: use the boot file of this packet. Without it, EDK2 takes the offer for BINL, asks port
-		// 4011 and fails with PXE-E16.
+		// PXE discovery control 8: use the boot file of this packet. Without this option, EDK2 takes the offer for one
+		// of a BINL server, asks port 4011 and fails with PXE-E16.
 		r.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, bootThisFile))
 	}
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// ReceiveBuffer is the size in bytes that is requested for a socket's receive buffer. The kernel limits it to
+// ReceiveBuffer is the size in bytes of the receive buffer that is requested for a socket. The kernel grants at most
 // net.core.rmem_max.
 const ReceiveBuffer = 4 << 20
 
 const batchSize = 16 // packets per system call
 
-// Conn is a UDP port on one interface, or port 67 on the address to which relays send.
+// Conn is a bound UDP port on one interface or, for a RelayAt server, port 67 on the address to which relays send.
 type Conn struct {
 	name  string // interface or address
 	port  int    // 67, or wire.ProxyPort
@@ -36,18 +36,18 @@ type Conn struct {
 	self  netip.Addr
 	conn  *net.UDPConn
 	p4    *ipv4.PacketConn
-	raw   int // packet socket, used only for sending; -1 = none
-	// onLink and routed are the control messages of replies. Both set the source address; onLink also sets the interface.
-	// They are nil if iface is nil.
+	raw   int // packet socket that only sends; -1 = none
+	// onLink and routed are control messages for replies. Both set the source address of a reply; onLink also sets the
+	// interface. If iface is nil, they are nil.
 	onLink, routed []byte
 	once           sync.Once
-	turn           sync.Mutex // held by the worker that reads; see Server.Serve
+	turn           sync.Mutex // held by the worker that reads packets; see Server.Serve
 	known          atomic.Pointer[knownPrefixes]
-	full           uint32 // the kernel's count of packets dropped because the receive buffer was full; guarded by turn
+	full           uint32 // the kernel's count of packets that it dropped because the receive buffer was full; guarded by turn
 }
 
-// listenRelayed binds UDP port 67 on an address. It needs no privilege but for the port: it neither binds to a device,
-// nor broadcasts, nor opens a packet socket.
+// listenRelayed binds UDP port 67 on an address. It needs no privilege except for the low port, because it does not
+// bind to a device, does not broadcast and opens no packet socket.
 func listenRelayed(ctx context.Context, at netip.Addr) (*Conn, error) {
 	lc := net.ListenConfig{Control: setSocket("")}
 	pc, err := lc.ListenPacket(ctx, "udp4", netip.AddrPortFrom(at, 67).String())
@@ -62,7 +62,7 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*Conn, error) {
 	}, nil
 }
 
-// prefixesFor is how long the addresses of an interface are cached.
+// prefixesFor is for how long the addresses of an interface are cached.
 const prefixesFor = time.Second
 
 // knownPrefixes caches the addresses of an interface.
@@ -71,7 +71,7 @@ type knownPrefixes struct {
 	prefixes []netip.Prefix
 }
 
-// link returns where the packets of c are received. The caller sets its From.
+// link describes where packets of c are received. The caller must set the field From of the Link.
 func (c *Conn) link() Link {
 	if c.iface == nil {
 		return Link{Name: "relay"}
@@ -84,9 +84,9 @@ func (c *Conn) link() Link {
 	return Link{Name: c.name, Prefixes: known.prefixes, Mode: c.mode, Port: c.port}
 }
 
-// Listen binds a UDP port on an interface. The socket is bound to the device, so it receives no packets of other
-// networks and does not conflict with a DHCP server on them. The port is not shared, because two servers would both
-// answer.
+// Listen binds a UDP port on an interface. The socket is bound to the device. Therefore it receives no packets of other
+// networks, and does not conflict with DHCP servers on other networks. The port is not shared with another program,
+// because both would answer.
 func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
@@ -99,12 +99,12 @@ func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn,
 			httpserve.BindRemedy(err, "interfaces"))
 	}
 	conn := pc.(*net.UDPConn)
-	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: receive nothing
+	raw, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // protocol 0: it receives nothing
 	if err != nil {
 		err = fmt.Errorf("opening a packet socket on %s: %w (%s)", name, err, httpserve.BindRemedy(err, "interfaces"))
 		return nil, errors.Join(err, conn.Close())
 	}
-	_ = wire.SetBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer) // if it fails, the default size is enough
+	_ = wire.SetBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer) // if this fails, the default size is enough
 	return &Conn{
 		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw,
 		onLink: (&ipv4.ControlMessage{Src: self.AsSlice(), IfIndex: iface.Index}).Marshal(),
@@ -121,7 +121,7 @@ func setSocket(device string) func(_, _ string, c syscall.RawConn) error {
 			set = errors.Join(
 				wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, ReceiveBuffer),
 				wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
-				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // reports how many packets were dropped
+				unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1), // makes the kernel report how many packets it has dropped
 			)
 			if device != "" {
 				set = errors.Join(set, unix.BindToDevice(fd, device), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
@@ -131,13 +131,14 @@ func setSocket(device string) func(_, _ string, c syscall.RawConn) error {
 	}
 }
 
-// A packetBatch is the memory of one worker: the packets that one system call reads, and the replies to them.
+// A packetBatch is the memory of one worker. It holds the packets that one system call has read, and the replies to
+// these packets.
 type packetBatch struct {
 	in    []ipv4.Message
 	mu    sync.Mutex // guards the fields below
 	out   []ipv4.Message
 	ready []Reply // not sent yet
-	late  bool    // the batch takes longer than slowBatch: send each reply as soon as it is ready
+	late  bool    // the batch has taken longer than slowBatch: send each further reply at once
 }
 
 func newPacketBatch() *packetBatch {
@@ -145,21 +146,21 @@ func newPacketBatch() *packetBatch {
 	for n := range batchSize {
 		b.in[n] = ipv4.Message{
 			Buffers: [][]byte{make([]byte, wire.MaxDatagram)},
-			OOB:     make([]byte, 32), // room for one control message, which reports dropped packets
+			OOB:     make([]byte, 32), // room for one control message, which says how many packets were dropped
 		}
 		b.out[n] = ipv4.Message{Buffers: make([][]byte, 1), Addr: &net.UDPAddr{}}
 	}
 	return b
 }
 
-// delay makes add return true: each later reply of the batch is sent as soon as it is ready.
+// delay marks the batch as late. From then on, add returns true, so each further reply is sent as soon as it is ready.
 func (b *packetBatch) delay() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.late = true
 }
 
-// add adds a reply to those that are ready, and reports whether the caller must send them now.
+// add adds r to the replies that are ready. send reports whether the caller must send the ready replies now.
 func (b *packetBatch) add(r Reply) (send bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,8 +168,8 @@ func (b *packetBatch) add(r Reply) (send bool) {
 	return b.late
 }
 
-// read waits for packets and returns those that have arrived. It adds to dropped how many the kernel has dropped since
-// the last read.
+// read waits for packets and returns those that have arrived. It adds to dropped the number of packets that the kernel
+// has dropped since the last read.
 func (c *Conn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, error) {
 	n, err := c.p4.ReadBatch(b.in, 0)
 	if err != nil {
@@ -193,7 +194,7 @@ func (c *Conn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, erro
 	return b.in[:n], nil
 }
 
-// Close closes the sockets of c. Later calls return nil.
+// Close closes the sockets of c. Further calls do nothing and return nil.
 func (c *Conn) Close() error {
 	var err error
 	c.once.Do(func() {
@@ -204,7 +205,7 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// write sends up to batchSize replies without waiting. It calls failed for each reply that cannot be sent now.
+// write sends up to batchSize replies without waiting. For each reply that cannot be sent now, it calls failed.
 func (c *Conn) write(out []ipv4.Message, replies []Reply, failed func(Reply, error)) {
 	var replyOf [batchSize]int // by index in out
 	used := 0
@@ -225,7 +226,7 @@ func (c *Conn) write(out []ipv4.Message, replies []Reply, failed func(Reply, err
 	for first := 0; first < used; {
 		n, err := c.p4.WriteBatch(out[first:used], unix.MSG_DONTWAIT)
 		first += max(n, 0)
-		if err != nil { // the error is of message first; those before it were sent
+		if err != nil { // the messages before first were sent; the error belongs to first
 			failed(replies[replyOf[first]], err)
 			first++
 		}
@@ -239,18 +240,18 @@ func (c *Conn) writeRaw(r Reply) error {
 	return unix.Sendto(c.raw, wire.IPPacket(c.self, r.To, r.Packet.ToBytes()), 0, ll)
 }
 
-// compose fills m with the message of a reply. Its source is the server's configured address, because relays and
-// firewalls drop replies from another address of the host.
+// compose fills the message m for the reply r. The source address is the server's configured address, because relays
+// and firewalls drop replies that come from another address of this host.
 func (c *Conn) compose(m *ipv4.Message, r Reply) error {
 	m.Buffers[0], m.OOB = r.Packet.ToBytes(), c.onLink
 	to := m.Addr.(*net.UDPAddr)
 	to.IP, to.Port = r.To.AsSlice(), dhcpv4.ClientPort
 	switch {
 	case r.Route == RouteRelay:
-		// Send to giaddr, not to the packet's source address, which a container's network may have rewritten. Do not set an
-		// interface: the route to the relay may differ from the one that its packet took.
+		// Send to giaddr, because a container's network may have changed the source address of the packet. Do not set
+		// an interface, because the route to the relay may use another interface than the packet did.
 		to.Port, m.OOB = dhcpv4.ServerPort, c.routed
-	case c.iface == nil && r.Route != RouteUnicast: // unicast answers a relayed INFORM (RFC 2131 §4.3.5)
+	case c.iface == nil && r.Route != RouteUnicast: // a relayed INFORM is answered by unicast (RFC 2131 §4.3.5)
 		return fmt.Errorf("sending by %s: a server with relay_only answers only relays", r.Route)
 	case r.Route == RouteSource:
 		to.Port, m.OOB = int(r.Port), c.routed

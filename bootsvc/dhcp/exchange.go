@@ -17,7 +17,7 @@ import (
 
 const maxHops = 16 // RFC 1542 §4.1.1
 
-// Link describes where and how a packet was received.
+// Link describes on which network and port this server received a packet, and from whom.
 type Link struct {
 	Name     string         // interface
 	Prefixes []netip.Prefix // of the interface
@@ -31,13 +31,13 @@ type Request struct {
 	Packet  *dhcpv4.DHCPv4
 	MAC     string
 	Class   wire.Class
-	Arch    int // the first value of option 93 that has a loader, or else the first value; wire.ArchUnknown without option 93
+	Arch    int // option 93: its first value for which a loader exists, else its first value; wire.ArchUnknown if it is missing
 	In      Link
 	Relay   netip.Addr // giaddr; invalid = not relayed
-	Network netip.Addr // network of the client: the subnet that the relay selects (RFC 3527), or giaddr
+	Network netip.Addr // network of the client: the subnet that the relay names (RFC 3527), or else giaddr
 }
 
-// Log returns base with the attributes of r.
+// Log returns the logger base with attributes that describe r.
 func (r Request) Log(base *slog.Logger) *slog.Logger {
 	l := base.With("mac", r.MAC, "message", r.Packet.MessageType().String(), "interface", r.In.Name)
 	if r.Relay.IsValid() {
@@ -46,7 +46,7 @@ func (r Request) Log(base *slog.Logger) *slog.Logger {
 	return l
 }
 
-// where returns a text for the relay or interface that r came through.
+// where returns a text that names the relay or interface through which r came.
 func (r Request) where() string {
 	if r.Relay.IsValid() {
 		return "relay " + r.Relay.String()
@@ -54,7 +54,7 @@ func (r Request) where() string {
 	return r.In.Name
 }
 
-// seenAt returns the arguments port and giaddr for wire.Recorder.Unknown.
+// seenAt returns the values of port and giaddr with which to call wire.Recorder.Unknown.
 func seenAt(in Link, relay netip.Addr) (port, giaddr string) {
 	if relay.IsValid() {
 		return relay.String(), relay.String()
@@ -62,30 +62,30 @@ func seenAt(in Link, relay netip.Addr) (port, giaddr string) {
 	return in.Name, ""
 }
 
-// Client is what a Decider has decided for the client of a request. For an unknown client it is zero.
+// Client is what a Decider has decided for the client that sent a request. For an unknown client it is zero.
 type Client struct {
-	Owner     inventory.Owner     // the machine and the run that owns it; no machine = the client is not in the inventory
+	Owner     inventory.Owner     // the machine and the run that owns it; without a machine, the client is not in the inventory
 	Boot      int                 // number of the run's boot
 	Interface inventory.Interface // of the machine
 	Address   bool                // whether DHCP assigns the interface's address
-	Armed     bool                // whether boot files are served to it
-	Guest     bool                // whether it is not in the inventory, and is being discovered
-	Script    bool                // whether it is iPXE and gets a script
-	Loader    string              // file for firmware; "" = none
-	Event     string              // kind of event to record for its request for a boot file if it is not armed
+	Armed     bool                // whether the client gets boot files
+	Guest     bool                // whether the client is not in the inventory, but in discovery
+	Script    bool                // whether the client is iPXE and gets a script
+	Loader    string              // loader for the client if it is firmware; "" = none
+	Event     string              // kind of event to record if the client is not armed and asks for a boot file
 }
 
-// exchange is a request with the decision for its client.
+// exchange is a request, together with what was decided for its client.
 type exchange struct {
 	Request
 	client Client
 	subnet netip.Prefix // subnet of the reservation
-	toUs   bool         // the packet names this server, or no server
+	toUs   bool         // the packet names this server, or names no server
 	base   *slog.Logger
 }
 
-// newExchange returns the exchange for a DHCP request, without its client. It returns false for any packet that is not
-// a request of an Ethernet client. self is this server's address.
+// newExchange returns the exchange for a DHCP request; the caller sets the field client. It returns false if the packet
+// is not a request of an Ethernet client. self is this server's address.
 func newExchange(p *dhcpv4.DHCPv4, in Link, self netip.Addr, log *slog.Logger) (exchange, bool) {
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType != iana.HWTypeEthernet || p.HopCount > maxHops {
 		return exchange{}, false
@@ -102,7 +102,7 @@ func newExchange(p *dhcpv4.DHCPv4, in Link, self netip.Addr, log *slog.Logger) (
 	return e, true
 }
 
-// classOf returns the kind of the client that sent p.
+// classOf returns the kind of client that has sent p.
 func classOf(p *dhcpv4.DHCPv4) wire.Class {
 	class := string(p.Options.Get(dhcpv4.OptionClassIdentifier))
 	switch {
@@ -116,7 +116,7 @@ func classOf(p *dhcpv4.DHCPv4) wire.Class {
 	return wire.ClassNone
 }
 
-// archOf returns the architecture of the client that sent p.
+// archOf returns the architecture of the client that has sent p.
 func archOf(p *dhcpv4.DHCPv4) int {
 	archs := wire.Architectures(p.Options.Get(dhcpv4.OptionClientSystemArchitectureType))
 	if len(archs) == 0 {
@@ -125,8 +125,8 @@ func archOf(p *dhcpv4.DHCPv4) int {
 	return archs[max(0, slices.IndexFunc(archs, wire.HasLoader))]
 }
 
-// isIPXEUserClass reports whether option 77 contains iPXE. iPXE sends the text without a length, although RFC 3004
-// requires one before each item.
+// isIPXEUserClass reports whether b, the value of option 77, contains iPXE. iPXE itself sends the text without a
+// length, although RFC 3004 requires a length before each item.
 func isIPXEUserClass(b []byte) bool {
 	if bytes.Equal(b, []byte("iPXE")) {
 		return true
@@ -144,7 +144,7 @@ func isIPXEUserClass(b []byte) bool {
 	return false
 }
 
-// log returns a logger with the attributes of e. It is created only on use, because few packets are logged.
+// log returns a logger with attributes that describe e. e does not store this logger, because few packets are logged.
 func (e *exchange) log() *slog.Logger {
 	l := e.Log(e.base)
 	if e.client.Owner.Machine != "" {
@@ -153,20 +153,19 @@ func (e *exchange) log() *slog.Logger {
 	return l
 }
 
-// isNear reports whether a is in the reservation's subnet, or is the reservation's gateway, which may be outside the
-// subnet.
+// isNear reports whether a is in the subnet of the reservation, or is the gateway of the reservation. (A gateway may be
+// outside the subnet.)
 func (e *exchange) isNear(a netip.Addr) bool {
 	return e.subnet.Contains(a) || a.IsValid() && a == e.client.Interface.Gateway
 }
 
-// declinesReservation reports whether a DECLINE is for this server and names the reserved address
-// (RFC 2131 table 5).
+// declinesReservation reports whether the DECLINE is for this server and names the reserved address (RFC 2131 table 5).
 func (e *exchange) declinesReservation() bool {
 	return e.toUs && wire.Addr4(e.Packet.Options.Get(dhcpv4.OptionRequestedIPAddress)) == e.client.Interface.Address
 }
 
-// reservationPrefix returns i's address with a prefix length: the length of i's netmask, or of the prefix in
-// in.Prefixes that contains the address, or 24.
+// reservationPrefix returns the address of i with the prefix length of its network. The length is taken from the
+// netmask of i, otherwise from the prefix in in.Prefixes that contains the address, otherwise it is 24.
 func reservationPrefix(i inventory.Interface, in Link) netip.Prefix {
 	if _, ok := i.MaskBits(); !ok {
 		for _, p := range in.Prefixes {

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// noteHardware logs and records a client that gets no answer because it does not ask over Ethernet. The header of a
-// request over InfiniBand may contain no address (RFC 4390 §2.1); such a client appears only in the log.
+// noteHardware logs and records a client that gets no answer because it does not use Ethernet. If the request contains
+// no address, as may happen over InfiniBand (RFC 4390 §2.1), the client is only logged.
 func (s *Server) noteHardware(p *dhcpv4.DHCPv4, in Link) {
 	relay := wire.Addr4(p.GatewayIPAddr)
 	if p.OpCode != dhcpv4.OpcodeBootRequest || p.HWType == iana.HWTypeEthernet || p.MessageType() == dhcpv4.MessageTypeNone ||

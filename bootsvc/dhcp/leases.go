@@ -15,14 +15,14 @@ import (
 
 const maxLeases = 1 << 17
 
-// A lease shares one copy of the text Where with all leases from the same place, so that each garbage collection has
-// less to visit.
+// A lease shares its text Where with all other leases from the same place. With fewer copies of the text, a garbage
+// collection has less to visit.
 type lease struct {
 	inventory.DHCPLease
 	where unique.Handle[string]
 }
 
-// leases holds the leases since the start of the server, by MAC.
+// leases holds the latest lease of each MAC since the start of the server.
 type leases struct {
 	probe func(a netip.Addr, client string) (mac string, ok bool) // see Config
 	guard *guard.Guard
@@ -31,11 +31,11 @@ type leases struct {
 
 	mu     sync.Mutex
 	byMAC  map[string]lease
-	probed map[string]time.Time // when a DECLINE from each MAC last caused a probe
+	probed map[string]time.Time // by MAC: when a DECLINE last caused a probe
 }
 
-// put stores a lease. Only machines of the inventory have leases, so their number is bounded. Leases of machines that
-// were removed from the inventory stay. At maxLeases, put no longer stores leases of further MACs.
+// put stores a lease. Only machines of the inventory have leases, but the leases of machines that were removed from the
+// inventory stay. Once maxLeases leases are stored, put stores no leases of further MACs.
 func (l *leases) put(x inventory.DHCPLease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,8 +67,8 @@ func (l *leases) all() []inventory.DHCPLease {
 	return out
 }
 
-// note stores the result of an exchange with a machine that has a reservation. It ignores guests, because the
-// inventory does not bound the number of their MACs (security S48).
+// note stores the result of an exchange with a machine that has a reservation. It ignores guests, because any number of
+// MACs can become guests (security S48).
 func (l *leases) note(e *exchange, r Reply) {
 	if e.client.Guest {
 		return
@@ -93,7 +93,7 @@ func (l *leases) note(e *exchange, r Reply) {
 		return
 	case r.Packet.MessageType() == dhcpv4.MessageTypeOffer:
 		if before, ok := l.get(x.MAC); ok && before.State == inventory.LeaseBound && before.Address == x.Address {
-			return // keep the bound lease: the machine may choose another server's offer
+			return // keep the bound lease, because the machine may choose the offer of another server
 		}
 		x.State = inventory.LeaseOffered
 	case r.Packet.MessageType() == dhcpv4.MessageTypeAck && kind == dhcpv4.MessageTypeRequest:
@@ -106,14 +106,15 @@ func (l *leases) note(e *exchange, r Reply) {
 }
 
 const (
-	// conflictPause is how long a reserved address is not offered after another host was found to use it.
+	// conflictPause is for how long Ingot does not offer a reserved address after it has found that another host uses
+	// the address.
 	conflictPause = 5 * time.Minute
-	// probeAgain limits how often a DECLINE, which can be forged, causes a probe.
+	// probeAgain is the shortest time between two probes because of DECLINEs from one MAC, which can be forged.
 	probeAgain = 30 * time.Second
 )
 
-// probeDeclined checks whether another host has the address that a machine has declined (RFC 2131 §4.3.3). Because a
-// DECLINE can be forged, only an answer of another host makes a conflict. Behind a relay, the probe finds no host.
+// probeDeclined checks whether another host has the address that a machine has declined (RFC 2131 §4.3.3). A DECLINE
+// can be forged, so a conflict is stored only if another host answers. Behind a relay, the probe finds no host.
 func (l *leases) probeDeclined(x inventory.DHCPLease) {
 	if !l.mayProbe(x.MAC, x.At) {
 		return
@@ -129,7 +130,8 @@ func (l *leases) probeDeclined(x inventory.DHCPLease) {
 	}()
 }
 
-// mayProbe reports whether a DECLINE from this MAC may cause a probe at now, and stores now if so.
+// mayProbe reports whether a DECLINE from this MAC may cause another probe at the time now. If so, it stores now as the
+// time of the last probe.
 func (l *leases) mayProbe(mac string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,8 +146,8 @@ func (l *leases) mayProbe(mac string, now time.Time) bool {
 	return true
 }
 
-// setConflict stores that the host other has the address of a declined lease, and returns true. It returns false if
-// the machine has since taken or released that address, or its address has changed.
+// setConflict stores that the host other uses the address of the declined lease, and returns true. It stores nothing
+// and returns false if the machine has taken or released the address since then, or now has another address.
 func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,8 +161,8 @@ func (l *leases) setConflict(declined inventory.DHCPLease, other string) bool {
 	return true
 }
 
-// conflict returns the lease of a machine if, within the last conflictPause, another host was found to use its address
-// a.
+// conflict returns the lease of a machine if another host was found to use the machine's address a, less than
+// conflictPause ago.
 func (l *leases) conflict(mac string, a netip.Addr) (x inventory.DHCPLease, ok bool) {
 	x, ok = l.get(mac)
 	return x, ok && x.State == inventory.LeaseConflict && x.Address == a && l.now().Sub(x.At) < conflictPause

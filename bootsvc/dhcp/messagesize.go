@@ -12,38 +12,39 @@ import (
 // Sizes in bytes. Message sizes include the IP and UDP headers.
 const (
 	leastMessage = 576              // every client accepts this size (RFC 2131 §2)
-	mostMessage  = 1500             // the Ethernet MTU; a longer message would be fragmented, and ROMs do not reassemble fragments
+	mostMessage  = 1500             // the Ethernet MTU: ROMs cannot read a longer message, because it arrives in fragments
 	messageHead  = 20 + 8 + 236 + 4 // IP, UDP, DHCP's fields, magic cookie
 
-	// Room for options in the fields file and sname (RFC 2131 §2): what the library writes, minus the end option.
+	// Room for options in the header fields file and sname (RFC 2131 §2): as much as the library writes, minus the end
+	// option.
 	fileRoom, snameRoom = 127 - 1, 63 - 1
 )
 
-// spareable are the options that a client can do without, least important first. The log server and the broadcast
-// address have usual defaults, and sname and siaddr contain the same as option 66.
+// spareable are the options without which a client can do, least important first. For the log server and the broadcast
+// address, clients have usual defaults. Option 66 is also contained in sname and siaddr.
 var spareable = []dhcpv4.OptionCode{
 	dhcpv4.OptionLogServer, dhcpv4.OptionBroadcastAddress, dhcpv4.OptionTFTPServerName, dhcpv4.OptionNTPServers,
 	dhcpv4.OptionDomainName, dhcpv4.OptionHostName,
 }
 
-// reaching are the options with which a client reaches other hosts, least important first. Option 3 is enough without
-// option 121, except for the metadata address.
+// reaching are the options that a client needs to reach other hosts, least important first. Without option 121, option
+// 3 is enough to reach all hosts except the metadata address.
 var reaching = []dhcpv4.OptionCode{
 	dhcpv4.OptionDomainNameServer, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter,
 }
 
-// optionRoom returns how many bytes of options the client of p accepts in a reply, according to option 57 (RFC 2132
-// §9.10).
+// optionRoom returns how many bytes of options a reply to p may contain: the client limits the message size by option
+// 57 (RFC 2132 §9.10).
 func optionRoom(p *dhcpv4.DHCPv4) int {
 	most := leastMessage
 	if b := p.Options.Get(dhcpv4.OptionMaximumDHCPMessageSize); len(b) == 2 {
 		most = min(max(int(binary.BigEndian.Uint16(b)), leastMessage), mostMessage)
 	}
-	return most - messageHead - 1 // minus the end option (255)
+	return most - messageHead - 1 // one byte is for the end option (255)
 }
 
-// optionSize returns the encoded size of an option with n bytes of content, which may be split into several parts (RFC
-// 3396).
+// optionSize returns the encoded size of an option with n bytes of content. If the content is long, the option is
+// encoded in several parts (RFC 3396).
 func optionSize(n int) int { return n + 2*max(1, (n+254)/255) }
 
 // optionsSize returns the encoded size of all options, without the end option (255).
@@ -54,14 +55,14 @@ func optionsSize(o dhcpv4.Options) (size int) {
 	return size
 }
 
-// shortenReply removes options until r fits the size that e's client accepts, in this order: the spareable options
-// that the client did not request (option 55), the other spareable options, the reaching options. If the client is not
-// booting, it moves options into file and sname (option 52) after the first step; clients that boot, such as iPXE, may
-// not read them there. Option 82 alone never costs a client the reaching options, because the relay removes option 82
-// (RFC 3046 §2.1).
+// shortenReply removes options until r fits the message size that e's client accepts. It removes first those spareable
+// options that the client has not requested (option 55), then the other spareable options, then the reaching options.
+// After the first step it moves options into file and sname (option 52), but only if the client is not booting: clients
+// that boot, such as iPXE, may not read options there. Option 82 never causes the loss of reaching options, because the
+// relay removes option 82 before the client gets the message (RFC 3046 §2.1).
 //
-// Options that the protocol requires, or that the client or the relay sent, stay in any case. The log lists the
-// removed options.
+// shortenReply never removes options that the protocol requires, or that the client or the relay has sent. The removed
+// options are logged.
 func (e *exchange) shortenReply(r *dhcpv4.DHCPv4) {
 	room := optionRoom(e.Packet)
 	if optionsSize(r.Options) <= room {
@@ -92,8 +93,8 @@ func (e *exchange) shortenReply(r *dhcpv4.DHCPv4) {
 	}
 }
 
-// overload moves options into the fields file and sname until the others fit into room bytes (option 52, RFC 2132
-// §9.3). Both fields must be empty.
+// overload moves options into the header fields file and sname until the remaining options fit into room bytes (option
+// 52, RFC 2132 §9.3). Both fields must be empty before.
 func overload(r *dhcpv4.DHCPv4, room int) {
 	fields := []struct {
 		to   *string

@@ -13,17 +13,17 @@ import (
 // answerProxy returns the reply to a known machine on a network where another DHCP server assigns the addresses.
 // Without a boot file there is no reply, and the machine boots from disk with the other server's offer.
 //
-//   - A DISCOVER gets an OFFER without an address. For BIOS, iPXE and HTTP clients it contains the
-//     boot file. UEFI PXE clients of EDK2 accept the file only from port 4011: this OFFER has no
-//     option 43, so they send a REQUEST there.
+//   - A DISCOVER gets an OFFER without an address. For BIOS, iPXE and HTTP clients, this OFFER contains the boot file.
+//     But UEFI PXE clients of EDK2 accept the boot file only from port 4011. Their OFFER has no option 43, so that
+//     they send a REQUEST to that port.
 //   - A message on port 4011 gets an ACK with the boot file.
-//   - Everything else is for the other server.
+//   - Every other message is for the other server, and gets no reply.
 func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
 	kind := e.Packet.MessageType()
 	asked := e.In.Port == wire.ProxyPort
 	if e.Class == wire.ClassNone {
 		if kind == dhcpv4.MessageTypeDiscover || kind == dhcpv4.MessageTypeRequest {
-			s.cfg.Decider.BootFile(ctx, e.client, e.Request) // returns no file here, but records the request
+			s.cfg.Decider.BootFile(ctx, e.client, e.Request) // records the request; it never returns a file here
 		}
 		return Reply{}
 	}
@@ -35,7 +35,8 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
 		return Reply{}
 	}
 	if e.Class == wire.ClassPXE {
-		// The other server chose the client's address, so the MAC in the file name identifies the machine.
+		// The other server has assigned the client's address, so Ingot may not know it. Therefore the file name
+		// contains the MAC, which identifies the machine.
 		file = strings.ReplaceAll(e.MAC, ":", "-") + "/" + file
 	}
 
@@ -53,13 +54,13 @@ func (s *Server) answerProxy(ctx context.Context, e *exchange) Reply {
 	} else {
 		s.compose.putProxyFile(r, e.Class, file)
 	}
-	// The client has no address for a unicast reply.
+	// Broadcast the reply, because the client has no address yet.
 	r.SetBroadcast()
 	return routeReply(r, e.Relay, netip.Addr{})
 }
 
-// putProxyFile adds a boot file to a proxy reply. Every PXE client, and iPXE, recognizes a proxy by option 60, and
-// does not ask port 4011 if it gets option 43.
+// putProxyFile adds a boot file to a proxy reply. PXE clients and iPXE recognize a reply of a proxy by option 60. If
+// the reply also has option 43, they do not ask port 4011.
 func (c *composer) putProxyFile(r *dhcpv4.DHCPv4, class wire.Class, file string) {
 	if class == wire.ClassIPXE {
 		class = wire.ClassPXE
@@ -67,9 +68,9 @@ func (c *composer) putProxyFile(r *dhcpv4.DHCPv4, class wire.Class, file string)
 	c.putBootFile(r, class, file)
 }
 
-// mayProxy reports whether a request may be answered: DHCP is not disabled for the machine's interface, and the reply
-// goes to a network of this host or to the network of the machine's address. Otherwise a sender could direct packets
-// to any host (S30).
+// mayProxy reports whether a request may be answered. DHCP must not be disabled for the machine's interface, and the
+// reply must go to a network of this host or to the network of the machine's address. Otherwise anyone could make this
+// server send packets to any host (S30).
 func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	i := e.client.Interface
 	if i.DisableDHCP {
@@ -97,5 +98,5 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	return true
 }
 
-// isUEFI reports whether arch, a value of option 93 from a PXE client, is UEFI.
+// isUEFI reports whether arch, the value of option 93 that a PXE client has sent, means UEFI.
 func isUEFI(arch int) bool { return arch != wire.ArchBIOS && arch != wire.ArchUnknown }

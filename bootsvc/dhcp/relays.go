@@ -11,9 +11,10 @@ import (
 const (
 	// maxRelays limits how many relays are remembered.
 	maxRelays = 256
-	// relayAgain is the shortest time between two records of one relay (security S48).
+	// relayAgain is the shortest time between two records of the same relay (security S48).
 	relayAgain = 5 * time.Second
-	// relayRetry is the pause before a failed record is retried. relayWait limits how long a packet waits for the record.
+	// relayRetry is how long to wait until a record that failed is tried again. relayWait limits how long a packet
+	// waits until its relay is recorded.
 	relayRetry, relayWait = time.Second, 500 * time.Millisecond
 )
 
@@ -22,25 +23,26 @@ type relays struct {
 	journal Journal
 	now     func() time.Time
 
-	mu    sync.Mutex // guards known; not held during a write to the journal
+	mu    sync.Mutex // guards known, but is not held while the journal writes
 	known map[netip.Addr]*relay
 }
 
 // relay is a relay that has forwarded a packet to this server.
 type relay struct {
-	due     time.Time     // the earliest time of the next record
-	writing chan struct{} // closed once the record is written; nil = no write is running
+	due     time.Time     // when the next record is due
+	writing chan struct{} // closed when the journal has written the record; nil = nothing is being written
 }
 
-// isRecent reports whether x was recorded so recently that no record is due at now. If due is more than relayAgain
-// ahead, the clock was set back, and it returns false.
+// isRecent reports whether the relay x was recorded so recently that it need not be recorded now. It returns false if
+// x.due is more than relayAgain ahead, because the clock was then set back.
 func (x *relay) isRecent(now time.Time) bool {
 	return now.Before(x.due) && x.due.Sub(now) <= relayAgain
 }
 
-// beginRecord decides what a packet of a relay must do before it is answered. If end is not nil, the caller must
-// record the relay and then call end; first reports whether the relay was unknown. If wait is not nil, another packet
-// is recording the relay, and the caller must wait. If both are nil, it must do nothing.
+// beginRecord decides what must happen before a packet from the relay giaddr is answered. If end is not nil, the caller
+// must record the relay and then call end; first reports whether the relay was unknown before. If wait is not nil, the
+// relay is being recorded for another packet, and the caller must wait until wait is closed. If both are nil, the
+// packet can be answered at once.
 func (r *relays) beginRecord(giaddr netip.Addr, now time.Time) (end func(due time.Time), wait <-chan struct{}, first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,8 +72,9 @@ func (r *relays) has(giaddr netip.Addr) bool {
 	return r.known[giaddr] != nil
 }
 
-// room reports whether one more relay can be stored. If there are maxRelays, it first removes the relay that has been
-// due longest. It never removes a relay that was recorded recently: otherwise each forged giaddr would cause a write.
+// room reports whether one more relay can be stored. If maxRelays relays are stored, it first removes the one whose
+// next record has been due for the longest time. It never removes a relay that was recorded recently: otherwise each
+// forged giaddr would cause a write.
 func (r *relays) room(now time.Time) bool {
 	if r.known == nil {
 		r.known = map[netip.Addr]*relay{}
@@ -89,9 +92,9 @@ func (r *relays) room(now time.Time) bool {
 	return oldest.IsValid()
 }
 
-// record records that a packet came through a relay, which proves that the relay works. It writes the record before
-// the packet is answered: after an answer the client does not ask again, and the server may crash at any time. Packets
-// of the same relay wait for the record; packets of other relays do not.
+// record records that a packet came through a relay, which proves that the relay works. The record is written before
+// the packet is answered: after an answer, the client does not ask again, and the server may crash at any time. Packets
+// of the same relay wait for the record; packets of other relays do not wait.
 func (r *relays) record(ctx context.Context, giaddr netip.Addr, log func() *slog.Logger) {
 	end, wait, first := r.beginRecord(giaddr, r.now())
 	if end == nil && wait == nil {
@@ -107,7 +110,7 @@ func (r *relays) record(ctx context.Context, giaddr netip.Addr, log func() *slog
 		return
 	}
 	again := relayRetry
-	defer func() { end(r.now().Add(again)) }() // deferred because other packets wait, even if the journal panics
+	defer func() { end(r.now().Add(again)) }() // deferred, so that waiting packets go on even if the journal panics
 	if err := r.journal.PutRelay(ctx, giaddr, r.now()); err != nil {
 		log().Warn("recording that a packet came through a relay", "error", err)
 		return

@@ -18,7 +18,7 @@ const (
 	RouteRelay                  // UDP to giaddr:67
 	RouteUnicast                // UDP to an address that the client already has
 	RouteBroadcast              // UDP to 255.255.255.255:68
-	RouteRaw                    // Ethernet frame to a client without an address, which cannot answer ARP
+	RouteRaw                    // Ethernet frame to the MAC of a client that has no address yet, so it cannot answer ARP
 	RouteSource                 // UDP to the source address and port of the request (wire.ProxyPort)
 )
 
@@ -33,10 +33,10 @@ type Reply struct {
 	To     netip.Addr // for the routes relay, unicast, raw and source
 	Port   uint16     // for the route source
 	mac    net.HardwareAddr
-	own    bool // To is reserved for an armed machine, or is a listed relay
+	own    bool // To is reserved for an armed machine, or To is a listed relay
 }
 
-// routeReply chooses the route of an OFFER or ACK (RFC 2131 §4.1).
+// routeReply returns the reply p with the route for an OFFER or ACK (RFC 2131 §4.1).
 func routeReply(p *dhcpv4.DHCPv4, giaddr, ciaddr netip.Addr) Reply {
 	r := Reply{Packet: p, mac: p.ClientHWAddr}
 	switch {

@@ -20,11 +20,12 @@ import (
 
 const (
 	workers    = 8
-	slowBatch  = 5 * time.Millisecond // if a batch takes longer, another worker reads the next one
-	lookupTime = 2 * time.Second      // for decisions; a client asks again after 1 to 4 s
+	slowBatch  = 5 * time.Millisecond // if one batch takes longer, another worker reads the next batch
+	lookupTime = 2 * time.Second      // for the look-ups of a batch; a client asks again after 1 to 4 s
 )
 
-// Listen binds the UDP ports for the mode of each interface or, with RelayAt, port 67 of that address.
+// Listen binds the UDP ports that the mode of each interface needs. With RelayAt, it binds only port 67 of that
+// address.
 func (s *Server) Listen(ctx context.Context) (out []*Conn, err error) {
 	if s.cfg.RelayAt.IsValid() {
 		c, err := listenRelayed(ctx, s.cfg.RelayAt)
@@ -43,7 +44,7 @@ func (s *Server) Listen(ctx context.Context) (out []*Conn, err error) {
 			c, err := Listen(ctx, name, port, s.cfg.Address)
 			if err != nil {
 				for _, c := range out {
-					_ = c.Close() // err is the cause of the failure
+					_ = c.Close() // ignore this error: err says why Listen fails
 				}
 				return nil, err
 			}
@@ -54,9 +55,10 @@ func (s *Server) Listen(ctx context.Context) (out []*Conn, err error) {
 	return out, nil
 }
 
-// Serve answers packets until ctx ends, and closes c. Only the worker that holds c.turn reads, and it also answers
-// what it has read, because waking another worker for each packet costs more. If a batch takes longer than slowBatch,
-// because the inventory is slow, the ready replies are sent, and another worker reads the next batch.
+// Serve answers packets until ctx ends, and then closes c. Only the worker that holds c.turn reads packets. The same
+// worker also answers them, because to wake another worker for each packet takes more time. If a batch takes longer
+// than slowBatch, because the inventory is slow, the worker sends the replies that are ready, and another worker reads
+// the next batch.
 func (s *Server) Serve(ctx context.Context, c *Conn) error {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -68,7 +70,7 @@ func (s *Server) Serve(ctx context.Context, c *Conn) error {
 	return g.Wait()
 }
 
-// serveTurns reads and answers packets while it holds c.turn. It returns nil when ctx ends.
+// serveTurns takes c.turn, and then reads and answers packets. It returns nil when ctx ends.
 func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 	batch := newPacketBatch()
 	c.turn.Lock()
@@ -82,7 +84,7 @@ func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("reading DHCP on %s: %w", c.name, err)
 			}
-			// The interface is down, and may come up again.
+			// The interface is down. It may come up again, so go on.
 			s.cfg.Log.Warn("reading DHCP", "interface", c.name, "error", err)
 			_ = clock.Sleep(ctx, time.Second)
 			continue
@@ -101,8 +103,8 @@ func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 	}
 }
 
-// handleBatch answers the packets of one read. Packets share the deadline lookupTime for the inventory, which is
-// renewed after slowBatch.
+// handleBatch answers the packets of one read. These packets share one deadline for the inventory, lookupTime after the
+// start; after slowBatch, the remaining packets get a new deadline.
 func (s *Server) handleBatch(ctx context.Context, c *Conn, batch *packetBatch, packets []ipv4.Message) {
 	in := c.link()
 	lookup, cancel := context.WithTimeout(ctx, lookupTime)
@@ -123,7 +125,8 @@ func (s *Server) handleBatch(ctx context.Context, c *Conn, batch *packetBatch, p
 	s.sendReady(c, batch)
 }
 
-// sendReady sends the replies that are ready. It does not wait if the socket's buffer is full.
+// sendReady sends the replies that are ready. If the socket's buffer is full, it does not wait: a reply that cannot be
+// sent at once is lost.
 func (s *Server) sendReady(c *Conn, b *packetBatch) {
 	defer s.cfg.Guard.Recover("a DHCP reply")
 	b.mu.Lock()
@@ -136,8 +139,8 @@ func (s *Server) sendReady(c *Conn, b *packetBatch) {
 	})
 }
 
-// maySend reports whether the limits permit a reply, and counts those that they do not permit. A raw or broadcast
-// reply needs no ARP and is always permitted.
+// maySend reports whether the limits permit the reply r. If they do not, it counts r. A raw or broadcast reply is
+// always permitted, because it needs no ARP.
 func (s *Server) maySend(c *Conn, r Reply) bool {
 	if r.Route == RouteRaw || r.Route == RouteBroadcast || s.cfg.Limits.Admit(r.To, r.own) {
 		return true
@@ -148,8 +151,8 @@ func (s *Server) maySend(c *Conn, r Reply) bool {
 	return false
 }
 
-// Handle parses a packet and returns the reply. It does not keep b. It counts and drops malformed packets. Any host on
-// the network can make the library parse its input, so Handle recovers from a panic and drops only that packet.
+// Handle parses the packet b and returns the reply. It does not keep b. It counts and drops malformed packets. If the
+// library panics on a packet, which any host on the network may have sent, Handle recovers and drops only this packet.
 func (s *Server) Handle(ctx context.Context, b []byte, in Link) (r Reply) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -1,5 +1,5 @@
-// Package dhcp is the DHCP server. It assigns addresses or, next to another DHCP server, names only boot files. A
-// Decider decides what each client may boot.
+// Package dhcp is the DHCP server. It assigns addresses and names boot files. On a network with another DHCP server, it
+// only names boot files. A Decider decides what each client may boot.
 package dhcp
 
 import (
@@ -17,44 +17,44 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Decider decides what the clients of DHCP get. A packet waits for each call.
+// Decider decides what DHCP clients get. The packet being answered waits for each call.
 type Decider interface {
-	// FindClient returns the client of a request, or the zero Client if it is unknown. It returns an error only if the
-	// inventory cannot be read.
+	// FindClient returns the client that has sent r, or the zero Client if that client is unknown. It returns an error
+	// only if the inventory cannot be read.
 	FindClient(ctx context.Context, r Request) (Client, error)
-	// BootFile returns the boot file for a client, or "". It records the request as an event.
+	// BootFile returns the boot file for the client c, or "". It records the request r as an event.
 	BootFile(ctx context.Context, c Client, r Request) string
-	// Reasons explains the decision for a request; nil if the inventory cannot be read.
+	// Reasons explains what was decided for r. It returns nil if the inventory cannot be read.
 	Reasons(ctx context.Context, r Request) []string
-	// InReservedNetwork reports whether an address is in the network of a reservation.
+	// InReservedNetwork reports whether the address a is in the network of a reservation.
 	InReservedNetwork(a netip.Addr) bool
 }
 
-// Guests are the unknown clients that are being discovered.
+// Guests are the unknown clients that are in discovery.
 type Guests interface {
-	// Discover returns the guest that sent the request, and may admit it as a new one. It returns false if the client is
-	// not a guest on the network that the request came from.
+	// Discover returns the guest that has sent r. If the client is not a guest yet, Discover may make it one. It
+	// returns false if the client is not a guest on the network from which r came.
 	Discover(ctx context.Context, r Request) (Client, bool)
-	// Decline is called when a guest has declined its address.
+	// Decline is called when a guest has declined the address that it got.
 	Decline(r Request)
 }
 
-// Journal records that a relay is used. It is called at most every few seconds per relay. The relay's packets wait for
-// the call.
+// Journal records that a relay is used. For one relay, it is called at most once every few seconds. The packets of the
+// relay wait for the call.
 type Journal interface {
 	PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error
 }
 
-// Config is the configuration of a Server, and the parts of the program that it calls.
+// Config is the configuration of a Server. It also contains the parts of the program that the Server calls.
 type Config struct {
-	// Modes maps the interfaces on which DHCP is answered to their modes.
+	// Modes maps each interface on which DHCP is answered to its mode.
 	Modes map[string]inventory.DHCPMode
-	// RelayAt, if valid, is the address on which only relays are answered. Modes is then ignored.
+	// RelayAt, if valid, is the address on which this server answers relays, and nothing else. Modes is then ignored.
 	RelayAt netip.Addr
-	// Address is the address at which machines reach this server. Base returns the URL of its HTTP handler.
+	// Address is the address at which machines reach this server. Base returns the URL of this server's HTTP handler.
 	Address netip.Addr
 	Base    func() string
-	// Relays and LinkLocal are as in bootsvc.Config.
+	// Relays and LinkLocal have the same meaning as in bootsvc.Config.
 	Relays    wire.Relays
 	LinkLocal bool
 
@@ -64,11 +64,12 @@ type Config struct {
 	Recorder *wire.Recorder
 	History  *wire.History
 	Limits   *neighbours.Limits
-	// SightRival is called with a server that a machine has chosen instead of this one. Deliver is called with each reply
-	// of a server that arrives here.
+	// SightRival is called when a machine has chosen another server instead of this one. Deliver is called with each
+	// reply of another server that arrives here.
 	SightRival func(inventory.Rival)
 	Deliver    func(*dhcpv4.DHCPv4)
-	// Probe returns the MAC of a host other than client that answers ARP for a; ok is false if there is none.
+	// Probe returns the MAC of a host that answers ARP for the address a and is not client. ok is false if there is no
+	// such host.
 	Probe func(a netip.Addr, client string) (mac string, ok bool)
 	// LogServer reports whether machines can send syslog to Address.
 	LogServer func() bool
@@ -88,7 +89,7 @@ type Server struct {
 	leases  leases
 }
 
-// Counters count packets since the start of the server, see bootsvc.Stats.
+// Counters count packets since the start of the server. bootsvc.Stats explains them.
 type Counters struct {
 	Received, Answered, Dropped, Malformed, Unknown, Direct, Unresolved, Unsent atomic.Int64
 }
@@ -106,8 +107,8 @@ func New(cfg Config) *Server {
 // Leases returns the leases of reservations since the start of the server.
 func (s *Server) Leases() []inventory.DHCPLease { return s.leases.all() }
 
-// Conflict returns the lease of a machine if another host was recently found to use its address a. The address is not
-// offered before the time until.
+// Conflict returns the lease of a machine if another host was recently found to use the machine's address a. until is
+// when Ingot offers this address again.
 func (s *Server) Conflict(mac string, a netip.Addr) (x inventory.DHCPLease, until time.Time, ok bool) {
 	x, ok = s.leases.conflict(mac, a)
 	return x, x.At.Add(conflictPause), ok

@@ -17,8 +17,8 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// Number and timing of ARP probes (RFC 5227 §2.1.1). They take less time than the probing of a host, because the
-// machine that declined the address has already probed it.
+// Number and timing of ARP probes (RFC 5227 §2.1.1). They take less time than when a host probes its own new address,
+// because the machine that has declined the address has already probed it.
 const (
 	arpProbes = 3
 	arpWait   = 350 * time.Millisecond // after each probe packet
@@ -38,14 +38,14 @@ type Prober struct {
 	log        *slog.Logger
 }
 
-// NewProber returns a prober for the networks of the interfaces.
+// NewProber returns a Prober that sends ARP probes on these interfaces.
 func NewProber(interfaces []string, t *Table, log *slog.Logger) *Prober {
 	return &Prober{interfaces, t, log}
 }
 
-// Probe returns the MAC of a host other than client that answers for the address a; ok is false if there is none. It
-// sends ARP probes and believes only current answers: an entry of the kernel's table may be older than the conflict.
-// If ARP probes cannot be sent, it uses AskKernel.
+// Probe returns the MAC of a host that answers for the address a and is not client. ok is false if there is no such
+// host. Probe sends ARP probes and accepts only answers to them, because an entry in the kernel's table may be older
+// than the conflict. If ARP probes cannot be sent, Probe uses AskKernel.
 func (p *Prober) Probe(a netip.Addr, client string) (mac string, ok bool) {
 	for _, name := range p.interfaces {
 		iface, err := net.InterfaceByName(name)
@@ -62,12 +62,12 @@ func (p *Prober) Probe(a netip.Addr, client string) (mac string, ok bool) {
 	return mac, ok && mac != client
 }
 
-// askARP returns the MAC of a host other than client that has the address a, or "" if none has answered.
+// askARP returns the MAC of a host that has the address a and is not client, or "" if no such host has answered.
 func askARP(iface *net.Interface, a netip.Addr, client string) (mac string, err error) {
 	if len(iface.HardwareAddr) != 6 {
 		return "", fmt.Errorf("%s has no Ethernet address", iface.Name)
 	}
-	// With protocol 0, the socket receives nothing until it is bound to the interface.
+	// Protocol 0 ensures that the socket receives nothing before it is bound to the interface.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return "", fmt.Errorf("opening a packet socket: %w", err)
@@ -104,18 +104,18 @@ func askARP(iface *net.Interface, a netip.Addr, client string) (mac string, err 
 	return "", nil
 }
 
-// arpQuestion returns an ARP probe for a. Its sender address is 0.0.0.0, so that it changes no host's ARP table (RFC
-// 5227).
+// arpQuestion returns an ARP probe that asks who has the address a. The sender address in the probe is 0.0.0.0, so that
+// the probe changes no host's ARP table (RFC 5227).
 func arpQuestion(from net.HardwareAddr, a netip.Addr) []byte {
 	b := make([]byte, 0, arpLength)
-	b = append(b, 0, 1, 8, 0, 6, 4, 0, arpAsk) // Ethernet, IPv4, lengths of their addresses
+	b = append(b, 0, 1, 8, 0, 6, 4, 0, arpAsk) // hardware type Ethernet, protocol IPv4, and the lengths of their addresses
 	b = append(append(b, from...), 0, 0, 0, 0)
 	b = append(b, 0, 0, 0, 0, 0, 0)
 	return append(b, a.AsSlice()...)
 }
 
-// arpSender returns the MAC of the sender of an ARP packet; ok is false unless the sender has the address a. Requests
-// count too (RFC 5227 §2.1.1).
+// arpSender returns the MAC of the sender of the ARP packet b. ok is false if the sender does not have the address a.
+// The packet may be a reply or a request (RFC 5227 §2.1.1).
 func arpSender(b []byte, a netip.Addr) (mac string, ok bool) {
 	if len(b) < arpLength || !bytes.Equal(b[:6], []byte{0, 1, 8, 0, 6, 4}) || binary.BigEndian.Uint16(b[6:]) > 2 ||
 		!bytes.Equal(b[14:18], a.AsSlice()) {
@@ -124,8 +124,8 @@ func arpSender(b []byte, a netip.Addr) (mac string, ok bool) {
 	return wire.ParseMAC(net.HardwareAddr(b[8:14]).String())
 }
 
-// AskKernel returns the MAC for a in the kernel's ARP table; ok is false if there is none. It first sends a UDP
-// datagram to a, so that the kernel resolves the address if it has no entry.
+// AskKernel returns the MAC that the kernel's ARP table has for the address a. ok is false if it has none. AskKernel
+// first sends a UDP datagram to a, so that the kernel resolves the address if the table has no entry for it.
 func (p *Prober) AskKernel(a netip.Addr) (mac string, ok bool) {
 	c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9))) // discard (RFC 863)
 	if err != nil {

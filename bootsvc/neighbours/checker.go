@@ -1,6 +1,6 @@
-// Package neighbours deals with other hosts on the networks of this server: it finds other DHCP servers and writes
-// configuration for them, finds hosts that use an address, and limits how many answers may wait for hosts that do not
-// answer ARP.
+// Package neighbours deals with other hosts on the networks of this server. It finds other DHCP servers and writes
+// configuration for them. It finds hosts that use an address. It also limits how many answers may wait for hosts that
+// do not answer ARP.
 package neighbours
 
 import (
@@ -24,22 +24,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// CheckMAC belongs to no machine ("ingot" after the locally administered prefix). Every Ingot server that answers
+// CheckMAC is a MAC that no machine has: "ingot" after a locally administered prefix. Every Ingot server that answers
 // machines also answers a DISCOVER of PXE class from CheckMAC. The answer contains no address and no loader, only the
-// URL of a script that boots from disk. A check can therefore find every Ingot server on a network without affecting a
+// URL of a script that boots from disk. Therefore a check can find every Ingot server on a network without affecting a
 // machine.
 const CheckMAC = "02:69:6e:67:6f:74"
 
-// CheckPath is the path of the script that the answer to a check names.
+// CheckPath is the URL path of the script that a server names in its answer to a check.
 const CheckPath = "/ipxe/script/" + CheckMAC + "/auto.ipxe"
 
 // Limits of a check.
 const (
 	checkTries = 5
-	checkWait  = time.Second // after each try, also to collect the answers of other servers
+	checkWait  = time.Second // how long to wait after each try, also for the answers of other servers
 )
 
-// A Checker sends the DHCP requests of a machine that boots from the network.
+// A Checker sends the DHCP requests that a machine sends when it boots from the network.
 type Checker struct {
 	self  netip.Addr
 	guard *guard.Guard
@@ -47,7 +47,7 @@ type Checker struct {
 	wait  map[dhcpv4.TransactionID]chan *dhcpv4.DHCPv4
 }
 
-// NewChecker returns the checker of the server with the address self.
+// NewChecker returns a Checker for this server, which has the address self.
 func NewChecker(self netip.Addr, g *guard.Guard) *Checker {
 	return &Checker{self: self, guard: g, wait: map[dhcpv4.TransactionID]chan *dhcpv4.DHCPv4{}}
 }
@@ -64,18 +64,18 @@ func (c *Checker) begin(id dhcpv4.TransactionID) (<-chan *dhcpv4.DHCPv4, func())
 	}
 }
 
-// Deliver passes a reply to the call of Ask that sent its DISCOVER. Without such a call, it drops the reply.
+// Deliver passes the reply p to the call of Ask that waits for it. If no call waits for p, Deliver drops p.
 func (c *Checker) Deliver(p *dhcpv4.DHCPv4) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
-	case c.wait[p.TransactionID] <- p: // a nil channel, which never receives, if no call waits for the reply
+	case c.wait[p.TransactionID] <- p: // if no call waits for p, the channel is nil, so p is dropped
 	default:
 	}
 }
 
-// Ask sends DISCOVERs from CheckMAC until this server has answered, at most checkTries, and returns all servers that
-// have answered. If iface is "", it sends them to this server only, as a relay would.
+// Ask sends DISCOVERs from CheckMAC until this server has answered, but at most checkTries times. It returns all
+// servers that have answered. If iface is "", Ask sends the DISCOVERs only to this server, as a relay would.
 func (c *Checker) Ask(ctx context.Context, iface string) (found Answers, err error) {
 	found.self = c.self
 	mac, err := net.ParseMAC(CheckMAC)
@@ -130,7 +130,7 @@ func (c *Checker) Ask(ctx context.Context, iface string) (found Answers, err err
 	return found, nil
 }
 
-// readAnswers delivers packets that arrive on the client port, until conn is closed.
+// readAnswers passes each packet that arrives on the client port to Deliver, until conn is closed.
 func (c *Checker) readAnswers(conn *net.UDPConn) {
 	buf := make([]byte, wire.MaxDatagram)
 	for {
@@ -139,7 +139,7 @@ func (c *Checker) readAnswers(conn *net.UDPConn) {
 			return
 		}
 		if err != nil {
-			continue // an ICMP error for a packet sent earlier
+			continue // for example an ICMP error about a packet that was sent before
 		}
 		c.readAnswer(bytes.Clone(buf[:n]))
 	}
@@ -152,8 +152,8 @@ func (c *Checker) readAnswer(b []byte) {
 	}
 }
 
-// clientSocket opens the socket of a DHCP client on an interface; "" = any. It is an ordinary UDP socket, so that the
-// server on this host also receives its broadcasts.
+// clientSocket opens the socket of a DHCP client on the interface iface; "" = any interface. It is a plain UDP socket,
+// so that the DHCP server on this host also receives what the socket broadcasts.
 func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		if iface == "" {
@@ -164,7 +164,7 @@ func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error
 			opt = errors.Join(
 				unix.BindToDevice(int(fd), iface),
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // share the port with a DHCP client that permits it
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), // share the port with a DHCP client that allows it
 			)
 		})
 		return errors.Join(err, opt)
@@ -176,8 +176,8 @@ func clientSocket(ctx context.Context, local, iface string) (*net.UDPConn, error
 	return pc.(*net.UDPConn), nil
 }
 
-// maxNamed limits how many servers of each kind are kept and listed. Any host on the network can forge answers to a
-// check (security S48), and the notes are stored in a workflow's history.
+// maxNamed limits how many servers of each kind are kept and listed. A limit is needed because any host on the network
+// can forge answers to a check (security S48), and the notes are stored in the history of a workflow.
 const maxNamed = 8
 
 // Answers are the servers that have answered a check.
@@ -186,11 +186,11 @@ type Answers struct {
 	ours   bool         // self has answered
 	twins  []netip.Addr // other Ingot servers
 	others []netip.Addr // other DHCP servers
-	// Whether there were more than maxNamed of this kind.
+	// Whether more than maxNamed servers of this kind have answered.
 	moreTwins, moreOthers bool
 }
 
-// add adds the server that sent the answer f, unless it is already listed.
+// add adds the server that has sent the answer f, unless the server is already listed.
 func (a *Answers) add(f ForeignServer) {
 	switch {
 	case f.Server == a.self:
@@ -212,8 +212,8 @@ func keep(named *[]netip.Addr, more *bool, server netip.Addr) {
 	}
 }
 
-// Judge returns an error if this server has not answered, or another Ingot server has. notes list the other DHCP
-// servers. at describes in both texts where the check was made.
+// Judge returns an error if this server has not answered, or if another Ingot server has answered. notes list the other
+// DHCP servers. Both texts contain at, which says where the check was made.
 func (a *Answers) Judge(at string) (notes []string, err error) {
 	if len(a.twins) > 0 {
 		var names []string

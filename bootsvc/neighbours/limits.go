@@ -6,21 +6,24 @@ import (
 	"time"
 )
 
-// A packet to an address on a network of this host waits in the kernel until the address answers ARP, or for
-// arpGivesUp. It uses up the buffer of the sending socket, and the address takes an entry of the kernel's neighbour
-// table (net.ipv4.neigh.default.gc_thresh3, by default 1,024). Source and relay addresses are easily forged. Therefore
-// waiting packets are limited: otherwise a few hundred forged packets per second would fill both (security S30, S34).
+// A packet to an address on a network of this host waits in the kernel until the address answers ARP, at most for
+// arpGivesUp. A waiting packet uses up the buffer of the sending socket, and takes an entry of the kernel's neighbour
+// table (net.ipv4.neigh.default.gc_thresh3, by default 1,024). Source and relay addresses are easily forged: without a
+// limit on waiting packets, a few hundred forged packets per second would fill the buffer and the table (security S30,
+// S34).
 const (
 	arpGivesUp = 4 * time.Second // mcast_solicit × retrans_time_ms, plus a second for the timer granularity of the neighbour table
 
 	// Answers that may wait for ARP, in total and per address. Answers to an address that is reserved for an armed
-	// machine have limits of their own. If the machine is there, the first answer resolves its address.
+	// machine have limits of their own: if the machine is on the network, ARP resolves its address after the first
+	// answer.
 	othersWaiting = 64
 	perOther      = 4
 	ownWaiting    = 128
 	perOwn        = 16
 
-	// First TFTP packets to clients that have not sent an ACK, except to the own address of an armed machine.
+	// Limits on the first TFTP packets to clients that have not sent an ACK. Packets to the own address of an armed
+	// machine do not count.
 	unprovenPerSecond = 1000
 	unprovenAtOnce    = 2000
 )
@@ -34,7 +37,7 @@ type Limits struct {
 	unproven    tokenBucket
 }
 
-// NewLimits returns limits. unresolved reports whether the kernel must resolve an address before it can send to it.
+// NewLimits returns limits. unresolved reports whether the kernel must first resolve an address by ARP.
 func NewLimits(unresolved func(netip.Addr) bool) *Limits {
 	return &Limits{
 		askKernel: unresolved,
@@ -44,17 +47,17 @@ func NewLimits(unresolved func(netip.Addr) bool) *Limits {
 	}
 }
 
-// Unresolved reports whether the kernel must resolve a by ARP before it can send to it. It may block while it asks the
-// kernel.
+// Unresolved reports whether the kernel must resolve the address a by ARP before it can send a packet there.
+// Unresolved may block while it asks the kernel.
 func (l *Limits) Unresolved(a netip.Addr) bool { return l.askKernel(a) }
 
 // Admit reports whether an answer may be sent to an address now. own means that the address is reserved for an armed
-// machine, which does not exclude that it is forged.
+// machine; the packet that asked from this address may still be forged.
 func (l *Limits) Admit(to netip.Addr, own bool) bool {
 	return !l.Unresolved(to) || l.MayWait(to, own)
 }
 
-// MayWait reports whether one more answer to the address may wait for ARP, and counts it. own is as in Admit.
+// MayWait reports whether one more answer to the address may wait for ARP, and counts this answer. own is as in Admit.
 func (l *Limits) MayWait(to netip.Addr, own bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,15 +67,15 @@ func (l *Limits) MayWait(to netip.Addr, own bool) bool {
 	return l.others.add(to, time.Now())
 }
 
-// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address, and takes a
-// token if so.
+// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address. If so, it takes
+// a token.
 func (l *Limits) TakeUnproven() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unproven.take(time.Now())
 }
 
-// ReturnUnproven returns the token of TakeUnproven after the client has proven its address.
+// ReturnUnproven returns the token that TakeUnproven took, after the client has proven its address.
 func (l *Limits) ReturnUnproven() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +110,7 @@ func (w *waitingAnswers) add(to netip.Addr, now time.Time) bool {
 	return true
 }
 
-// tokenBucket permits rate events per second, and bursts of size events.
+// tokenBucket permits rate events per second on average, and up to size events at once.
 type tokenBucket struct {
 	rate, size, tokens float64
 	last               time.Time

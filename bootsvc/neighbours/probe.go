@@ -24,8 +24,8 @@ type ForeignServer struct {
 	Offered netip.Addr // invalid = the server is a proxy, which offers no address
 	Proxy   bool
 	BootOffer
-	// ByClient maps the names of the probeClients that asked (ProbeSnippet) to the server's answers; nil = no answer.
-	// Clients that did not ask have no entry.
+	// ByClient holds the server's answers, by the name of the probeClient; nil means that it did not answer. A kind of
+	// client as which the probe did not ask has no entry.
 	ByClient map[string]*BootOffer
 }
 
@@ -41,20 +41,20 @@ type BootOffer struct {
 const probeWait = 2 * time.Second
 
 // ProbeDHCP sends DISCOVERs with a random MAC on the interface and returns each server that answers within 4 seconds.
-// It takes no lease. It finds an Ingot server only if discovery is on, because Ingot does not answer unknown MACs
-// otherwise. It needs CAP_NET_RAW.
+// It takes no lease. It finds an Ingot server only if that server has discovery on, because otherwise Ingot does not
+// answer unknown MACs. It needs CAP_NET_RAW.
 func ProbeDHCP(ctx context.Context, iface string) ([]ForeignServer, error) {
 	return probeAs(ctx, iface, probeClients[:1])
 }
 
-// ProbeSnippet is ProbeDHCP, and then asks the found servers as each other kind of client for which Snippet has a boot
-// file. This takes up to 4 seconds per kind.
+// ProbeSnippet does what ProbeDHCP does, and then asks the found servers as each other kind of client for which
+// Snippet has a boot file. This takes up to 4 seconds per kind.
 func ProbeSnippet(ctx context.Context, iface string) ([]ForeignServer, error) {
 	return probeAs(ctx, iface, probeClients)
 }
 
-// probeAs asks as each of clients. It returns the servers that answer the first one, with their answers to all of
-// them.
+// probeAs sends DISCOVERs as each kind of client in clients. It returns the servers that answer the first kind, with
+// their answers to every kind.
 func probeAs(ctx context.Context, iface string, clients []probeClient) ([]ForeignServer, error) {
 	conn, err := nclient4.NewRawUDPConn(iface, dhcpv4.ClientPort)
 	if err != nil {
@@ -71,13 +71,13 @@ func probeAs(ctx context.Context, iface string, clients []probeClient) ([]Foreig
 	return found, nil
 }
 
-// askAs is probeAs on an open socket. With an error, it also returns the servers found so far.
+// askAs does what probeAs does, on an open socket. With an error, it also returns the servers found so far.
 func askAs(ctx context.Context, conn net.PacketConn, clients []probeClient) (found []ForeignServer, err error) {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac) // crypto/rand.Read never fails
 	mac[0] = mac[0]&^1 | 2
 
-	for n, c := range clients { // one after another: while a server works on a client's first DISCOVER, it may drop a second one
+	for n, c := range clients { // one after another: while a server works on one DISCOVER of a client, it may drop the next one
 		p, err := c.newDiscover(mac)
 		if err != nil {
 			return found, fmt.Errorf("building a DISCOVER: %w", err)
@@ -96,8 +96,8 @@ func askAs(ctx context.Context, conn net.PacketConn, clients []probeClient) (fou
 	return found, nil
 }
 
-// note stores f's answer to the client c. If answers does not contain one, it stores that there was none, but only if
-// complete is true.
+// note stores the answer of f to the client c, if answers contains one. Otherwise, if complete is true, note stores
+// that f did not answer c.
 func (f *ForeignServer) note(c probeClient, answers []ForeignServer, complete bool) {
 	at := f.indexIn(answers)
 	if at < 0 && !complete {
@@ -117,8 +117,8 @@ func (f *ForeignServer) indexIn(servers []ForeignServer) int {
 	return slices.IndexFunc(servers, func(x ForeignServer) bool { return x.Server == f.Server })
 }
 
-// askServers broadcasts p twice and returns the servers that answer. It returns early once all of known have answered,
-// unless known is empty.
+// askServers broadcasts p twice and returns the servers that answer. If known is not empty, it returns as soon as
+// every known server has answered.
 func askServers(ctx context.Context, conn net.PacketConn, p *dhcpv4.DHCPv4, known []ForeignServer) (found []ForeignServer, err error) {
 	isMissing := func(x ForeignServer) bool { return x.indexIn(found) < 0 }
 	buf := make([]byte, wire.MaxDatagram)
@@ -172,7 +172,7 @@ func parseOffer(b []byte, id dhcpv4.TransactionID) (ForeignServer, bool) {
 	return f, f.Server.IsValid()
 }
 
-// A probeClient is a kind of client: probes ask as it, and Snippet has a boot file for it.
+// A probeClient is a kind of client that a probe imitates, and for which Snippet has a boot file.
 type probeClient struct {
 	name  string
 	kind  wire.Class

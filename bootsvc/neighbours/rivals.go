@@ -20,7 +20,7 @@ const (
 	// rivalFor is how long a server is remembered after it was last seen.
 	rivalFor = time.Hour
 	// maxRivals limits how many servers are remembered. Together with rivalFor it limits the alarms, because any host can
-	// forge other servers (security S33, S48).
+	// pretend to be many servers (security S33, S48).
 	maxRivals = 8
 )
 
@@ -32,7 +32,7 @@ type Rivals struct {
 	guard      *guard.Guard
 	log        *slog.Logger
 	now        func() time.Time
-	sighted    chan inventory.Rival // servers that machines have chosen; a buffer, so that packets do not wait
+	sighted    chan inventory.Rival // servers that machines have chosen; buffered, so that the handling of packets does not wait
 	mu         sync.Mutex
 	known      []inventory.Rival
 }
@@ -42,8 +42,8 @@ type eventWriter interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 }
 
-// NewRivals returns the rivals of the server whose checker is c. interfaces are those on which that server assigns the
-// addresses.
+// NewRivals returns an empty Rivals. c is the checker of this server, and interfaces are those on which this server
+// assigns the addresses.
 func NewRivals(c *Checker, interfaces []string, w eventWriter, log *slog.Logger, now func() time.Time) *Rivals {
 	return &Rivals{
 		checker: c, interfaces: interfaces, events: w, guard: c.guard, log: log, now: now,
@@ -55,12 +55,12 @@ func NewRivals(c *Checker, interfaces []string, w eventWriter, log *slog.Logger,
 func (r *Rivals) Sight(x inventory.Rival) {
 	select {
 	case r.sighted <- x:
-	default: // too many at once: drop it, the machine's next REQUEST names the server again
+	default: // too many at once: drop x, because the machine's next REQUEST names the server again
 	}
 }
 
-// add stores x and reports whether it is a new server. It updates a known one. If there are already maxRivals, it
-// drops x and returns false.
+// add stores x and reports whether its server was not known yet. If the server is known, add updates its entry. If
+// maxRivals other servers are known, add drops x and returns false.
 func (r *Rivals) add(x inventory.Rival) (isNew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *Rivals) Probe(ctx context.Context, iface string) {
 	}
 }
 
-// raise stores a server. If it is new, raise also writes a log record and an event.
+// raise stores a server. If the server was not known yet, raise also writes a log record and an event.
 func (r *Rivals) raise(ctx context.Context, x inventory.Rival) {
 	defer r.guard.Recover("another DHCP server")
 	if x.Server == r.checker.self || x.Server == (netip.Addr{}) {

@@ -13,18 +13,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BootFiles are the files that another DHCP server names to machines.
+// BootFiles are the boot files that another DHCP server should name to machines.
 type BootFiles struct {
 	BIOS, UEFI   string // by TFTP
 	HTTP, Script string // paths on the HTTP server: for UEFI HTTP boot, and for iPXE
 	Secure       bool   // whether UEFI gets a loader for Secure Boot
 }
 
-// Snippet returns configuration for another DHCP server that sends machines to an Ingot server, on an interface in
-// mode off. server is one of SnippetServers; otherwise Snippet returns inventory.ErrInvalid. address is Ingot's TFTP
-// server, and base the URL of its HTTP server.
+// Snippet returns the configuration with which another DHCP server sends machines to this Ingot server. It is for
+// networks on which Ingot's own DHCP is in mode off. server is one of SnippetServers; otherwise Snippet returns
+// inventory.ErrInvalid. address is Ingot's TFTP server, and base is the URL of Ingot's HTTP server.
 //
-// The file names are always the same for every machine: Ingot refuses the files to a machine that is not armed.
+// The file names are the same for every machine at all times: Ingot refuses the files to a machine that is not armed.
 func Snippet(server string, address netip.Addr, base string, files BootFiles) (string, error) {
 	text, ok := snippets[server]
 	if !ok {

@@ -11,9 +11,10 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 )
 
-// SnippetDifferences compares the answers of a server to ProbeSnippet with those that Snippet would configure, for an
-// address, one of the HTTP ports and one of files; the usual port and files come first. It returns one text for each
-// kind of client that asked and got something else. uefi reports whether UEFI PXE is among these.
+// SnippetDifferences compares the server's answers to ProbeSnippet with the answers that Snippet would configure. It
+// accepts any of ports for HTTP, and any of files; the usual port and files come first. It returns one text for each
+// kind of client that gets something else; it skips kinds as which the probe did not ask. uefi reports whether UEFI
+// PXE gets something else.
 func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int, files []BootFiles) (texts []string, uefi bool) {
 	for n, c := range probeClients {
 		a, asked := f.ByClient[c.name]
@@ -34,7 +35,8 @@ func (f ForeignServer) SnippetDifferences(address netip.Addr, ports []int, files
 	return texts, uefi
 }
 
-// wanted returns the accepted values of bootSource for this kind of client, one of the ports and one of files.
+// wanted returns all results of bootSource that are accepted for this kind of client: with any of the ports, and with
+// any of files.
 func (c probeClient) wanted(address netip.Addr, ports []int, files []BootFiles) (out []string) {
 	for _, f := range files {
 		switch {
@@ -51,7 +53,7 @@ func (c probeClient) wanted(address netip.Addr, ports []int, files []BootFiles) 
 	return out
 }
 
-// wantedURLs is wanted for the path of a file that is fetched by HTTP.
+// wantedURLs returns the accepted results of bootSource for a file that is fetched by HTTP from this path.
 func (c probeClient) wantedURLs(address netip.Addr, ports []int, path string) (out []string) {
 	for _, port := range ports {
 		hosts := []string{net.JoinHostPort(address.String(), strconv.Itoa(port))}
@@ -65,8 +67,8 @@ func (c probeClient) wantedURLs(address netip.Addr, ports []int, path string) (o
 	return out
 }
 
-// bootSource returns a text for what a client uses of an answer: the file and, for TFTP, its server. Firmware that
-// boots by HTTP ignores an answer without the class HTTPClient.
+// bootSource returns, as text, the parts of an answer that a client uses: the file and, for TFTP, its server. Firmware
+// that boots by HTTP ignores an answer without the class HTTPClient.
 func (o BootOffer) bootSource(c probeClient) string {
 	text := strconv.Quote(o.BootFile)
 	switch {

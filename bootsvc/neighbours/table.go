@@ -16,8 +16,8 @@ import (
 // networksFor is how long the networks of this host are cached.
 const networksFor = 5 * time.Second
 
-// Table looks up single addresses in the kernel's neighbour table (arp(7)). The look-up sends nothing, and its time
-// does not depend on the size of the table, which a flood of forged sources can fill.
+// Table looks up single addresses in the kernel's neighbour table (arp(7)). A look-up sends nothing. Forged source
+// addresses can fill the table, but a look-up takes no longer in a full table.
 type Table struct {
 	read atomic.Pointer[hostNetworks]
 }
@@ -57,7 +57,7 @@ func (n *Table) networks() []hostNetwork {
 	return next.all
 }
 
-// MAC returns the MAC for a in the kernel's neighbour table; ok is false if there is no resolved entry.
+// MAC returns the MAC for the address a in the kernel's neighbour table; ok is false if there is no resolved entry.
 func (n *Table) MAC(a netip.Addr) (mac string, ok bool) {
 	for _, x := range n.networks() {
 		if !x.prefix.Contains(a) {
@@ -70,8 +70,9 @@ func (n *Table) MAC(a netip.Addr) (mac string, ok bool) {
 	return "", false
 }
 
-// Unresolved reports whether a is on a network of this host and the kernel has no MAC for it. For an address behind a
-// router it returns false: there the kernel resolves only the router, and there are few routers.
+// Unresolved reports whether the address a is on a network of this host and the kernel has no MAC for it. For an
+// address behind a router it returns false: to reach it, the kernel resolves only the router's address, and there are
+// few routers.
 func (n *Table) Unresolved(a netip.Addr) bool {
 	onLink := false
 	for _, x := range n.networks() {
@@ -105,8 +106,8 @@ type sockaddr struct {
 
 const arpComplete = 2 // ATF_COM of arp(7)
 
-// kernelNeighbour returns the MAC for a in the kernel's neighbour table of a device. ok is false if there is no entry
-// with a resolved Ethernet address.
+// kernelNeighbour returns the MAC for the address a in the kernel's neighbour table of a device. ok is false if there
+// is no entry with a resolved Ethernet address.
 func kernelNeighbour(device string, a netip.Addr) (mac net.HardwareAddr, ok bool, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

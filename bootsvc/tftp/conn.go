@@ -23,14 +23,14 @@ const (
 
 // packets is the socket of a Conn: in the product a *socket, in tests a fake.
 type packets interface {
-	// Receive waits for a packet and returns up to limit packets that have arrived. They are valid until the next
-	// Receive.
+	// Receive waits for a packet and returns up to limit packets that have arrived. The packets are valid until the
+	// next Receive.
 	Receive(limit int) ([]datagram, error)
 	// Send sends at most maxBatch packets without waiting and returns how many it has sent. If the socket has no room for
-	// the first packet, it returns unix.EAGAIN. The field local of each packet must be valid. Send must not be called
-	// concurrently.
+	// the first packet, it returns unix.EAGAIN. The field local of each packet must be valid. Only one goroutine may call
+	// Send at a time.
 	Send([]datagram) (int, error)
-	// Stop makes a waiting Receive, and all later ones, return at once.
+	// Stop makes a waiting call of Receive return at once, and all later calls, too.
 	Stop()
 	Close() error
 }
@@ -42,8 +42,8 @@ type Limits interface {
 	// MayWait reports whether one more answer to the address may wait for ARP. own means that the address is reserved for
 	// an armed machine.
 	MayWait(to netip.Addr, own bool) bool
-	// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address, and counts it.
-	// ReturnUnproven takes back the count after that client has sent an ACK.
+	// TakeUnproven reports whether a first answer may be sent to a client that has not proven its address, and counts
+	// this answer. After that client has sent an ACK, ReturnUnproven undoes the count.
 	TakeUnproven() bool
 	ReturnUnproven()
 }
@@ -73,11 +73,11 @@ type Conn struct {
 	transfers int                // total of serving
 	undecided int
 	crowd     int
-	recent    map[netip.Addr]int // requests of each address after the time since
+	recent    map[netip.Addr]int // number of requests per address, counted from the time since
 	since     time.Time
 	closed    bool
 	out       []datagram // packets for flush to send
-	sleeping  []*session // transfers for flush to wake, after it has sent
+	sleeping  []*session // transfers that flush wakes after it has sent
 	held      []*session // transfers with blocks that the socket had no room for
 }
 
@@ -126,8 +126,8 @@ func (c *Conn) receive(begin func(*session)) error {
 	}
 }
 
-// take handles the packets of one Receive, and returns how many to expect next: one from each session, and two for
-// each packet that belonged to no session, because its sender may be flooding the socket.
+// take handles the packets of one Receive. It returns how many packets to expect next: one from each session, and two
+// more for each packet that belonged to no session, because its sender may be flooding the socket.
 func (c *Conn) take(in []datagram, begin func(*session)) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,7 +163,7 @@ func (c *Conn) take(in []datagram, begin func(*session)) int {
 func (c *Conn) ask(s *session, b []byte, begin func(*session)) {
 	if b[1] == opWRQ {
 		if c.count(s.peer.Addr(), s.last) {
-			s.asked, s.unresolved = 1, true // assume that ARP is needed, instead of looking it up for an error packet
+			s.asked, s.unresolved = 1, true // for an error packet, assume that ARP is needed: a look-up costs too much
 			c.answer(s, [4]byte{0, opError, 0, 2}, []byte("read-only\x00"))
 		}
 		return
@@ -182,7 +182,8 @@ func (c *Conn) repeatAnswer(s *session) {
 	}
 }
 
-// acknowledged handles an ACK. It ignores the ACK if s is nil or has no file yet.
+// acknowledged handles an ACK. It ignores an ACK that belongs to no session (s is nil), and an ACK before s has a
+// file.
 func (c *Conn) acknowledged(s *session, block uint16, now time.Time) {
 	if s == nil || s.sender == nil {
 		return
@@ -197,8 +198,8 @@ func (c *Conn) acknowledged(s *session, block uint16, now time.Time) {
 	}
 }
 
-// prove records that the client of s has answered a packet, so its address is not forged. The request no longer counts
-// for maxPerWindow.
+// prove records that the client of s has answered a packet, so its address is not forged. Its request therefore no
+// longer counts for maxPerWindow.
 func (c *Conn) prove(s *session) {
 	if s.counted {
 		c.limits.ReturnUnproven()
@@ -219,8 +220,8 @@ func (s *session) wakeUp() {
 }
 
 // transfer sends a file, and returns nil when the client has acknowledged its last block. It returns errBusy if
-// transfers of a higher rank need the capacity, and errBrokeOff if the transfer is ended or the client no longer
-// answers.
+// transfers of a higher rank need the capacity, and errBrokeOff if something has ended the transfer early or the
+// client no longer answers.
 func (c *Conn) transfer(s *session, rank Rank, size int64, content io.Reader) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,7 +283,7 @@ func (c *Conn) unlocked(f func()) {
 	f()
 }
 
-// push queues the blocks that s may send now. If the limits do not permit the first one, it ends s: the client then
+// push queues the blocks that s may send now. If the limits do not permit the first block, push ends s, and the client
 // repeats its request.
 func (c *Conn) push(s *session, now time.Time) {
 	for !s.over && !s.held && !s.expired() {
@@ -302,8 +303,8 @@ func (c *Conn) push(s *session, now time.Time) {
 	}
 }
 
-// answer queues a packet of s. It drops the packet if the client has not proven its address and was already sent as
-// many packets as it sent requests. It returns false if mayAnswer does not permit the packet. content must remain
+// answer queues a packet of s. It drops the packet if the client has not proven its address and has already been sent
+// one packet for each of its requests. It returns false if mayAnswer does not permit the packet. content must remain
 // valid until flush.
 func (c *Conn) answer(s *session, head [4]byte, content []byte) bool {
 	d := datagram{peer: s.peer, local: s.local, head: head, content: content}
@@ -320,7 +321,7 @@ func (c *Conn) answer(s *session, head [4]byte, content []byte) bool {
 	}
 	if len(c.out) == maxBatch {
 		if c.flush(); s.held {
-			return true // this block must wait too, behind those that had no room
+			return true // this block must wait, too, after the blocks for which the socket had no room
 		}
 	}
 	c.out = append(c.out, d)
@@ -346,8 +347,8 @@ func (c *Conn) mayAnswer(s *session) bool {
 }
 
 // flush sends the queued packets. Send does not wait, so c.mu is held only while the kernel takes the packets. A
-// packet that cannot be sent is lost, as on the network. Only blocks of a transfer that the socket has no room for are
-// sent again after fullPause.
+// packet that cannot be sent is lost, as it may be on the network. But if the socket has no room for blocks of a
+// proven transfer, the transfer sends them again after fullPause.
 func (c *Conn) flush() {
 	queued := c.out
 	c.out = c.out[:0]
@@ -363,14 +364,15 @@ func (c *Conn) flush() {
 		}
 		left = left[n:]
 	}
-	clear(queued) // otherwise they keep the chunk of an ended transfer in memory
+	clear(queued) // otherwise the queue keeps the chunks of ended transfers in memory
 	for _, s := range c.sleeping {
 		s.wakeUp()
 	}
 	c.sleeping = c.sleeping[:0]
 }
 
-// hold makes transfers send their packets again after fullPause. It drops packets that belong to no proven transfer.
+// hold handles packets for which the socket has no room. Proven transfers send theirs again after fullPause; the other
+// packets are dropped.
 func (c *Conn) hold(packets []datagram) {
 	for _, d := range packets {
 		if d.of == nil {

@@ -10,20 +10,20 @@ import (
 const (
 	maxSessions  = 1024 // transfers at once
 	maxUndecided = 256  // requests whose rank is not decided yet (rankUndecided)
-	maxCrowd     = 8    // part of maxUndecided for addresses with more than maxPerWindow requests
-	maxPerWindow = 100  // requests of one address per countWindow; more may be forged. A proven request does not count
+	maxCrowd     = 8    // the part of maxUndecided for addresses with more than maxPerWindow requests
+	maxPerWindow = 100  // requests of one address per countWindow; a request whose client has sent an ACK does not count
 	countWindow  = 10 * time.Second
 	maxSources   = 4096            // addresses whose requests are counted
 	stalled      = 5 * time.Second // a transfer without an ACK for this long makes no progress
 )
 
-// Rank is the importance of a request, which the handler takes from the inventory.
+// Rank is the importance of a request. The handler derives it from the inventory.
 type Rank int
 
 // Ranks, lowest first.
 const (
 	rankUndecided Rank = iota // not looked up yet
-	RankKnown                 // a file that is served to any client that names its machine
+	RankKnown                 // a file that is served to any client that names its machine, armed or not
 	RankArmed                 // a file of a machine with an open netboot window
 	RankOwn                   // like RankArmed, and requested from the machine's own address
 )
@@ -37,12 +37,13 @@ var (
 // ErrNoFile means that there is no file for the client, for any reason. The client gets it as an error packet.
 var ErrNoFile = errors.New("file not found")
 
-// ErrOptional is ErrNoFile for a file that shim or GRUB can do without. It is not counted as a refusal.
+// ErrOptional is an ErrNoFile for a file without which shim or GRUB also works. Such an answer does not count as a
+// refusal.
 var ErrOptional = fmt.Errorf("optional: %w", ErrNoFile)
 
-// admit registers a request and reports whether to handle it. It repeats the answer to a repeated request instead. A
-// request from the address and port of a transfer which its client has given up replaces that transfer, because some
-// clients always use the same port.
+// admit registers a request and reports whether to handle it. For a repeated request, it sends the answer again and
+// returns false. Some clients always use the same port: if the client has given up the earlier transfer to its address
+// and port, the new request replaces that transfer.
 func (c *Conn) admit(s *session) bool {
 	crowded := !c.count(s.peer.Addr(), s.last)
 	known := c.live[s.peer]
@@ -70,15 +71,15 @@ func (c *Conn) admit(s *session) bool {
 }
 
 // givenUp reports whether next, a request from the same address and port, shows that the client has given up the
-// transfer s: next asks for something else, or s has been silent for Timeout after the client acknowledged a part. A
-// request that the network only delayed therefore does not end a transfer that makes progress. While s is not decided
-// yet it is not replaced, because its look-up is running.
+// transfer s: next asks for something else, or the client has acknowledged a part and was then silent for Timeout. A
+// repeated request that the network delayed therefore does not end a transfer that makes progress. While the rank of s
+// is not decided, s is not replaced, because its look-up is running.
 func (s *session) givenUp(next *session) bool {
 	return s.rank != rankUndecided && (next.request != s.request || s.proven && next.last.Sub(s.last) >= Timeout)
 }
 
-// count counts a request of an address and returns false if the address has sent too many. If there are too many
-// addresses to count, it starts a new window, so that forged addresses cannot lock out others.
+// count counts a request of an address and returns false if the address has sent too many in countWindow. When
+// maxSources addresses are counted, all counts start again at zero, so that forged addresses cannot lock out others.
 func (c *Conn) count(a netip.Addr, now time.Time) bool {
 	if now.Sub(c.since) > countWindow || len(c.recent) >= maxSources {
 		c.recent, c.since = map[netip.Addr]int{}, now
@@ -87,8 +88,9 @@ func (c *Conn) count(a netip.Addr, now time.Time) bool {
 	return c.recent[a] <= maxPerWindow
 }
 
-// serve reports whether to serve a request with this rank, and ends another transfer if there are too many. It serves
-// a machine's own address even after too many requests, because others may have forged them.
+// serve reports whether to serve a request with this rank. If there are then too many transfers, it ends the least
+// valuable one, which may be s. A request with RankOwn is served even if its address has sent too many requests,
+// because other hosts may have forged these.
 func (c *Conn) serve(s *session, rank Rank) bool {
 	if s.over || s.crowded && rank < RankOwn {
 		return false
@@ -105,8 +107,8 @@ func (c *Conn) serve(s *session, rank Rank) bool {
 	return worst != s
 }
 
-// leastValuable returns the transfer to end: the lowest value, then the address with the most transfers, then the
-// longest time without an ACK. It may return newest.
+// leastValuable returns the transfer to end: the one with the lowest value; among these, the one whose address has the
+// most transfers; among these, the one with the longest time without an ACK. It may return newest.
 func (c *Conn) leastValuable(newest *session, now time.Time) *session {
 	worst := newest
 	for _, s := range c.live {
@@ -117,7 +119,7 @@ func (c *Conn) leastValuable(newest *session, now time.Time) *session {
 	return worst
 }
 
-// before reports whether a is to be ended rather than b.
+// before reports whether to end a rather than b.
 func (c *Conn) before(a, b *session, now time.Time) bool {
 	if v, w := a.value(now), b.value(now); v != w {
 		return v < w
@@ -128,8 +130,8 @@ func (c *Conn) before(a, b *session, now time.Time) bool {
 	return a.last.Before(b.last)
 }
 
-// value ranks a transfer by how much is lost if it ends. It is highest for a transfer that makes progress, to the own
-// address of a machine with an open window.
+// value ranks a transfer by how much is lost if it ends. The highest value is for a transfer that makes progress, to
+// the own address of an armed machine.
 func (s *session) value(now time.Time) int {
 	goesOn := s.proven && now.Sub(s.last) < stalled
 	switch {
@@ -145,7 +147,7 @@ func (s *session) value(now time.Time) int {
 	return 0
 }
 
-// end removes a transfer and wakes its goroutine. Nothing more is sent.
+// end removes a transfer and wakes its goroutine. Nothing more is sent for this transfer.
 func (c *Conn) end(s *session) {
 	if s.over {
 		return

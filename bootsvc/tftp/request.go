@@ -14,8 +14,8 @@ const (
 	// Retries is how often the server repeats a packet.
 	Retries = 5
 
-	// Window sizes in blocks (RFC 7440). An ACK is as easily forged as a request, and causes a window of many times its
-	// size: therefore only an armed machine's own address gets long windows.
+	// Window sizes in blocks (RFC 7440). An ACK is as easily forged as a request, and the server answers it with a
+	// whole window, which is many times as large. Therefore only an armed machine's own address gets long windows.
 	ownWindow    = 64
 	othersWindow = 8
 )
@@ -35,8 +35,8 @@ const (
 	maxName    = 255
 )
 
-// request is a read request (RFC 1350) with the options that this server supports (RFC 2347). An option that is
-// missing or invalid is zero.
+// request is a read request (RFC 1350) with the options that this server supports (RFC 2347). The field of an option
+// that is missing or invalid is zero.
 type request struct {
 	name      string
 	netascii  bool
@@ -46,7 +46,7 @@ type request struct {
 	window    int           // RFC 7440, at most ownWindow blocks
 }
 
-// readRequest parses a read or write request. ok is false if it is malformed.
+// readRequest parses a read or write request. ok is false if the request is malformed.
 func readRequest(b []byte) (r request, ok bool) {
 	if len(b) < 4 || len(b) > maxRequest {
 		return r, false

@@ -10,9 +10,8 @@ import (
 // OACK is block 0, and the file begins with block 1. The counters here do not wrap, unlike the 16-bit block numbers in
 // packets.
 //
-// Without windows, a duplicate ACK repeats nothing (RFC 1123 §4.2.3.1). With windows, the client sends it to report
-// that the first block of a window is lost; some clients (EDK2) send it for each block that arrives after the lost
-// one.
+// Without windows, a duplicate ACK repeats nothing (RFC 1123 §4.2.3.1). With windows, a duplicate ACK reports that the
+// first block of a window is lost; some clients (EDK2) send one for each block that arrives after the lost block.
 type sender struct {
 	oack      []byte // nil = the request had no options
 	blockSize int
@@ -24,14 +23,14 @@ type sender struct {
 	read    int64 // last block that was read into chunks
 	final   int64 // last block of the file; -1 = not known yet
 	end     int64 // last block of the current window
-	repeats int   // how often the blocks after acked were repeated
+	repeats int   // how often the blocks after the block acked were repeated
 	sentAt  time.Time
 
 	repeated bool          // whether a block of this window was sent twice
-	trip     time.Duration // last measured time from the last packet of a window without repetitions to its ACK
+	trip     time.Duration // last measured time between the last packet of a window and its ACK; windows with repetitions are not measured
 
-	// chunks hold the next blocks of the file: at most two chunks, of perChunk blocks each. The first chunk begins with
-	// the block first.
+	// chunks hold the next blocks of the file: at most two chunks, of perChunk blocks each. first is the number of the
+	// block with which the first chunk begins.
 	chunks   [][]byte
 	first    int64
 	perChunk int64
@@ -42,8 +41,8 @@ const (
 	plainBlock  = 512 // block size if the client does not send blksize
 	plainWindow = 1
 
-	// Bytes of a file to read at once: chunkTotal divided by the number of transfers at the start of this one, but from
-	// chunkMin to chunkMax. Each chunk costs a switch to the goroutine of its transfer.
+	// Bytes that a transfer reads from its file at once: chunkTotal divided by the number of transfers when this one
+	// starts, but at least chunkMin and at most chunkMax. Each chunk costs a switch to the goroutine of its transfer.
 	chunkTotal = 4 << 20
 	chunkMin   = 64 << 10
 	chunkMax   = 1 << 20
@@ -102,8 +101,8 @@ func (t *sender) buffer() []byte {
 	return b
 }
 
-// addChunk appends a chunk. The last block of a file is shorter than blockSize, and may be empty; addChunk counts it
-// with the last chunk.
+// addChunk appends a chunk. The last block of a file is shorter than blockSize, and may be empty; addChunk counts this
+// block together with the last chunk.
 func (t *sender) addChunk(b []byte, last bool) {
 	t.chunks = append(t.chunks, b)
 	if !last {
@@ -129,21 +128,22 @@ func (t *sender) next() (number uint16, content []byte, ok bool) {
 	return uint16(n), chunk[at:min(at+t.blockSize, len(chunk))], true
 }
 
-// unsend makes next return block again, because it could not be sent. The caller must call it before the next ack.
+// unsend takes back block, which could not be sent, so that next returns it again. The caller must call unsend before
+// the next ack.
 func (t *sender) unsend(block int64) { t.sent = max(min(t.sent, block-1), t.acked) }
 
 // ack handles an ACK that came at now, and reports whether it acknowledges a new block. The caller then sends the
 // blocks that next returns.
 //
-// An ACK for an earlier block than the last of the window reports that the next block is lost. But if it comes within
-// a quarter of a round trip after the last packet, it answers earlier packets, and nothing is repeated: otherwise each
-// packet could cause two more.
+// An ACK for an earlier block than the last of the window reports that the block after it is lost. But if such an ACK
+// comes within a quarter of a round trip after the last packet, it answers earlier packets. Then ack repeats nothing:
+// otherwise each packet could cause two more.
 func (t *sender) ack(number uint16, now time.Time) bool {
 	news := int64(number - uint16(t.acked))
 	soon := now.Sub(t.sentAt) <= t.trip/4
 	switch {
 	case news > t.sent-t.acked:
-		return false // an ACK of a block that was not sent, or of one before acked
+		return false // the ACK is for a block that was not sent, or for one that was acknowledged earlier
 	case news == 0:
 		if t.window > 1 && t.acked >= 0 && t.sent > t.acked && !soon && t.repeats < Retries {
 			t.repeat()
@@ -188,5 +188,5 @@ func (t *sender) repeat() {
 	}
 }
 
-// expired reports whether the blocks after acked were repeated more than Retries times.
+// expired reports whether the unacknowledged blocks were repeated more than Retries times.
 func (t *sender) expired() bool { return t.repeats > Retries }

@@ -1,5 +1,5 @@
 // Package tftp serves files by TFTP (RFC 1350, 2347, 2348, 2349, 7440) on one port. A Handler chooses the file for a
-// client, and its rank.
+// client, and the rank of the request.
 package tftp
 
 import (
@@ -27,7 +27,8 @@ type Request struct {
 	Send func(rank Rank, size int64, content io.Reader) error
 }
 
-// A Handler sends the file of a request, or returns an error: ErrNoFile or ErrOptional if there is none to send.
+// A Handler sends the file of a request, or returns an error. If there is no file to send, the error is ErrNoFile or
+// ErrOptional.
 type Handler func(context.Context, Request) error
 
 // Server answers TFTP requests.
@@ -38,8 +39,9 @@ type Server struct {
 	stats  counters
 }
 
-// Stats counts requests and, in the second line, answers that could not be sent: too many waited for ARP (Unresolved),
-// too many went at once to clients that have not answered (Unproven), or the socket had no room (Unsent).
+// Stats counts requests. It also counts the answers that were not sent: because too many waited for ARP (Unresolved),
+// because too many went at once to clients that have not answered (Unproven), or because the socket had no room
+// (Unsent).
 type Stats struct {
 	Served, Refused, Aborted     int64
 	Unresolved, Unproven, Unsent int64

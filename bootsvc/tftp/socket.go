@@ -20,17 +20,18 @@ type datagram struct {
 	// local is the address of this host that the packet was sent to, or is to be sent from. It is invalid for a received
 	// broadcast or multicast.
 	local   netip.Addr
-	head    [4]byte // only in a packet to be sent: precedes content
+	head    [4]byte // the first bytes of a packet to be sent, before content
 	content []byte
-	// of is the transfer that sends block again if the socket has no room for it now; nil = the packet is lost instead.
+	// of is the transfer that sends block again if the socket has no room for this packet. If of is nil, the packet is
+	// then lost.
 	of    *session
 	block int64
 }
 
 // socket is a UDP socket whose reader blocks in the kernel. With a socket of package net, each packet first wakes Go's
 // network poller, which then wakes the reader: that takes longer than handling the ACK. socket makes system calls
-// directly, because package ipv4 allocates addresses and control messages for each packet, which takes a tenth of the
-// time of a transfer without windows.
+// directly, because package ipv4 allocates addresses and control messages for each packet. These allocations take a
+// tenth of the time of a transfer without windows.
 type socket struct {
 	fd       int
 	in, out  *packetVector
@@ -51,20 +52,20 @@ func newSocket(u *net.UDPConn) (s *socket, err error) {
 	}
 	s = &socket{fd: fd, in: &packetVector{}, out: &packetVector{}, received: make([]datagram, maxBatch/4)}
 	for n := range s.received {
-		s.received[n].content = make([]byte, maxRequest+1) // a longer packet is truncated to this size, which readRequest rejects
+		s.received[n].content = make([]byte, maxRequest+1) // a longer packet is cut to this size, and readRequest rejects this size
 	}
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// Large buffers hold requests during a burst of forged ones, and the windows of many transfers.
+	// Large buffers keep requests during a burst of forged requests, and hold the windows of many transfers.
 	if err := errors.Join(
 		wire.SetBuffer(fd, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, receiveBuffer),
 		wire.SetBuffer(fd, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer),
 	); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// Let routers with a smaller MTU fragment blocks. Otherwise they drop a block, and the client waits until it is
-	// repeated.
+	// Let routers with a smaller MTU fragment blocks. Otherwise they drop a block, and the client waits until the
+	// block is repeated.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
 	return s, nil
 }
@@ -103,7 +104,7 @@ func (s *socket) Send(packets []datagram) (int, error) {
 	}
 	count, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.out.headers)), uintptr(len(packets)),
 		unix.MSG_DONTWAIT, 0, 0)
-	clear(s.out.buffers[:len(packets)]) // otherwise they keep the chunk of an ended transfer in memory
+	clear(s.out.buffers[:len(packets)]) // otherwise this memory keeps the chunks of ended transfers
 	if e != 0 {
 		return 0, os.NewSyscallError("sendmmsg", e)
 	}

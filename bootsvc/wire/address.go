@@ -51,7 +51,7 @@ func Addr4(ip net.IP) netip.Addr {
 	return a
 }
 
-// Unmap returns a without a zone, and an IPv4-mapped IPv6 address as IPv4.
+// Unmap returns the address a without its zone. It converts an IPv4-mapped IPv6 address to IPv4.
 func Unmap(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // Prefixes returns the IPv4 addresses of i with their prefix lengths, or nil if they cannot be read.
@@ -69,12 +69,12 @@ func Prefixes(i *net.Interface) []netip.Prefix {
 	return out
 }
 
-// OnNetworks reports whether a is in one of the networks.
+// OnNetworks reports whether the address a is in one of the networks.
 func OnNetworks(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Relays are the addresses or networks of the relays that may send requests. If it is empty, any relay may.
+// Relays are the addresses or networks of the relays that may send requests. If the list is empty, any relay may.
 type Relays []netip.Prefix
 
 // MayAsk reports whether the relay giaddr may send requests.

@@ -107,8 +107,9 @@ const (
 	bootpMinimum = 34
 )
 
-// filter returns a BPF program for the kernel that accepts ARP, the boot protocols (UDP ports) and, with All, packets
-// with the machine's MAC or IPv4 address. Of these packets, Capture.takes then selects those of the machine.
+// filter returns a program for the packet filter of the kernel (BPF). The program accepts ARP, the boot protocols (UDP
+// ports) and, if All is true, packets with the machine's MAC or IPv4 address. Capture.takes then selects the machine's
+// packets.
 func (c Capture) filter(ports []uint16) []bpf.Instruction {
 	refuse, accept := bpf.RetConstant{Val: 0}, bpf.RetConstant{Val: maxFrame}
 	var p []bpf.Instruction
@@ -151,8 +152,8 @@ func (c Capture) filter(ports []uint16) []bpf.Instruction {
 	return p
 }
 
-// takes reports whether a frame belongs to the machine: the machine's MAC or IPv4 address is its source or target, or
-// it is a DHCP packet with the machine's MAC.
+// takes reports whether a frame belongs to the machine: the machine's MAC or IPv4 address is the source or target of
+// the frame, or the frame is a DHCP packet with the machine's MAC.
 func (c Capture) takes(frame []byte) bool {
 	if len(frame) < etherHeader {
 		return false
@@ -191,8 +192,8 @@ func (c Capture) hasAddress(b []byte) bool {
 	return ok && slices.Contains(c.Addresses, a)
 }
 
-// packetSocket opens a socket that receives the frames of an interface that pass the filter, in both directions. It
-// receives nothing before the filter is attached.
+// packetSocket opens a socket for an interface. The socket receives, in both directions, the frames that pass the
+// filter. It receives nothing before the filter is attached.
 func packetSocket(name string, filter []bpf.RawInstruction) (*os.File, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
@@ -267,7 +268,7 @@ func (p *pcapWriter) begin() error {
 	return p.write(h)
 }
 
-// add writes one frame. It returns errCaptureFull if the frame exceeds the size of the file.
+// add writes one frame. It returns errCaptureFull if the file has no room for the frame.
 func (p *pcapWriter) add(at time.Time, frame []byte) error {
 	b := make([]byte, 0, 16+len(frame))
 	for _, v := range []int64{at.Unix(), int64(at.Nanosecond()), int64(len(frame)), int64(len(frame))} {

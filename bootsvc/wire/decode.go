@@ -24,7 +24,7 @@ const (
 	ClassIPXE Class = "ipxe" // iPXE (option 77)
 )
 
-// Values of option 93 that have a loader, and ArchUnknown.
+// Values of option 93 for which there is a loader, and ArchUnknown.
 const (
 	ArchBIOS     = 0
 	ArchUEFIEBC  = 7 // RFC 4578 and IANA assign 7 and 9 differently: both are x64
@@ -56,7 +56,7 @@ func HasLoader(arch int) bool {
 // Options of iPXE (https://ipxe.org/howto/dhcpd).
 const (
 	IPXEOptions = 175 // the option that encloses iPXE's own options
-	NoProxyDHCP = 176 // an option in it: do not wait 3 s for a proxy offer
+	NoProxyDHCP = 176 // one of iPXE's own options: do not wait 3 s for a proxy offer
 )
 
 // ProxyPort is the port on which a PXE client asks its chosen server for the boot file (PXE 2.1 §2.2.3).
@@ -127,7 +127,7 @@ func decodeOption(code uint8, b []byte) string {
 
 // Reply is the part of a DHCP reply that the history keeps.
 type Reply struct {
-	Route   string // the way in which it was sent; "" = no reply
+	Route   string // how the reply was sent; "" = no reply
 	Kind    dhcpv4.MessageType
 	Address netip.Addr
 	File    string

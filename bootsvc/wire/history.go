@@ -1,5 +1,5 @@
 // Package wire contains the code for network packets that all boot protocols use: addresses, sockets, the last
-// requests of each client, and the recorder of what was seen. It decides nothing.
+// requests of each client, and the recorder of what was seen. Whether a machine gets an answer is decided elsewhere.
 package wire
 
 import (
@@ -25,7 +25,7 @@ const (
 type Entry struct {
 	At             time.Time
 	Where          string     // interface or protocol
-	Relay          netip.Addr // if valid, it replaces Where
+	Relay          netip.Addr // the relay's address, shown instead of Where if it is valid
 	Packet         []byte     // for DHCP, instead of Request
 	Answer         Reply      // for DHCP, instead of Reply
 	Request, Reply string
@@ -36,7 +36,8 @@ type History struct {
 	mu    sync.Mutex
 	order *list.List // of *client, least recently active first
 	byMAC map[string]*list.Element
-	// sending counts, by MAC, the running file transfers to armed machines. The number of connections bounds its size.
+	// sending counts, by MAC, the running file transfers to armed machines. The number of connections bounds the size
+	// of this map.
 	sending map[string]int
 }
 
@@ -113,7 +114,7 @@ func (c *client) slot() *Entry {
 }
 
 // HasAskedSince reports whether a client has sent a request since the given time, or is still being sent a file. It
-// can return false for a client whose history was dropped because maxMACs others sent requests later.
+// can return false for a client whose history was dropped because maxMACs other clients have sent requests since.
 func (w *History) HasAskedSince(mac string, since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

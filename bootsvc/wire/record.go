@@ -28,7 +28,7 @@ const (
 	flushSoon        = 20 * time.Millisecond  // time from the first record to the write
 )
 
-// Journal stores what was seen on the network, in batches. Packets do not wait for it.
+// Journal stores what was seen on the network, in batches. The handling of packets does not wait for it.
 type Journal interface {
 	AppendEvents(ctx context.Context, events []inventory.Event) error
 	PutSeen(ctx context.Context, seen []inventory.Seen) error
@@ -41,7 +41,7 @@ type Recorder struct {
 	guard   *guard.Guard
 	log     *slog.Logger
 	now     func() time.Time
-	// A value in one of these channels means that there are records of this kind to write.
+	// A value in one of these channels tells Run that there are records of this kind to write.
 	wakeEvents, wakeSeen, wakeSyslog chan struct{}
 
 	mu     sync.Mutex
@@ -101,9 +101,9 @@ func newPendingSeen() *pendingSeen {
 	return &pendingSeen{order: list.New(), byMAC: map[string]*list.Element{}, ports: map[string]int{}}
 }
 
-// add adds m, merged with an earlier entry for the same MAC. If there are then too many, it drops the least recently
-// seen MAC of m's port or, if the limit for all relays is exceeded, of the relay with the most MACs. It returns how
-// many packets of the dropped MAC were counted.
+// add adds m, merged with an earlier entry for the same MAC. If the port of m now has too many MACs, add drops the
+// least recently seen MAC of this port. If all relays together have too many, it drops the least recently seen MAC of
+// the relay with the most MACs. It returns how many packets of the dropped MAC were counted.
 func (p *pendingSeen) add(m seenMAC) (dropped int64) {
 	if known := p.byMAC[m.MAC]; known != nil {
 		old := p.remove(known)
@@ -118,7 +118,7 @@ func (p *pendingSeen) add(m seenMAC) (dropped int64) {
 	switch {
 	case p.ports[port] > maxSeenPerPort:
 	case m.Giaddr != "" && p.relayed > maxSeenRelayed:
-		for e := p.order.Front(); e != nil; e = e.Next() { // of two relays with equally many MACs, the first in order
+		for e := p.order.Front(); e != nil; e = e.Next() { // of relays with equally many MACs, take the one that comes first
 			if x := e.Value.(seenMAC); x.Giaddr != "" && (port == m.port || p.ports[x.port] > p.ports[port]) {
 				port = x.port
 			}
@@ -167,7 +167,7 @@ func (r *Recorder) Transfer(e inventory.Event, began time.Time) {
 // Event records an event that happens now. It merges and counts equal events.
 func (r *Recorder) Event(e inventory.Event) {
 	if e.Machine == "" {
-		return // an unknown machine that is being discovered: it has no events
+		return // no events are recorded for an unknown machine during its discovery
 	}
 	e.At, e.Count = r.now(), 1
 	r.mu.Lock()
@@ -180,8 +180,8 @@ func (r *Recorder) Event(e inventory.Event) {
 	signal(r.wakeEvents)
 }
 
-// Unknown records a MAC that belongs to no machine, seen at port (the relay's address, or the interface). If there are
-// too many MACs, it keeps the most recently seen ones.
+// Unknown records a MAC that belongs to no machine. port is where it was seen: the relay's address, or the interface.
+// If there are too many MACs, the least recently seen ones are dropped.
 func (r *Recorder) Unknown(mac, port, giaddr, class string) {
 	now := r.now()
 	r.mu.Lock()
@@ -246,8 +246,8 @@ func (r *Recorder) Flush(ctx context.Context) {
 	r.flushSyslog(ctx)
 }
 
-// flushEvents writes the pending events in one batch. If that fails, it puts them back before newer events, within
-// maxPendingEvents.
+// flushEvents writes the pending events in one batch. If that fails, it puts them back in front of newer events, as
+// far as maxPendingEvents permits.
 func (r *Recorder) flushEvents(ctx context.Context) {
 	defer r.guard.Recover("events of packets")
 	r.mu.Lock()

@@ -7,8 +7,8 @@ import (
 // MaxDatagram is the size of the receive buffer for one packet, in bytes.
 const MaxDatagram = 4096
 
-// SendBuffer is the size in bytes that is requested for a socket's send buffer. The kernel charges a packet at least
-// twice its size.
+// SendBuffer is the size in bytes that is requested for a socket's send buffer. The kernel counts each packet as at
+// least twice its size.
 const SendBuffer = 8 << 20
 
 // SetBuffer sets the size of a socket's buffer. option is SO_SNDBUF or SO_RCVBUF, and force is SO_SNDBUFFORCE or

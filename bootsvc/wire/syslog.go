@@ -26,13 +26,13 @@ const (
 	maxSyslogProgram = 48
 )
 
-// syslogPort is the only port to which DHCP clients send: option 7 (RFC 2132 §3.9) contains no port.
+// syslogPort is the only port to which DHCP clients send syslog messages: option 7 (RFC 2132 §3.9) contains no port.
 const syslogPort = 514
 
 var severities = [8]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"} // RFC 5424 §6.2.1
 
-// Secrets that a machine may print: capability paths, boot tokens, claims and nonces, which are all long hexadecimal
-// numbers, and the user information of a URL.
+// Secrets that a machine may print: secret URL paths, boot tokens, claims and nonces, which are all long hexadecimal
+// numbers, and the user name and password in a URL.
 var (
 	capabilityPath = regexp.MustCompile(`/c/([^/\s]*)/[^/\s]+`)
 	longHex        = regexp.MustCompile(`[0-9A-Fa-f]{40,}`)
@@ -116,7 +116,7 @@ type Syslog struct {
 	rec *Recorder
 	// machineAt returns the name of the machine with a source address, or "".
 	machineAt func(context.Context, netip.Addr) string
-	named     atomic.Bool // DHCP may name this server to clients
+	named     atomic.Bool // whether DHCP may name this server to clients
 	unknown   atomic.Int64
 }
 
@@ -126,8 +126,8 @@ func NewSyslog(r *Recorder, machineAt func(context.Context, netip.Addr) string) 
 	return &Syslog{rec: r, machineAt: machineAt}
 }
 
-// IsNamed reports whether DHCP may name this server in option 7: it listens on port 514, the only port that clients
-// use.
+// IsNamed reports whether DHCP may name this server in option 7: only if it listens on port 514, because clients use
+// no other port.
 func (s *Syslog) IsNamed() bool { return s.named.Load() }
 
 // UnknownSenders returns how many messages came from hosts that are not in the inventory.
@@ -148,7 +148,8 @@ func (s *Syslog) Listen(ctx context.Context, addr string) *net.UDPConn {
 	return conn
 }
 
-// Serve reads messages until ctx ends. A single goroutine reads; the kernel drops messages that come faster.
+// Serve reads messages until ctx ends, with a single goroutine. If messages come faster than it reads, the kernel
+// drops some.
 func (s *Syslog) Serve(ctx context.Context, conn *net.UDPConn) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })

@@ -151,15 +151,15 @@ func mountAll(log *slog.Logger) {
 		{"tmpfs", "/run", "mode=0755", unix.MS_NOSUID | unix.MS_NODEV},
 		{"tmpfs", "/tmp", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
 	} {
-		_ = os.MkdirAll(m.dir, 0o755) // on an error, the mount fails, too, and is logged
+		_ = os.MkdirAll(m.dir, 0o755) // if this fails, the mount fails, too, and that error is logged
 		if err := unix.Mount(m.fs, m.dir, m.fs, m.flags, m.options); err != nil {
 			log.Error("mounting", "directory", m.dir, "error", err)
 		}
 	}
 }
 
-// reap waits for orphaned processes, whose parent is PID 1, so that they do not stay as zombies. The agent locks
-// children while it waits for a process that it has started.
+// reap waits for orphaned processes, whose parent is PID 1, so that they do not stay as zombies. The agent holds the
+// lock children while it waits for a process that it has started itself.
 func reap(children sync.Locker) {
 	child := make(chan os.Signal, 1)
 	signal.Notify(child, syscall.SIGCHLD)
@@ -222,23 +222,23 @@ func (realHost) Kexec() error { return leave(unix.LINUX_REBOOT_CMD_KEXEC) }
 
 func leave(how int) error {
 	fmt.Printf("ingot: up=%s memory %s\n", uptime(), memory())
-	// A disk that hangs also blocks sync. Go on without it after syncLimit.
+	// A disk that hangs also blocks sync. After syncLimit, continue without sync.
 	within(syncLimit, "a disk", unix.Sync)
-	if how != unix.LINUX_REBOOT_CMD_POWER_OFF { // a card that is down may not receive Wake-on-LAN packets
+	if how != unix.LINUX_REBOOT_CMD_POWER_OFF { // do not unplug before a power off: a card that is down may not receive Wake-on-LAN packets
 		within(unplugLimit, "a network card", unplug)
 	}
 	return unix.Reboot(how)
 }
 
-// unplugLimit is how long setting all network cards down may take.
+// unplugLimit is how long the agent waits until all network cards are down.
 const unplugLimit = 5 * time.Second
 
-// syncLimit is how long the final sync may take. No data is lost after it, because each action syncs its disk before it
-// reports success.
+// syncLimit is how long the agent waits for the final sync. If the sync takes longer, no data is lost, because each
+// action syncs its disk before it reports success.
 const syncLimit = 30 * time.Second
 
-// within calls f and returns when f has returned. After limit it prints a message that names what, and returns although
-// f still runs.
+// within calls f and returns when f has returned. If f still runs after limit, within prints a message that names what,
+// and returns.
 func within(limit time.Duration, what string, f func()) {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
@@ -249,8 +249,8 @@ func within(limit time.Duration, what string, f func()) {
 	}
 }
 
-// watchdog resets the timer of the hardware watchdog, if there is one, every 10 s. If agent or kernel hang, the timer
-// expires and the watchdog resets the machine.
+// watchdog resets the timer of the hardware watchdog every 10 s, if there is a watchdog. If the agent or the kernel
+// hangs, the timer expires and the watchdog resets the machine.
 func watchdog(log *slog.Logger) {
 	names, err := filepath.Glob("/dev/watchdog[0-9]*")
 	if err != nil || len(names) == 0 {

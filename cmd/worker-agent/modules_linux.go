@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// baseModules are the modules that are always loaded: no device requests them, or the kernel requests them at a time when it
-// cannot run modprobe.
+// baseModules are the modules that are always loaded. No device requests them, or the kernel requests them when it cannot
+// run modprobe.
 var baseModules = []string{
 	"crc32c_intel", "crc32c_generic", "virtio_pci", "virtio_rng", "sd_mod", "efivarfs",
 	"nls_cp437", "nls_iso8859_1", "nls_utf8", "nls_ascii",
 }
 
-// ipmiModules returns the modules for a BMC with IPMI, if the SMBIOS tables of the firmware name one, otherwise nil. Only the
-// ACPI device IPI0001 would request these modules, and not every firmware has it.
+// ipmiModules returns the modules for a BMC with IPMI if the firmware's SMBIOS tables list such a BMC, otherwise nil. Without
+// this, only the ACPI device IPI0001 would request these modules, and not every firmware has that device.
 func ipmiModules() []string {
 	tables, err := os.ReadFile("/sys/firmware/dmi/tables/DMI")
 	if err != nil {
@@ -44,7 +44,7 @@ type moduleIndex struct {
 	depends map[string][]string // path → paths of the modules that it needs, in depmod's order: the last one is loaded first
 	paths   map[string]string   // name → path
 	soft    map[string][]string // name → names of modules to load before it, if possible
-	aliases map[string][]alias  // by bus: the part of an alias before the first ':'
+	aliases map[string][]alias  // by bus, which is the part of an alias before the first ':'
 	mu      sync.Mutex
 	loaded  map[string]bool // by path
 }
@@ -127,8 +127,8 @@ func (m *moduleIndex) count() int {
 	return len(m.loaded)
 }
 
-// load loads a module, by its name, and the modules that it needs. It returns nil if the index has no such module, which
-// may be built into the kernel.
+// load loads the module called name, and the modules that it needs. If the index has no such module, load returns nil:
+// the module may be built into the kernel.
 func (m *moduleIndex) load(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,7 +218,8 @@ type hotplug struct {
 
 func newHotplug(log *slog.Logger, mods *moduleIndex) *hotplug {
 	h := &hotplug{log: log, mods: mods, seen: map[string]bool{}, last: time.Now(), sock: -1}
-	// Open the socket before coldplug scans the devices, so that none is missed between the two.
+	// Open the socket before coldplug scans the devices, so that no device is missed between the scan and the first
+	// message.
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err == nil {
 		_ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // ignore the error: the default size works, too

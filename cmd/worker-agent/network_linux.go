@@ -59,9 +59,8 @@ func configure(ctx context.Context, log *slog.Logger, mac string) (netlink.Link,
 	return link, lease, nil
 }
 
-// unplug sets all network cards down. Without it, Linux 6.1 was seen to hang while it shut down its devices: it
-// waited for a virtio card that still received packets, although the kernel had already removed the
-// card's ring.
+// unplug sets all network cards down. Without unplug, Linux 6.1 was seen to hang while it shut down its devices: it
+// waited for a virtio card that still received packets, although the kernel had already removed the card's ring.
 func unplug() {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -97,7 +96,7 @@ func findLink(mac string) (netlink.Link, error) {
 }
 
 // awaitCarrier waits until the interface has a carrier, but at most for limit. It reports no error: without a carrier, DHCP
-// fails, and network calls configure again.
+// fails, and then the function network calls configure again.
 func awaitCarrier(link netlink.Link, limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		l, err := netlink.LinkByIndex(link.Attrs().Index)
@@ -199,7 +198,7 @@ func routesOf(ack *dhcpv4.DHCPv4, own *net.IPNet) (out []netlink.Route) {
 	return out
 }
 
-// keep renews the lease each time half of it has passed, and never returns. If the server does not answer, it
+// keep renews the lease each time half of it has passed, and never returns. If the server does not answer, the machine
 // keeps the address, because an installation may be running.
 func keep(ctx context.Context, log *slog.Logger, link netlink.Link, lease *nclient4.Lease) {
 	for {

@@ -80,7 +80,7 @@ func (s simulated) Grow(ctx context.Context, device, fstype string, _ int64) err
 	return found.store()
 }
 
-// find returns the partition whose copy is the file device.
+// find returns the partition whose copy is the file called device.
 func (s simulated) find(device string) (simulatedPartition, error) {
 	for _, d := range s.disks {
 		parts, err := s.disks.Partitions(d.Path)

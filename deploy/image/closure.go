@@ -12,15 +12,14 @@ import (
 	"strings"
 )
 
-// architectures maps the machine types for which an image can be made to the name of the
-// architecture in OCI and to the directory in which Debian's loader looks for libraries.
+// architectures lists the ELF machine types for which an image can be made. name is the name of the architecture in
+// OCI, and triplet the directory in which Debian's loader looks for libraries.
 var architectures = map[elf.Machine]struct{ name, triplet string }{
 	elf.EM_X86_64:  {"amd64", "x86_64-linux-gnu"},
 	elf.EM_AARCH64: {"arm64", "aarch64-linux-gnu"},
 }
 
-// closure collects the libraries that programs load, and the loader that they name, from
-// the root filesystem root.
+// closure collects, from the root filesystem root, the libraries that programs load and the loader that they name.
 type closure struct {
 	root  string
 	arch  elf.Machine
@@ -84,8 +83,8 @@ func (c *closure) add(program string) error {
 	return nil
 }
 
-// find returns the path of a library in the image, in the first directory in
-// which the loader looks, and the library's file on this host.
+// find looks for a library in the loader's directories, in order. It returns a path for the library in the image,
+// always in the first of these directories, and the library's file on this host.
 func (c *closure) find(name string) (at, file string, err error) {
 	if strings.ContainsRune(name, '/') {
 		return "", "", fmt.Errorf("library %q is linked by path; must be linked by name", name)

@@ -37,8 +37,8 @@ type built struct {
 	Size           int64
 }
 
-// dockerManifest is an entry of manifest.json, which "docker load" reads if the engine does not support the OCI layout, as on
-// many NAS.
+// dockerManifest is an entry of manifest.json. If the container engine does not support the OCI layout, as on many NAS,
+// "docker load" reads this file.
 type dockerManifest struct {
 	Config   string
 	RepoTags []string
@@ -47,12 +47,12 @@ type dockerManifest struct {
 
 // entry is a file or a directory of a layer.
 type entry struct {
-	file string // source file on this host; "": the content is text
+	file string // source file on this host; "": the content is the field text
 	text string
 	mode int64
 	dir  bool
 	own  bool // owned by the image's user, not by root
-	caps bool // the program has fileCapabilities
+	caps bool // the file gets the capabilities fileCapabilities
 }
 
 // user is the uid and the gid of the processes in the image.
@@ -158,7 +158,8 @@ func nameAnnotations(name string) (map[string]string, error) {
 	}, nil
 }
 
-// addIndexes adds the documents by which an engine finds the manifest top: those of the OCI layout, and docker.
+// addIndexes adds the documents by which a container engine finds the manifest top: those of the OCI layout, and
+// manifest.json with docker as its entry.
 func addIndexes(documents map[string][]byte, top oci.Descriptor, docker dockerManifest) (err error) {
 	index := oci.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: oci.MediaTypeImageIndex, Manifests: []oci.Descriptor{top},

@@ -19,7 +19,7 @@ import (
 )
 
 // writeSBOM writes a software bill of materials (CycloneDX) to out. It lists the Go modules in the build information of the
-// programs, and the Debian packages in lists: files with the name of one .deb file per line.
+// programs, and the Debian packages that the files in lists name: one .deb file per line.
 func writeSBOM(version string, made time.Time, programs, lists []string, out string) error {
 	bom, err := newSBOM(version, made, programs, lists)
 	if err != nil {
@@ -71,7 +71,7 @@ func newSBOM(version string, made time.Time, programs, lists []string) (*cyclone
 	bom.Components = &components
 	var dependencies []cyclonedx.Dependency
 	for _, ref := range slices.Sorted(maps.Keys(needs)) {
-		refs := slices.Compact(slices.Sorted(slices.Values(needs[ref]))) // a package may be in two lists
+		refs := slices.Compact(slices.Sorted(slices.Values(needs[ref]))) // a package may occur in two lists
 		dependencies = append(dependencies, cyclonedx.Dependency{Ref: ref, Dependencies: &refs})
 	}
 	bom.Dependencies = &dependencies

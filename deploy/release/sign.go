@@ -11,7 +11,7 @@ import (
 )
 
 // sign signs a file and writes the signature next to it, to FILE.minisig. key is the path of the minisign key. "minisign
-// -V" and "ingot image add --signature" can verify it. password decrypts an encrypted key.
+// -V" and "ingot image add --signature" can verify the signature. password decrypts an encrypted key.
 func sign(version, key, password, file string) error {
 	text, err := durablefile.ReadPrivate(key)
 	if err != nil {

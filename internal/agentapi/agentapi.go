@@ -1,6 +1,6 @@
-// Package agentapi serves the HTTP API for agents. An agent redeems the claim of its boot, which gives it a token, then
-// fetches work and images and sends reports. The API needs its own TLS listener: the boot script pins the key of the
-// listener.
+// Package agentapi serves the HTTP API for agents. An agent redeems the claim of its boot and gets a token. With the
+// token it fetches work and images and sends reports. The API needs its own TLS listener: the boot script pins the key
+// of the listener.
 package agentapi
 
 import (

@@ -18,8 +18,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// deriveToken returns the bearer token of the agent that has redeemed the claim of a boot with nonce. The same
-// arguments give the same token, so a lost answer can be repeated although only the hash of the token is stored.
+// deriveToken returns the bearer token of the agent that has redeemed, with nonce, the claim of a boot. The same
+// arguments give the same token. Therefore a lost answer can be repeated, although only the hash of the token is
+// stored.
 func deriveToken(claimKey []byte, o inventory.Owner, boot int, nonce string) string {
 	m := hmac.New(sha256.New, claimKey)
 	fmt.Fprintf(m, "token\x00%s\x00%s\x00%d\x00%d\x00%s", o.Machine, o.Run, o.Epoch, boot, nonce)
@@ -102,8 +103,8 @@ func checkProtocol(protocol int) error {
 	return nil
 }
 
-// checkHardware refuses an agent whose hardware cannot be the machine of the grant: the agent reports MAC addresses,
-// and the inventory has none of them for the machine. The token of this boot is then revoked, and an event makes the
+// checkHardware refuses an agent that cannot run on the machine of the grant: the agent reports MAC addresses, and
+// none of them belongs to the machine in the inventory. The token of this boot is then revoked, and an event makes the
 // run ask the operator.
 func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.Hello) error {
 	m, err := s.Stores.Machines.Machine(ctx, g.Machine)
@@ -130,7 +131,7 @@ func (s *server) checkHardware(ctx context.Context, g inventory.Grant, h action.
 	return refuseClaim("this hardware has none of the machine's MAC addresses")
 }
 
-// isOf reports whether h may come from the machine m: h contains one of its MAC addresses, or no MAC address at all.
+// isOf reports whether h may come from the machine m: h contains one of m's MAC addresses, or no MAC address at all.
 func isOf(m inventory.Machine, h action.Hello) bool {
 	macs := []string{h.MAC}
 	for _, n := range h.Facts.NICs {

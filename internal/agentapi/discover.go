@@ -15,8 +15,8 @@ import (
 const discoverEvery = 60
 
 // discover stores the hardware of an unknown machine. It returns 404 unless Discovery.Guest accepts the reported MAC
-// together with the source address of the request (security S3, S7). The rate is limited per source address, before the
-// body is read, and per MAC.
+// together with the source address of the request (security S3, S7). The rate of requests is limited per source
+// address, which is checked before the body is read, and per MAC.
 func (s *server) discover(c *gin.Context) {
 	source, addrErr := netip.ParseAddrPort(c.Request.RemoteAddr)
 	address := source.Addr().Unmap()

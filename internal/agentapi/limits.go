@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// onceLog remembers which log lines were written for which boot. Without it, a client that has captured a claim could
-// cause a line per request.
+// onceLog remembers which log lines were written for which boot. Without onceLog, a client that has captured a claim
+// could cause a log line with each request.
 type onceLog struct {
 	mu    sync.Mutex
 	lines map[string]struct{}
@@ -21,7 +21,7 @@ type onceLog struct {
 // maxLogged limits how many lines onceLog remembers. When there are more, it forgets all.
 const maxLogged = 4096
 
-// first reports whether line was not logged for the boot of g before, and remembers it.
+// first reports whether line is logged for the first time for the boot of g, and remembers the line.
 func (l *onceLog) first(g inventory.Grant, line string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,14 +36,15 @@ func (l *onceLog) first(g inventory.Grant, line string) bool {
 }
 
 const (
-	// discoverPause is how long further reports from a MAC, or from a source address, are refused after a report.
+	// discoverPause is how long after a report further reports from the same MAC, or the same source address, are
+	// refused.
 	discoverPause = 30 * time.Second
-	// maxReported is how many MACs and source addresses are remembered. While all of them are recent, reports from new
-	// ones are refused.
+	// maxReported is how many MACs and source addresses are remembered. While all of them are recent, reports from
+	// others are refused.
 	maxReported = 4096
 )
 
-// reported holds when unknown machines have reported last, by MAC and by source address.
+// reported holds the time of the last report of each unknown machine, by MAC and by source address.
 type reported struct {
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -56,8 +57,8 @@ func (r *reported) isRecent(key string, now time.Time) bool {
 	return r.isRecentLocked(key, now)
 }
 
-// isRecentLocked is isRecent for a caller that holds r.mu. A report with a time in the future, from before the clock
-// was set back, is not recent.
+// isRecentLocked does what isRecent does, for a caller that holds r.mu. A report that seems to lie in the future,
+// because the clock was set back, is not recent.
 func (r *reported) isRecentLocked(key string, now time.Time) bool {
 	last, ok := r.last[key]
 	return ok && !now.Before(last) && now.Sub(last) < discoverPause

@@ -41,7 +41,7 @@ type WorkStore interface {
 	Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error)
 }
 
-// ChangeStore notifies its watchers of writes about a machine.
+// ChangeStore notifies its watchers when something about a machine is written.
 type ChangeStore interface {
 	Watch(machine string) (ch <-chan struct{}, cancel func())
 }
@@ -76,7 +76,7 @@ type Config struct {
 	Now       func() time.Time
 	// Heartbeat is the interval of the agents' heartbeats, in whole seconds; 0 means 2 s.
 	Heartbeat time.Duration
-	// SecretsFor is how long the secrets window is open after an agent has redeemed its claim; 0 means 1 h.
+	// SecretsFor is how long an agent can fetch secrets after it has redeemed its claim; 0 means 1 h.
 	SecretsFor time.Duration
 	// Discovery is zero if unknown machines are not discovered.
 	Discovery Discovery

@@ -27,8 +27,9 @@ func agentOf(ctx context.Context) inventory.Agent { return ctx.Value(agentKey{})
 
 // authenticate stores the agent with the request's token in the context, or ends the request with an error. 401 means
 // that the token is unknown; this server may have lost its data. 403 means that the token was revoked while the run
-// continues, because of a second agent for the boot or because of a later boot. After both, the agent stops writing but
-// stays up and keeps asking. 410 means that the run has ended or no longer owns the machine, according to the grant.
+// continues, because of a second agent for the boot or because of a later boot. After 401 or 403, the agent stops
+// writing but stays up and keeps asking. 410 means that, according to the grant, the run has ended or no longer owns
+// the machine.
 func (s *server) authenticate(c *gin.Context) {
 	a, err := s.findAgent(c)
 	if err != nil {
@@ -65,8 +66,8 @@ func unauthorized(text string) error {
 	return httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, text, "")
 }
 
-// refuseAgent returns the error for an agent. ErrConflict, which means that the token was revoked, becomes 403.
-// ErrFenced, which means that the run has ended, becomes 410.
+// refuseAgent converts an error of the inventory to the error for an agent. ErrConflict, which means that the token
+// was revoked, becomes 403. ErrFenced, which means that the run has ended or no longer owns the machine, becomes 410.
 func refuseAgent(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrConflict):
@@ -84,7 +85,8 @@ func refuseAgent(err error) error {
 // maxWait limits how long a request for work may wait.
 const maxWait = time.Minute
 
-// next returns the agent's assignment. It waits for one as long as the query parameter wait allows, then returns 204.
+// next returns the agent's assignment. If there is none, it waits for one as long as the query parameter wait allows,
+// and then returns 204.
 func (s *server) next(c *gin.Context) {
 	wait, err := parseWait(c.Query("wait"))
 	if err != nil {
@@ -92,7 +94,7 @@ func (s *server) next(c *gin.Context) {
 		return
 	}
 	a := agentOf(c.Request.Context())
-	// Watch before the first look, so that no assignment is missed.
+	// Watch before the first look, so that no assignment is missed between the two.
 	changed, cancel := s.Stores.Changes.Watch(a.Machine)
 	defer cancel()
 	deadline := time.NewTimer(wait)
@@ -182,9 +184,9 @@ func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, er
 		return httpapi.Empty{}, err
 	}
 
-	// Of a long log keep the end, of a long message the start: the reason of a failure is there.
+	// The reason of a failure is at the end of a long log, but at the start of a long message: keep these parts.
 	r.Log, r.Message = plaintext.Tail(r.Log, engine.MaxLogTail), plaintext.Head(r.Message, maxMessage)
-	// Log lines of heartbeats that still wait for a flush come before the log of the result.
+	// Log lines of heartbeats that are not flushed yet come before the log of the result.
 	waiting := s.Agents.TakeLog(a, r.Key)
 	r.Log = engine.JoinLog(waiting, r.Log)
 	if _, err := s.Stores.Work.Report(ctx, a.Owner, a.Boot, r); err != nil {
@@ -254,7 +256,7 @@ func (s *server) serveImage(c *gin.Context) error {
 	h.Set("ETag", `"`+i.SHA256+`"`)
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Cache-Control", "no-transform")
-	// No modification time: If-Range must compare the digest.
+	// Send no modification time, so that If-Range must compare the digest.
 	http.ServeContent(c.Writer, c.Request, "", time.Time{}, f)
 
 	return nil

@@ -13,36 +13,36 @@ import (
 type MachineView struct {
 	inventory.Machine
 	Netboot  inventory.Netboot   `json:"netboot"`
-	Workflow *inventory.Workflow `json:"workflow"` // open run of the machine, or the latest run that installed or wiped it, or null
-	// Installed is the system that the last run that wrote to the disk has installed; nil if the inventory has no such
-	// run.
+	Workflow *inventory.Workflow `json:"workflow"` // the machine's open run, otherwise the latest run that installed or wiped it, or null
+	// Installed is the installed system, according to the last run that wrote to the disk; nil if the inventory has no
+	// such run.
 	Installed *inventory.Installed `json:"installed,omitempty"`
 	LastSeen  time.Time            `json:"lastSeen,omitzero"`
-	// Firmware holds vendor, version and date of the machine's firmware, as its newest agent has reported them. It is
-	// set only if a single machine is requested.
+	// Firmware holds vendor, version and date of the machine's firmware, as its newest agent has reported them.
+	// Firmware is set only if a single machine is requested.
 	Firmware string `json:"firmware,omitempty"`
 }
 
-// BMCCheck is the result of a login to a BMC. If OK, BMCReport is what the BMC has reported; otherwise Message is the
-// reason.
+// BMCCheck is the result of a login to a BMC. If OK is true, BMCReport is what the BMC has reported; otherwise Message
+// is the reason.
 type BMCCheck struct {
 	OK bool `json:"ok"`
 	*inventory.BMCReport
 	Message string `json:"message,omitempty"`
 }
 
-// Started identifies a run that a request has started. Job is the name of the BMC job, if it is one.
+// Started identifies a run that a request has started. If the run is a BMC job, Job is the name of the job.
 type Started struct {
 	Workflow string `json:"workflow"`
 	Run      string `json:"run"`
 	Job      string `json:"job,omitempty"`
-	// Existing means that an earlier request has started this job, with the same name and tasks, so that this request
-	// has started nothing.
+	// Existing means that this request has started nothing, because an earlier request has started this job, with the
+	// same name and tasks.
 	Existing bool `json:"existing,omitempty"`
 }
 
-// Installation is the body of the routes that install a machine. Its fields apply to this run only; template and image
-// override those of the machine.
+// Installation is the body of the routes that install a machine. Its fields apply to this run only; its template and
+// its image override those of the machine.
 type Installation struct {
 	Template    string            `json:"template,omitempty"`
 	Image       string            `json:"image,omitempty"`

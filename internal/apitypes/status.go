@@ -15,7 +15,7 @@ type Status struct {
 	Machines      int            `json:"machines"`
 	OpenWorkflows int            `json:"openWorkflows"`
 	Secrets       string         `json:"secrets"` // ok | missing | wrong
-	// Inventory is the result of the check of the database when the server started.
+	// Inventory is the result of the check of the database that the server made when it started.
 	Inventory InventoryStatus `json:"inventory"`
 	Notify    *NotifyStatus   `json:"notify,omitempty"`
 	Reconcile Repairs         `json:"reconcile"`
@@ -28,9 +28,9 @@ type Status struct {
 	// are more.
 	Waiting     []WaitingStatus `json:"waiting,omitempty"`
 	MoreWaiting bool            `json:"moreWaiting,omitempty"`
-	// Restored describes the backup from which the server was restored, if it was.
+	// Restored describes the backup from which the server was restored, if there was a restore.
 	Restored *RestoredStatus `json:"restored,omitempty"`
-	// Site is the role of this server among its peers, if it has any.
+	// Site is the role of this server among its peers, if it has peers.
 	Site *inventory.SiteStatus `json:"site,omitempty"`
 	// Space is the free space of the data directory, and of the image directory if it is on another disk.
 	Space []SpaceStatus `json:"space"`
@@ -48,7 +48,7 @@ type Repairs struct {
 	ClockSteps int64 `json:"clockSteps"`
 	// SignalsRefused is how many events Temporal has refused permanently.
 	SignalsRefused int64 `json:"signalsRefused"`
-	// RunsFenced is how many runs were signalled that they have lost the grant of their machine.
+	// RunsFenced is how many runs were told, by a signal, that they no longer own their machine.
 	RunsFenced int64 `json:"runsFenced"`
 	// Stuck is the number of runs whose workflow code fails now, so that they cannot go on.
 	Stuck int64 `json:"stuck"`
@@ -61,7 +61,7 @@ type WaitingStatus struct {
 	Run   string    `json:"run"`
 	Since time.Time `json:"since"`
 	Text  string    `json:"text"`           // question for the operator
-	Next  string    `json:"next,omitempty"` // command with which the operator answers
+	Next  string    `json:"next,omitempty"` // command with which the operator can answer
 }
 
 // RestoredStatus describes the backup from which the server was restored.
@@ -69,7 +69,7 @@ type RestoredStatus struct {
 	Backup string              `json:"backup"`
 	Taken  time.Time           `json:"taken"`
 	At     time.Time           `json:"at"`
-	Held   []inventory.HeldRun `json:"held"` // held runs that are still open
+	Held   []inventory.HeldRun `json:"held"` // runs that were held by the restore and are still open; an operator can only abort them
 }
 
 // TemporalStatus is the state of the connection to Temporal.
@@ -77,15 +77,15 @@ type TemporalStatus struct {
 	Ready   bool      `json:"ready"`
 	Address string    `json:"address,omitempty"`
 	UI      string    `json:"ui,omitempty"`
-	Since   time.Time `json:"since,omitzero"`  // when Temporal was last ready, or this server started; zero if Ready
+	Since   time.Time `json:"since,omitzero"`  // when Temporal was last ready or, if it never was, when this server started; zero if Ready
 	Error   string    `json:"error,omitempty"` // why Temporal is not ready
 }
 
 // NetbootStatus is the state of the boot servers.
 type NetbootStatus struct {
 	Interfaces []string `json:"interfaces"`
-	// Relays and Address are set for a server that serves DHCP relays only: the addresses of the relays and of the
-	// server.
+	// Relays and Address are set if the server serves only DHCP relays: they are the addresses of the relays and of
+	// the server.
 	Relays  []string `json:"relays,omitempty"`
 	Address string   `json:"address,omitempty"`
 	Off     bool     `json:"off"`
@@ -114,8 +114,8 @@ type InventoryStatus struct {
 	Error   string    `json:"error,omitempty"`  // damage and remedy
 }
 
-// SecretsStatus shows whether the secret key opens the stored secrets. State is ok, missing or wrong, as the key is.
-// Unreadable names the secrets that cannot be opened.
+// SecretsStatus shows whether the secret key opens the stored secrets. State is the state of the key: ok, missing or
+// wrong. Unreadable names the secrets that cannot be opened.
 type SecretsStatus struct {
 	State      string   `json:"state"`
 	Unreadable []string `json:"unreadable"`
@@ -124,11 +124,11 @@ type SecretsStatus struct {
 // SpaceStatus is the free space of one disk.
 type SpaceStatus struct {
 	Directory string `json:"directory"`
-	// FreeBytes is the free space, without the bytes that are needed to restore the reserve.
+	// FreeBytes is the free space minus the bytes that are needed to restore the reserve.
 	FreeBytes    int64 `json:"freeBytes"`
 	MinFreeBytes int64 `json:"minFreeBytes"`
-	// Low means that FreeBytes is less than MinFreeBytes, so that uploads are refused, and new runs if it is the disk
-	// of the databases.
+	// Low means that FreeBytes is less than MinFreeBytes: uploads are refused. If the databases are on this disk, new
+	// runs are refused, too.
 	Low     bool           `json:"low"`
 	Reserve *ReserveStatus `json:"reserve,omitempty"`
 	Message string         `json:"message,omitempty"` // remedy
@@ -138,6 +138,6 @@ type SpaceStatus struct {
 // runs.
 type ReserveStatus struct {
 	SizeBytes int64 `json:"sizeBytes"`
-	// Held means that the reserve exists. While it is in use because the disk was full, Held is false.
+	// Held means that the reserve exists. Held is false while the reserve is in use because the disk was full.
 	Held bool `json:"held"`
 }

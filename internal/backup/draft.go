@@ -20,7 +20,7 @@ type Draft struct {
 	Manifest
 
 	paths map[string]string // paths of the parts by name
-	key   []byte            // authenticates the manifest; nil = the site has no key file
+	key   []byte            // key that authenticates the manifest; nil = the site has no key file
 }
 
 // NewDraft returns a Draft without parts; version is the version of this program.
@@ -86,7 +86,8 @@ func (d *Draft) AddInventory(ctx context.Context, path string) error {
 	return d.Add(InventoryName, path)
 }
 
-// Authenticate makes WriteTo authenticate the manifest with the current key in keyFile, which a restore needs as well.
+// Authenticate makes WriteTo authenticate the manifest with the current key in keyFile. A restore needs this key as
+// well.
 func (d *Draft) Authenticate(keyFile string) error {
 	ring, err := keyring.Load(keyFile)
 	if err != nil {
@@ -111,7 +112,8 @@ func (d *Draft) AddKeys(passphrase inventory.Secret, files map[string][]byte, pa
 	return d.Add(KeysName, path)
 }
 
-// AddImage lists an image in the manifest. With include, it also adds the image's file in dir, unless the image is served in place.
+// AddImage lists an image in the manifest. If include is true, it also adds the image's file in dir, unless the server serves the
+// file from its original place.
 func (d *Draft) AddImage(i inventory.Image, dir string, include bool) error {
 	x := Image{Name: i.Name, File: i.File, Size: i.Size, SHA256: i.SHA256, URL: i.URL}
 	if i.InPlace != nil {

@@ -11,7 +11,7 @@ func damaged(format string, args ...any) error {
 	return refuse("the backup is damaged: "+format, args...)
 }
 
-// refused is an error that is inventory.ErrInvalid, but does not contain its text.
+// refused is an error with a text of its own, for which errors.Is reports that it is inventory.ErrInvalid.
 type refused struct{ error }
 
 func (refused) Is(target error) bool { return target == inventory.ErrInvalid }

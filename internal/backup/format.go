@@ -1,7 +1,7 @@
 // Package backup makes, checks and restores Ingot's backups.
 //
-// A backup is a tar file. It starts with a manifest, which contains the SHA-256 of each part, and ends with the seal of
-// the manifest: a digest of it, and a MAC under a key that only the site has.
+// A backup is a tar file. It starts with a manifest, which contains the SHA-256 of each part. It ends with the seal,
+// which contains a digest and a MAC of the manifest; only the site has the key of the MAC.
 package backup
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 )
 
-// Names of the parts. The names of images begin with ImagePrefix.
+// Names of the parts. ImagePrefix is the start of the names of images.
 const (
 	manifestName  = "manifest.json"
 	sealName      = "manifest.seal"
@@ -49,12 +49,12 @@ type Manifest struct {
 	Created time.Time `json:"created"`
 	Version string    `json:"version"` // version of the program that made the backup
 	Host    string    `json:"host,omitempty"`
-	// Temporal is nil if the runs live in an external cluster; External is its address.
+	// Temporal is nil if the runs live in an external cluster; External is then the address of that cluster.
 	Temporal  *dbcopy.Database `json:"temporal,omitempty"`
 	External  string           `json:"external,omitempty"`
 	Inventory dbcopy.Database  `json:"inventory"`
-	// Key describes how the keys are encrypted. If it is nil, the archive contains no keys, and Lost names the secrets that
-	// cannot be opened without them.
+	// Key describes how the keys are encrypted. If Key is nil, the archive contains no keys, and Lost names the secrets
+	// that cannot be opened without the keys.
 	Key    *Wrap    `json:"key,omitempty"`
 	Lost   []string `json:"lost,omitempty"`
 	Images []Image  `json:"images"`
@@ -68,7 +68,7 @@ type Image struct {
 	Size     int64  `json:"size"`
 	SHA256   string `json:"sha256"`
 	URL      string `json:"url,omitempty"`
-	InPlace  string `json:"inPlace,omitempty"` // path of a file on a share, which is never in the archive
+	InPlace  string `json:"inPlace,omitempty"` // path of a file on a share; such a file is never in the archive
 	Included bool   `json:"included"`
 }
 
@@ -79,7 +79,7 @@ type Part struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Describe returns the size and the digest of the file at path, as the part with that name.
+// Describe returns the size and the digest of the file at path, as the part called name.
 func Describe(name, path string) (Part, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -112,7 +112,7 @@ func (s Seal) mac(key []byte) []byte {
 	return m.Sum(nil)
 }
 
-// MadeWith reports whether the seal's MAC was made with one of keys.
+// MadeWith reports whether the seal's MAC was made with a key in keys.
 func (s Seal) MadeWith(keys [][]byte) bool {
 	have, err := hex.DecodeString(s.HMAC)
 	if err != nil {
@@ -185,8 +185,8 @@ func writePart(t *tar.Writer, p Part, at time.Time, path string) error {
 }
 
 // Read reads an archive to its end and checks it. It calls take, if not nil, for each part; take must read the whole part or
-// nothing of it. Until Read has returned nil, the parts may be incomplete; until [Seal.MadeWith] has returned true,
-// anyone may have made them. Read returns inventory.ErrInvalid if the archive is damaged, cut short or of another format.
+// nothing of it. Until Read has returned nil, the parts may be incomplete; until [Seal.MadeWith] has returned true, the
+// archive may be a forgery. Read returns inventory.ErrInvalid if the archive is damaged, cut short or of another format.
 func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manifest, Seal, error) {
 	t := tar.NewReader(r)
 	text, err := entry(t, manifestName, maxManifest)
@@ -224,7 +224,7 @@ func Read(r io.Reader, take func(m Manifest, p Part, r io.Reader) error) (Manife
 	return m, seal, nil
 }
 
-// readSeal reads the seal. It returns an error if the seal's digest is not the one of the manifest.
+// readSeal reads the seal. It returns an error if the seal's digest is not the digest of the manifest.
 func readSeal(t *tar.Reader, manifest []byte) (s Seal, err error) {
 	text, err := entry(t, sealName, 1<<10)
 	if err != nil {
@@ -339,7 +339,7 @@ func parse(text []byte) (m Manifest, err error) {
 }
 
 // Judge compares the content of the databases with m, and with each other. temporal is nil if the archive has no Temporal
-// database. It returns inventory.ErrInvalid if they differ, or are from two backups.
+// database. Judge returns inventory.ErrInvalid if the contents differ, or if the databases are from two backups.
 func (m Manifest) Judge(inventoryCopy dbcopy.Copy, temporal *dbcopy.Copy) error {
 	if err := m.judge("the inventory", m.Inventory, inventoryCopy); err != nil || temporal == nil {
 		return err

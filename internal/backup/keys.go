@@ -30,7 +30,8 @@ const argon2id = "argon2id"
 // ErrPassphrase means that the passphrase does not open the keys.
 var ErrPassphrase = refuse("wrong passphrase for this backup")
 
-// Wrapped returns files (by name), encrypted for the backup id, and how they are encrypted.
+// Wrapped encrypts files (contents by name) for the backup id. It returns the parameters of the encryption and the
+// encrypted files.
 func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (Wrap, []byte, error) {
 	if len(passphrase.Reveal()) < MinPassphrase {
 		return Wrap{}, nil, refuse("the passphrase is shorter than %d characters", MinPassphrase)
@@ -43,7 +44,7 @@ func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (W
 
 	// The parameters that RFC 9106, section 4, recommends for hosts with less memory.
 	w := Wrap{KDF: argon2id, Time: 3, MemoryKiB: 64 << 10, Threads: 4, Salt: make([]byte, 16), Nonce: make([]byte, 12)}
-	_, _ = rand.Read(w.Salt) // never returns an error: it crashes the program instead
+	_, _ = rand.Read(w.Salt) // rand.Read never returns an error: it crashes the program instead
 	_, _ = rand.Read(w.Nonce)
 	gcm, err := w.gcm(passphrase)
 	if err != nil {
@@ -73,7 +74,8 @@ func (w Wrap) check() error {
 	return nil
 }
 
-// Unwrap decrypts the result of Wrapped. It returns ErrPassphrase if the passphrase or the id is another one.
+// Unwrap decrypts the result of Wrapped. It returns ErrPassphrase if the passphrase or the id differs from those in
+// the call of Wrapped.
 func (w Wrap) Unwrap(passphrase inventory.Secret, id string, sealed []byte) (map[string][]byte, error) {
 	if err := w.check(); err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ type Restore struct {
 	Passphrase inventory.Secret // zero = do not use the keys in the backup
 	WithoutKey bool             // restore even if no key proves who made the backup
 
-	undo []func() error // functions that revert the completed steps, in the order of the steps
+	undo []func() error // functions that revert the completed steps, in the order in which the steps were made
 }
 
 // Look makes all checks that are possible before the operator is asked, and returns the manifest. It changes nothing.
@@ -123,7 +123,7 @@ func (r *Restore) requireEmpty() error {
 	return nil
 }
 
-// Do restores the backup. After an error, the host is as before.
+// Do restores the backup. After an error, it reverts its changes to the host.
 func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 	defer func() {
 		if err == nil {
@@ -149,7 +149,7 @@ func (r *Restore) Do(ctx context.Context) (out Restored, err error) {
 		return out, err
 	}
 
-	// No database of the archive may be opened before it is authenticated.
+	// No database of the archive may be opened before the archive is authenticated.
 	if err := r.authenticate(&u, ring, files[keysFile] != nil); err != nil {
 		return out, err
 	}
@@ -213,8 +213,8 @@ func (r *Restore) stage() (string, error) {
 	return staging, nil
 }
 
-// loadKeys returns the ring that opens the inventory (nil if there is none), and the archive's key files by name. It uses this host's
-// key file if there is one, which must not differ from the archive's.
+// loadKeys returns the ring of keys that opens the inventory (nil if there is none), and the archive's key files by name. If this
+// host has a key file, loadKeys uses that file, which must not differ from the archive's.
 func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error) {
 	files := map[string][]byte{}
 	if u.Key != nil && !r.Passphrase.IsZero() {
@@ -246,7 +246,7 @@ func (r *Restore) loadKeys(u *Unpacked) (*keyring.Ring, map[string][]byte, error
 }
 
 // authenticate returns an error if the backup was not made with the site's keys. If neither the archive nor this host
-// provides a key, it returns nil only for WithoutKey.
+// has a key, it returns nil only if WithoutKey is true.
 func (r *Restore) authenticate(u *Unpacked, ring *keyring.Ring, unwrapped bool) error {
 	switch {
 	case unwrapped:

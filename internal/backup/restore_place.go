@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 )
 
-// placeSecrets writes the secret files that do not exist yet. It makes an admin token if files has none.
+// placeSecrets writes the secret files that do not exist yet. If files contains no admin token, it makes one.
 func (r *Restore) placeSecrets(files map[string][]byte) error {
 	if files["token"] == nil {
 		files["token"] = identity.NewToken()
@@ -36,7 +36,8 @@ func (r *Restore) placeSecrets(files map[string][]byte) error {
 	return nil
 }
 
-// placeImages moves the files of images to their places, and adds the images whose files are missing to out.Missing.
+// placeImages moves the files of images to their places. If the file of an image is missing, it adds the image to
+// out.Missing.
 func (r *Restore) placeImages(m Manifest, staging string, out *Restored) error {
 	out.Missing = []string{}
 	shared := imagefile.New("", r.Config.Images.Shares)
@@ -94,8 +95,8 @@ func moveFile(from, to string) error {
 	return writeFile(to, f)
 }
 
-// commit moves the databases to their places. The inventory goes first: next to it, only its own Temporal is accepted. No server
-// starts on this data directory until staging is removed.
+// commit moves the databases to their places, the inventory first: if the move is interrupted, the inventory accepts no Temporal
+// database but its own. No server starts on this data directory until staging is removed.
 func (r *Restore) commit(m Manifest, staging string) error {
 	dir := r.Config.DataDir
 	place := func(name, to string) error {
@@ -129,6 +130,6 @@ func (r *Restore) commit(m Manifest, staging string) error {
 	if err := os.RemoveAll(staging); err != nil {
 		return err
 	}
-	r.undo = nil // from here on, the data directory is complete
+	r.undo = nil // from here on, the data directory is complete and must not be reverted
 	return durablefile.SyncDir(dir)
 }

@@ -35,7 +35,7 @@ func DatabaseSize(cfg config.Config) (size int64, err error) {
 	return size, nil
 }
 
-// RequireRoom returns inventory.ErrFull if the copies of a backup would use disk space that running workflows need.
+// RequireRoom returns inventory.ErrFull if the copies of a backup would take disk space that running workflows need.
 func RequireRoom(cfg config.Config) error {
 	size, err := DatabaseSize(cfg)
 	if err != nil {

@@ -31,8 +31,8 @@ func Verify(ctx context.Context, file string) (_ Manifest, err error) {
 	return u.Manifest, err
 }
 
-// Unpacked is an archive whose parts are in Dir and have the digests in its manifest. Until Authenticate has returned nil, anyone
-// may have made it; until CheckDatabases has returned nil, its databases may be damaged.
+// Unpacked is an archive whose parts are in Dir and have the digests in its manifest. Until Authenticate has returned nil, the
+// archive may be a forgery; until CheckDatabases has returned nil, its databases may be damaged.
 type Unpacked struct {
 	Manifest
 	Dir      string
@@ -42,7 +42,7 @@ type Unpacked struct {
 	sealedKeys []byte
 }
 
-// maxKeys is the size limit for the encrypted keys, which are read into memory, in bytes.
+// maxKeys is the size limit, in bytes, for the encrypted keys: they are read into memory.
 const maxKeys = 1 << 20
 
 func unpackFile(ctx context.Context, file, dir string, images bool) (Unpacked, error) {
@@ -54,8 +54,8 @@ func unpackFile(ctx context.Context, file, dir string, images bool) (Unpacked, e
 	return Unpack(ctx, f, dir, images)
 }
 
-// Unpack reads an archive into dir and checks every digest. With images, it also unpacks the image files. After an
-// error, the files in dir must not be used.
+// Unpack reads an archive into dir and checks every digest. If images is true, it also unpacks the image files. After
+// an error, the files in dir must not be used.
 func Unpack(ctx context.Context, from io.Reader, dir string, images bool) (u Unpacked, err error) {
 	u.Dir = dir
 	u.Manifest, u.seal, err = Read(from, func(_ Manifest, p Part, r io.Reader) error {
@@ -107,8 +107,8 @@ func (u *Unpacked) CheckDatabases(ctx context.Context) error {
 	return u.Judge(inv, &c.Copy)
 }
 
-// OpenInventory prepares the copies for use by a server, and opens the inventory. It returns an error if ring does not open the
-// inventory's secrets; with a nil ring, secrets are not opened. The caller must close the store.
+// OpenInventory prepares the unpacked databases for use by a server, and opens the inventory. It returns an error if ring does
+// not open the inventory's secrets; with a nil ring, it does not try to open them. The caller must close the store.
 func (u *Unpacked) OpenInventory(ctx context.Context, ring *keyring.Ring) (*sqlite.Store, error) {
 	if u.Temporal != nil {
 		if err := temporalfile.Adopt(ctx, filepath.Join(u.Dir, TemporalName)); err != nil {

@@ -123,7 +123,8 @@ redfish.`,
 	})
 }
 
-// runJob starts a BMC job by a POST request, waits for its end and shows it. A job that fails is an error.
+// runJob starts a BMC job by a POST request, waits for its end and shows it. If the job fails, runJob returns an
+// error.
 func runJob(c *Call, machine, route string, in any) error {
 	st, err := postOnce(c, route, in)
 	if err != nil {
@@ -148,8 +149,8 @@ func runJob(c *Call, machine, route string, in any) error {
 	return nil
 }
 
-// jobStart is how long the record of a new job may be missing: a worker writes the record only when
-// it starts the job.
+// jobStart is how long the record of a new job may be missing, because a worker writes the record only when it starts
+// the job.
 const jobStart = time.Minute
 
 // waitForJob waits until a job has ended, and returns its last record.

@@ -67,7 +67,8 @@ func (c *Call) Server() (*client.Client, error) {
 	return c.remote, err
 }
 
-// LoadConfig reads this host's configuration file. A missing file is an error only if --config names it.
+// LoadConfig reads this host's configuration file. If the file is missing, that is an error only if --config names the
+// file.
 func (c *Call) LoadConfig() (config.Config, error) {
 	return config.Load(c.ConfigFile, c.Flags().Changed("config"))
 }
@@ -98,8 +99,8 @@ func post[T any](c *Call, route string, in any) (client.Answer[T], error) {
 	return ask[T](c, http.MethodPost, route, in)
 }
 
-// postOnce is post for a route that starts a run or operation. If the answer is lost, it sends the request again, and the
-// server still starts only one; see client.Start.
+// postOnce does what post does, for a route that starts a run or operation. If the answer is lost, it sends the request
+// again, and the server still starts only one run or operation; see client.Start.
 func postOnce(c *Call, route string, in any) (client.Answer[apitypes.Started], error) {
 	s, err := c.Server()
 	if err != nil {
@@ -145,7 +146,7 @@ type listing[T any] struct {
 	cmd     *cobra.Command
 	route   string
 	filters []filter
-	sort    string // sort key of the server; "": no pages
+	sort    string // key by which the server sorts the pages of the list; "": the list has no pages
 	empty   string // printed if the list is empty
 	head    []string
 	row     func(v T) []any
@@ -194,7 +195,7 @@ func (c *Call) notePage(next string) {
 type filter struct {
 	name, usage string
 	set         bool     // a flag without a value
-	number      bool     // its value is a positive number
+	number      bool     // the flag's value must be a positive number
 	words       []string // valid values, case-insensitive; nil: any text
 	complete    cobra.CompletionFunc
 }
@@ -275,9 +276,9 @@ func (f filter) read(v string) (string, error) {
 
 // A deletion describes the object that a "delete" command deletes.
 type deletion struct {
-	what  string // "machine node-1", for the confirmation
-	lost  string // what is lost with it, appended to what
-	word  string // the operator has to type it to confirm; "": the argument
+	what  string // names the object in the confirmation, such as "machine node-1"
+	lost  string // what is lost with the object; printed after what
+	word  string // what the operator must type to confirm; "": the argument of the command
 	route string
 }
 
@@ -307,8 +308,8 @@ func deleteCommand(o *Options, cmd *cobra.Command, find func(c *Call) (deletion,
 	})
 }
 
-// Group returns a command that only holds subcommands. Without a subcommand it prints its help; an unknown one is an
-// error.
+// Group returns a command that only holds subcommands. Without a subcommand it prints its help; an unknown subcommand
+// is an error.
 func Group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
@@ -347,7 +348,7 @@ func waitFlags(cmd *cobra.Command) *bool {
 	return waitFlag(cmd)
 }
 
-// requiresEvidence reports whether the command has the flag --require-evidence and it is set.
+// requiresEvidence reports whether the command has the flag --require-evidence and the flag is set.
 func (c *Call) requiresEvidence() bool {
 	f := c.Flags().Lookup(requireEvidence)
 	return f != nil && f.Value.String() == "true"
@@ -364,7 +365,7 @@ func requireFlags(cmd *cobra.Command, flags ...string) {
 	}
 }
 
-// readInput reads a file, or standard input for "-". It returns the name for messages, too.
+// readInput reads a file, or standard input for "-". It also returns the name to use in messages.
 func readInput(cmd *cobra.Command, file string) (name string, b []byte, err error) {
 	if file == "-" {
 		b, err = io.ReadAll(cmd.InOrStdin())
@@ -379,7 +380,7 @@ func readInput(cmd *cobra.Command, file string) (name string, b []byte, err erro
 	return file, b, nil
 }
 
-// readSecret reads a file that holds a secret, or standard input for "-". It refuses a file with a mode that
+// readSecret reads a file that holds a secret, or standard input for "-". It refuses a file whose mode
 // [durablefile.ReadPrivate] refuses.
 func readSecret(cmd *cobra.Command, file string) ([]byte, error) {
 	if file == "-" {

@@ -93,8 +93,8 @@ func diskText(d action.Disk) string {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:=@%+,-]+$`)
 
-// ShellWord returns s, a text from a machine, quoted for a shell, so that a pasted command line cannot run another
-// command.
+// ShellWord returns s, quoted for a shell. s comes from a machine; quoted, it cannot run another command when a
+// command line with it is pasted.
 func ShellWord(s string) string {
 	s = Inert(s)
 	if plainWord.MatchString(s) && !strings.HasPrefix(s, "-") {

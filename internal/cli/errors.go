@@ -22,7 +22,7 @@ const (
 	exitNotFound     = 3
 	exitConflict     = 4
 	exitUnavailable  = 5
-	exitSecondServer = 6 // the systemd unit lists it: systemd does not restart the server
+	exitSecondServer = 6 // the systemd unit lists this code, so that systemd does not restart the server
 	exitWeak         = 7
 )
 
@@ -70,14 +70,14 @@ func UsageError(format string, args ...any) error {
 	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
 }
 
-// reported is an error whose text is printed already.
+// reported is an error whose text has been printed already.
 type reported struct{ error }
 
 func (r reported) Unwrap() error { return r.error }
 
-// report writes err to standard error. Each problem is one line that begins with its place, so that
-// an editor can jump there; the last line is a command that helps. With --output json or yaml it
-// writes the error in the form that the REST API uses.
+// report writes err to standard error. Each problem is one line that begins with the place of the problem, so that an
+// editor can jump there; the last line is a command that helps. With --output json or yaml it writes the error in the
+// form that the REST API uses.
 func report(cmd *cobra.Command, err error) {
 	var done reported
 	if errors.As(err, &done) {
@@ -90,7 +90,7 @@ func report(cmd *cobra.Command, err error) {
 		o.output = f.Value.String()
 	}
 	if raw, err := json.Marshal(e); err == nil {
-		// If standard error fails, there is nowhere else to report that.
+		// If writing to standard error fails, that cannot be reported anywhere else.
 		_ = o.print(cmd.ErrOrStderr(), raw, func(w io.Writer) error { return writeError(w, e) })
 	}
 }

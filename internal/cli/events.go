@@ -54,7 +54,8 @@ func workflowEventsCommand(o *Options) *cobra.Command {
 	})
 }
 
-// getEvents returns one page of a run's events if page has a limit, otherwise all events that page selects.
+// getEvents returns one page of a run's events if the query page has a limit, otherwise all events that the query
+// selects.
 func getEvents(c *Call, run string, page url.Values) (client.Answer[client.List[inventory.Event]], error) {
 	route := client.WithQuery(client.Path("workflows", run, "events"), page)
 	if page.Has("limit") {
@@ -63,7 +64,7 @@ func getEvents(c *Call, run string, page url.Values) (client.Answer[client.List[
 	return getAll[inventory.Event](c, route)
 }
 
-// eventText returns the message of an event. For the end of an action without a message, it returns the result of the action.
+// eventText returns the message of an event. If the end of an action has no message, it returns the result of the action.
 func eventText(e inventory.Event) string {
 	if e.Message != "" || e.Kind != inventory.EventActionDone {
 		return e.Message
@@ -88,7 +89,7 @@ func followEvents(c *Call, run string) error {
 	}
 
 	return c.poll(c.pollEvery, func() (over bool, err error) {
-		// Read the state first, so that no event before the final state is missed.
+		// Read the state before the events, so that no event before the final state is missed.
 		x, err := get[inventory.Workflow](c, client.Path("workflows", run))
 		if err != nil {
 			return false, err
@@ -108,7 +109,7 @@ type follower[T any] struct {
 	after int64 // seq of the last item that was printed
 }
 
-// print prints the items that were added since its last call, one per line, and returns how many they are.
+// print prints the items that were added since its last call, one per line, and returns their number.
 func (f *follower[T]) print() (n int, err error) {
 	l, err := get[client.List[T]](f.c, fmt.Sprintf("%s?after=%d", f.route, f.after))
 	if err != nil {
@@ -129,8 +130,8 @@ func (f *follower[T]) print() (n int, err error) {
 	return len(l.Value.Items), nil
 }
 
-// followFlags adds --follow, which prints a list as it grows, and the flags that select one page of the list. until is
-// the end of --follow, for the help.
+// followFlags adds --follow, which prints a list as it grows, and the flags that select one page of the list. The text
+// until says, in the help, when --follow ends.
 func followFlags(cmd *cobra.Command, until string) (follow *bool, page func() (url.Values, error)) {
 	follow = cmd.Flags().BoolP("follow", "f", false, "print new entries as they arrive, until "+until)
 	page = addFilters(cmd, pageFilters("seq"))

@@ -97,7 +97,7 @@ func machinesToExport(c *Call, selector map[string]string) ([]inventory.Machine,
 	var out []inventory.Machine
 	var missing []error
 	for _, arg := range c.Args {
-		mac, _ := inventory.ParseMAC(arg) // "" if arg is not a MAC, which matches no machine
+		mac, _ := inventory.ParseMAC(arg) // "" if arg is not a MAC; "" matches no machine
 		n := slices.IndexFunc(a.Value.Items, func(m inventory.Machine) bool {
 			_, has := m.InterfaceByMAC(mac)
 			return m.Name == arg || has

@@ -22,8 +22,8 @@ func genesisCommand(o *Options) *cobra.Command {
 		genesisCancelCommand(o), genesisListCommand(o), genesisDeleteCommand(o))
 }
 
-// isFile reports whether arg is the path of a lab file, and not the name of a stored lab: it contains
-// a slash, a backslash or a dot, or a file of that name exists.
+// isFile reports whether arg is the path of a lab file, and not the name of a stored lab: arg contains a slash, a
+// backslash or a dot, or a file of that name exists.
 func isFile(arg string) bool {
 	if strings.ContainsAny(arg, `/\.`) {
 		return true

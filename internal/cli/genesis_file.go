@@ -22,8 +22,8 @@ type labFile struct {
 	problems inventory.Problems // found while reading
 }
 
-// readLab reads a lab file and the files that it names. It stores problems of their content in the result
-// instead of returning an error, so that they can be reported together with those that the server finds.
+// readLab reads a lab file and the files that it names. If their content has problems, it stores the problems in the
+// result instead of returning an error, so that they can be reported together with those that the server finds.
 func readLab(file string) (labFile, error) {
 	f := labFile{path: file}
 	var err error
@@ -41,7 +41,8 @@ func readLab(file string) (labFile, error) {
 	return f, err
 }
 
-// resolve returns the path of a file that the lab file names: a relative name is relative to the lab file.
+// resolve returns the path of a file that the lab file names. It takes a relative name as relative to the lab file's
+// directory.
 func (f labFile) resolve(name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -49,7 +50,8 @@ func (f labFile) resolve(name string) string {
 	return filepath.Join(filepath.Dir(f.path), filepath.FromSlash(name))
 }
 
-// withPaths returns ps with file names that are relative to the working directory, and not to the lab file.
+// withPaths returns ps with file names that are relative to the working directory, and not to the lab file's
+// directory.
 func (f labFile) withPaths(ps inventory.Problems) inventory.Problems {
 	out := slices.Clone(ps)
 	for i, p := range out {
@@ -90,8 +92,8 @@ func (f labFile) checkImages(c *Call) (lacking []genesis.Image, ps inventory.Pro
 }
 
 // checkLab checks the lab here and on the server, and stores nothing. It returns the plan and the images that the server
-// lacks. If the lab is invalid, the error is one inventory.Problems with all problems from both. Problems that do not make
-// the lab invalid, but prevent a start now, are in the plan.
+// lacks. If the lab is invalid, the error is one inventory.Problems with the problems that were found here and on the
+// server. If the lab is valid, problems that prevent a start now are in the plan.
 func (f labFile) checkLab(c *Call, replace bool) (plan client.Answer[genesis.Plan], lacking []genesis.Image, err error) {
 	lacking, ps, err := f.checkImages(c)
 	local := f.lab.Together(f.problems, ps)
@@ -122,8 +124,8 @@ func (f labFile) checkLab(c *Call, replace bool) (plan client.Answer[genesis.Pla
 	return plan, lacking, nil
 }
 
-// withoutMissingImages returns ps without the problems that an image is missing on the server, because
-// "genesis start" sends missing images.
+// withoutMissingImages returns ps without the problems about images that are missing on the server, because "genesis
+// start" sends missing images.
 func withoutMissingImages(ps inventory.Problems) inventory.Problems {
 	out := inventory.Problems{}
 	for _, p := range ps {
@@ -166,8 +168,8 @@ func (f labFile) sendImage(c *Call, i genesis.Image) error {
 	return err
 }
 
-// isInstallerImage reports whether the installer of m boots or fetches the image, and it is not the image of m. That is so if
-// the hardware map, a label or the user data of m names the image, as Harvester's user data names its ISO.
+// isInstallerImage reports whether the installer of m boots or fetches the image: the hardware map, a label or the user data
+// of m names the image, as Harvester's user data names its ISO. It returns false for the image that m itself gets.
 func isInstallerImage(m genesis.Machine, image string) bool {
 	names := func(values map[string]string) bool {
 		return slices.Contains(slices.Collect(maps.Values(values)), image)

@@ -18,14 +18,15 @@ import (
 	"github.com/ingotmetal/ingot/internal/images/provenance"
 )
 
-// proof holds the sources by which the origin of an image file is verified. Each may be "".
+// proof holds the sources with which the origin of an image file is verified. Each source may be "".
 type proof struct {
 	sums      string // list of digests that includes the image: a file or a URL
-	signature string // minisign signature of the list, or without a list, of the image: a file or a URL
+	signature string // minisign signature of the list or, without a list, of the image: a file or a URL
 	key       string // public key of the signature: its text or a file
 }
 
-// check returns an error for a combination that verifies nothing. declared is the digest that the operator gave, or "".
+// check returns an error for a combination of sources that is contradictory, incomplete or insecure. declared is the
+// digest that the operator gave, or "".
 func (p proof) check(declared string) error {
 	switch {
 	case p.sums != "" && declared != "":
@@ -39,9 +40,9 @@ func (p proof) check(declared string) error {
 	return nil
 }
 
-// declare sets the digest of an image, which is a file or a URL, in u after it has verified the signature, if there is
-// one. If the image is a URL with a signature of its own, declare sets signature and key instead, and the server
-// verifies them.
+// declare sets the digest of an image in u. from is the image's file or URL. If there is a signature, declare verifies
+// it first. But if from is a URL and the signature is of the image itself, declare only sets signature and key in u,
+// and the server verifies the image.
 func (p proof) declare(c *Call, from string, u *upload) (err error) {
 	if p.signature != "" && p.sums == "" && isURL(from) {
 		signature, key, err := p.readSignature(c)
@@ -63,8 +64,8 @@ func (p proof) declare(c *Call, from string, u *upload) (err error) {
 	return nil
 }
 
-// digest returns the SHA-256 or SHA-512 of an image, according to the list of digests or, without one, of the signed
-// file. It verifies the signature, if there is one. It returns "" if the proof is empty.
+// digest returns the SHA-256 or SHA-512 of an image, from the list of digests. Without a list, it returns the SHA-256
+// of the signed file. It verifies the signature, if there is one. It returns "" if the proof is empty.
 func (p proof) digest(c *Call, from string) (string, error) {
 	if p.sums == "" && p.signature == "" {
 		return "", nil
@@ -90,8 +91,8 @@ func (p proof) digest(c *Call, from string) (string, error) {
 	return provenance.FindSum(shownSource(p.sums), list, name)
 }
 
-// verifyFile verifies the signature of a file and returns the SHA-256 of the file. It reads the file only once, so both apply
-// to the same content.
+// verifyFile verifies the signature of a file and returns the SHA-256 of the file. It reads the file only once, so that
+// signature and digest are of the same content.
 func (p proof) verifyFile(c *Call, file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -139,7 +140,8 @@ func isURL(from string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https")
 }
 
-// shownSource returns a file or URL for messages, without user, password and query, which may be credentials.
+// shownSource returns a file or URL for messages, without the URL's user, password and query, which may be
+// credentials.
 func shownSource(from string) string {
 	u, err := url.Parse(from)
 	if err != nil || !isURL(from) {
@@ -198,7 +200,8 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// readLimited reads all of r. More than provenance.MaxSums bytes are an error. name is the source, for that error.
+// readLimited reads all of r. If r holds more than provenance.MaxSums bytes, it returns an error, in which name is the
+// source.
 func readLimited(r io.Reader, name string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, provenance.MaxSums+1))
 	if err == nil && len(b) > provenance.MaxSums {

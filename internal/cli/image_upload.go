@@ -23,7 +23,7 @@ type upload struct {
 	sha256    string // as declared, or ""
 	sha512    string // as declared, or ""
 	content   string // digest of the local file, or ""
-	asIs      bool   // the server does not convert the file for agents
+	asIs      bool   // the server stores the file as it is, without a conversion for agents
 	replace   bool   // replace an image of this name even if machines, templates or lab files use it
 
 	// Texts of the minisign signature and key with which the server verifies the file that it fetches or reads.
@@ -88,8 +88,8 @@ func (u upload) query() url.Values {
 	return q
 }
 
-// findStored returns the stored image, and true, if the upload u would store the same image again: one from the same file,
-// in the same form, whose stored file is still intact.
+// findStored reports whether the server already has the image that the upload u would store: from the same file, in the
+// same form, and with an intact stored file. It also returns the stored image.
 func findStored(c *Call, u upload) (a client.Answer[inventory.Image], isStored bool, err error) {
 	given := cmp.Or(u.content, u.sha256)
 	if given == "" {
@@ -124,7 +124,7 @@ func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image],
 	p := newProgress(c, 0, "")
 	defer p.end()
 	sent := make(chan struct{})
-	close(sent) // this program sends no bytes, so show the server's progress at once
+	close(sent) // closed now: this program sends no bytes, so the server's progress is shown at once
 	defer watchUpload(c, upload{name: u.name}, p, sent)()
 
 	in := map[string]any{
@@ -134,7 +134,7 @@ func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image],
 	return post[inventory.Image](c, client.Path("images"), in)
 }
 
-// maxBreaks is how often in a row sendAll retries an upload that broke off without progress.
+// maxBreaks is how many times in a row sendAll retries an upload that breaks off without progress.
 const maxBreaks = 5
 
 // uploadImage sends a file to the server. If an earlier upload of the same file broke off, it sends only the rest; the
@@ -179,8 +179,8 @@ func uploadImage(c *Call, u upload, file string) (none client.Answer[inventory.I
 	return s.sendAll()
 }
 
-// readUpload returns how many bytes of an upload the server has received, and, once the file is complete, how many of
-// them it has checked. A missing or invalid header counts as 0, so that the whole file is sent.
+// readUpload returns how many bytes of an upload the server has received and, once the file is complete, how many of
+// them the server has checked. A missing or invalid header counts as 0, so that the whole file is sent.
 func readUpload(c *Call, u upload) (have, checked int64, err error) {
 	route := client.WithQuery(client.Path("images", u.name, "upload"), u.query())
 	resp, err := c.Request(http.MethodHead, route, nil, 0)

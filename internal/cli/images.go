@@ -75,7 +75,7 @@ catalog"), which also says how the image is verified.`,
 	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign public key, or a file with it")
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		// With an invalid name, the request would go to another route.
+		// Check the name first: with an invalid name, the request would go to another route.
 		if err := inventory.ValidateImageName(c.Args[0]).Err(); err != nil {
 			return err
 		}
@@ -311,7 +311,7 @@ or its user data), a template or a stored lab file.`,
 		for _, name := range names {
 			err := remove(c, client.Path("images", name))
 			switch {
-			case errors.Is(err, inventory.ErrConflict): // a use was added after the list was read
+			case errors.Is(err, inventory.ErrConflict): // a new use of the image was added after the list was read
 				c.Note("image %s was not deleted: %v", name, err)
 			case err != nil:
 				return err
@@ -343,7 +343,7 @@ file, and name it in the server's configuration (images.catalog).`,
 	})
 }
 
-// provenBy returns what an image of the catalog is verified with: signature, list or digest.
+// provenBy returns the kind of proof with which an image of the catalog is verified: signature, list or digest.
 func provenBy(i catalog.Image) string {
 	switch {
 	case i.Signature != "":

@@ -73,9 +73,9 @@ func readFiles(c *Call, names []string) ([]importfile.File, error) {
 	return out, ps.Err()
 }
 
-// Results of an import for an object.
+// What an import does with an object.
 const (
-	isRead    = "read" // not compared with the server (--offline)
+	isRead    = "read" // the object was not compared with the server (--offline)
 	isAdded   = "added"
 	isChanged = "changed"
 	isSame    = "unchanged"
@@ -193,8 +193,8 @@ func compareTemplates(c *Call, out *imported, ts []importfile.Template) ([]inven
 	return changed, ps.Err()
 }
 
-// compareMachines adds the machines to out. It returns the machines that have to be stored, in two lists of equal
-// length: as they were read, and as they are to be stored.
+// compareMachines adds the machines to out. It returns the machines that have to be stored, in two lists with the same
+// order: as they were read, and as they are to be stored.
 func compareMachines(c *Call, out *imported, ms []importfile.Machine) ([]importfile.Machine, []inventory.Machine, error) {
 	a, err := getAll[inventory.Machine](c, client.Path("machines"))
 	if err != nil {
@@ -292,7 +292,7 @@ func importOther(c *Call, file importfile.File, replace bool) (bool, error) {
 	return true, runImport(c, read, importOptions{replace: replace})
 }
 
-// refuseOther returns an error if a file, from which a run is to be started, is in the format of another program.
+// refuseOther returns an error if a file from which a run is to be started is in the format of another program.
 func refuseOther(file importfile.File) error {
 	if !importfile.Known(file) {
 		return nil

@@ -242,7 +242,7 @@ func confirmDecommission(c *Call, yes bool, machine string, keepAddress bool) er
 	return c.Confirm(yes, what, m.Name)
 }
 
-// fixedDisks describes the disks that a decommissioning wipes: all that are neither removable nor protected.
+// fixedDisks describes the disks that a decommissioning wipes: all disks that are neither removable nor protected.
 func fixedDisks(m inventory.Machine, disks []action.Disk) string {
 	var wiped []string
 	for _, d := range disks {

@@ -67,7 +67,7 @@ func logIn(c *Call, s client.Session) error {
 		return err
 	}
 
-	// Check the server's key before sending the token: this request has none.
+	// Check the server's key before the token is sent: this request contains no token.
 	resp, err := server.Request(c.Context(), http.MethodGet, "/healthz", nil, 0)
 	if err != nil {
 		return err

@@ -146,7 +146,8 @@ func (f machineFlags) machine(c *Call, name string) (inventory.Machine, error) {
 
 	for _, p := range inventory.Validate(inventory.Canonical(m)) {
 		p.Field = flagOf(p.Field)
-		// A flag that could not be parsed is already reported, and is zero in m: drop the problem of the zero value.
+		// A flag that could not be parsed is reported already, and its field in m is zero: drop the problem of the
+		// zero value.
 		if !slices.ContainsFunc(ps, func(q inventory.Problem) bool {
 			return q.Field == p.Field || q.Field == "--address" && p.Field == "--netmask"
 		}) {
@@ -202,7 +203,7 @@ func (f machineFlags) parseInterface(ps *inventory.Problems, machine string) inv
 	return i
 }
 
-// flagOf returns the flag that sets a field of inventory.Machine, or field if there is none.
+// flagOf returns the flag that sets a field of inventory.Machine, or the field itself if there is no such flag.
 func flagOf(field string) string {
 	if rest, ok := strings.CutPrefix(field, "interfaces[0]."); ok {
 		name, _, _ := strings.Cut(rest, "[")
@@ -243,8 +244,8 @@ func readSSHKeys(ps *inventory.Problems, v string) []string {
 	return keys
 }
 
-// parse returns the BMC that the flags describe, without its password; nil means that power is switched by hand, or that
-// the flags are invalid. Its problems do not quote a text that may hold a password.
+// parse returns the BMC that the flags describe, without its password. It returns nil if power is switched by hand, or
+// if the flags are invalid. The problems that parse adds do not quote a text that may hold a password.
 func (f bmcFlags) parse(ps *inventory.Problems) *inventory.BMC {
 	b := &inventory.BMC{CipherSuite: f.cipher, InsecureTLS: f.insecureTLS, Fingerprint: f.fingerprint}
 	if f.url == "" || f.url == inventory.DriverManual || f.url == inventory.DriverWOL {

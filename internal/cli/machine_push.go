@@ -103,11 +103,11 @@ type pushed struct {
 }
 
 type pushOptions struct {
-	replace bool // change existing machines; otherwise they are a conflict
+	replace bool // change machines that exist already; if false, such machines are a conflict
 	dryRun  bool // the server checks the machines and stores nothing
 }
 
-// pushMachines stores all of the machines ms, or on an error none.
+// pushMachines stores all machines in ms or, if it fails, none of them.
 func pushMachines(c *Call, ms []inventory.Machine, o pushOptions) (client.Answer[pushed], error) {
 	body := struct {
 		Machines []json.RawMessage `json:"machines"`
@@ -156,8 +156,7 @@ func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 	return json.Marshal(doc)
 }
 
-// nameIsTaken reports whether err means that the server refused a push only because a machine of this name
-// is stored already.
+// nameIsTaken reports whether err means that the server refused a push only because a stored machine has the same name.
 func nameIsTaken(err error) bool {
 	var e *client.Error
 	return errors.Is(err, inventory.ErrConflict) && errors.As(err, &e) && len(e.Problems) == 0
@@ -165,8 +164,8 @@ func nameIsTaken(err error) bool {
 
 var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
 
-// locateProblems adds the place in a file to each problem in err that the server found in one of n machines. name returns
-// the name of machine number n; locate returns p, a problem of that machine, with its place.
+// locateProblems adds the place in a file to those problems in err that concern one of n machines.
+// name(i) returns the name of machine i. locate(i, p) returns p, a problem of machine i, with its place.
 func locateProblems(err error, n int, name func(n int) string,
 	locate func(n int, p inventory.Problem) inventory.Problem,
 ) error {

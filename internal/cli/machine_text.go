@@ -68,7 +68,8 @@ func selectorText(s inventory.DiskSelector) string {
 	return strings.Join(out, ", ")
 }
 
-// standingText describes the state in which a decommissioning left a machine, or returns "" if it is in service.
+// standingText describes the state of a decommissioned machine, with the time and the reason. It returns "" for nil:
+// the machine is in service.
 func standingText(s *inventory.Standing) string {
 	if s == nil {
 		return ""
@@ -82,7 +83,7 @@ func standingText(s *inventory.Standing) string {
 	return text
 }
 
-// powerSource returns a short name, for a table, for what switches the power of a machine.
+// powerSource returns a short name for what switches the power of a machine: the driver of its BMC, or the operator's hand.
 func powerSource(b *inventory.BMC) string {
 	switch {
 	case b.Wakes():
@@ -128,7 +129,7 @@ func powerText(b *inventory.BMC) string {
 	return text
 }
 
-// installedText describes what the last run that wrote to a machine's disk has installed; "" for nil.
+// installedText describes the last run that wrote to a machine's disk: what it has installed, or how it ended. It returns "" for nil.
 func installedText(i *inventory.Installed) string {
 	if i == nil {
 		return ""
@@ -150,7 +151,7 @@ func installedText(i *inventory.Installed) string {
 	return what + " (" + i.State + ")"
 }
 
-// machineState returns the state in which a decommissioning left a machine, if no run is open. Otherwise it returns the
+// machineState returns the state of a decommissioned machine that has no open run. For any other machine it returns the
 // state of the last run.
 func machineState(m apitypes.MachineView) string {
 	if m.Standing != nil && (m.Workflow == nil || inventory.Final(m.Workflow.State)) {
@@ -159,7 +160,7 @@ func machineState(m apitypes.MachineView) string {
 	return runState(m.Workflow)
 }
 
-// runState returns the state of a run; while the run is open, also its phase. It returns "" for nil.
+// runState returns the state of a run and, while the run is open, its phase. It returns "" for nil.
 func runState(w *inventory.Workflow) string {
 	switch {
 	case w == nil:

@@ -102,8 +102,8 @@ contains HTTP, and with it the passwords and keys in the user data.`,
 	})
 }
 
-// createCapture creates the file of a capture, or returns standard output for the name "-". done closes the file, and
-// removes it if it is empty; it returns its argument joined with its own errors.
+// createCapture creates the file of a capture, or returns standard output for the name "-". The function done closes
+// the file, and removes an empty file. done returns the error that it was called with, joined with its own errors.
 func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err error) {
 	if to == "-" {
 		w, err := c.BinaryOutput("a capture", "--out")
@@ -127,7 +127,7 @@ func createCapture(c *Call, to string) (w io.Writer, done func(error) error, err
 	}, nil
 }
 
-// copyCapture copies a capture to w until it ends. If the operator interrupts it, that is no error.
+// copyCapture copies a capture to w until the capture ends. An interruption by the operator is not an error.
 func copyCapture(c *Call, route string, w io.Writer) error {
 	resp, err := c.Request(http.MethodGet, route, nil, 0)
 	if err != nil {

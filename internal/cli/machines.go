@@ -133,7 +133,7 @@ records of its runs are kept. The system on the machine itself is not touched.`,
 	})
 }
 
-// machineStored returns the text that a machine was stored, with the command that installs it.
+// machineStored returns a message that m was stored, with the command that installs m.
 func machineStored(m inventory.Machine) string {
 	next := "ingot machine provision " + m.Name
 	if m.Image == "" {
@@ -142,8 +142,8 @@ func machineStored(m inventory.Machine) string {
 	return fmt.Sprintf("machine %s stored\nnext: %s --wait", m.Name, next)
 }
 
-// findMachine returns the name of the machine that has the MAC address arg. If arg is not a MAC address, it returns arg
-// as the name, without a check that such a machine exists.
+// findMachine returns the name of the machine that has the MAC address arg. If arg is not a MAC address, findMachine
+// returns arg, and does not check that a machine of this name exists.
 func findMachine(c *Call, arg string) (string, error) {
 	mac, err := inventory.ParseMAC(arg)
 	if err != nil {
@@ -164,7 +164,7 @@ func findMachine(c *Call, arg string) (string, error) {
 	return "", human.Advise(fmt.Errorf("machine with MAC %s: %w", mac, inventory.ErrNotFound), "ingot machine list")
 }
 
-// netbootState describes whether the netboot window of a machine is open, and until when.
+// netbootState describes whether a machine may boot from the network now (its netboot window is open), and until when.
 func netbootState(n inventory.Netboot) string {
 	switch {
 	case n.AllowPXE:

@@ -102,7 +102,7 @@ func showSeen(c *Call) error {
 	})
 }
 
-// firmwareText returns ", firmware VERSION", to append to a name, or "" without a version.
+// firmwareText returns ", firmware VERSION", which is appended to a name. It returns "" if version is "".
 func firmwareText(version string) string {
 	if version == "" {
 		return ""
@@ -110,7 +110,7 @@ func firmwareText(version string) string {
 	return ", firmware " + version
 }
 
-// bmcText describes a BMC in one line, as the agent on its machine has found it.
+// bmcText describes in one line the BMC that the agent found on its machine.
 func bmcText(b action.InsideBMC) string {
 	var parts []string
 	for _, x := range [][2]string{

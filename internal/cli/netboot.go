@@ -41,8 +41,8 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 			return err
 		}
 
-		// The window can be opened although the server answers no machines yet. Warn the operator, who
-		// would otherwise wait at the machine for nothing.
+		// The server opens the netboot window even if it answers no machines yet. Warn the operator, who would otherwise wait
+		// at the machine for nothing.
 		if s, err := get[apitypes.Status](c, client.Path("status")); err == nil && s.Value.Netboot.Off {
 			c.Note("warn: this server answers no machine: %s", s.Value.Netboot.Message)
 		}

@@ -25,8 +25,8 @@ func operationCommand(o *Options) *cobra.Command {
 		operationListCommand(o), operationGetCommand(o), operationDecideCommand(o), operationCancelCommand(o))
 }
 
-// operationPath returns the route of an operation. id is a run, or a workflow id such as genesis/lab, which means the newest
-// run of that workflow.
+// operationPath returns the route of an operation. id is a run id or a workflow id, such as genesis/lab. A workflow id
+// means the newest run of that workflow.
 func operationPath(id string, more ...string) string {
 	return client.Path(append([]string{"operations", strings.Replace(id, "/", ".", 1)}, more...)...)
 }
@@ -57,8 +57,8 @@ func startOperation(c *Call, route string, in any, wait bool, text string) error
 	})
 }
 
-// cancelOperation requests the cancellation of an operation. It prints next, a command that shows the progress, or the
-// state of the operation if that has already ended.
+// cancelOperation requests the cancellation of an operation, and prints next, a command that shows the progress. If the
+// operation has already ended, cancelOperation prints its state instead.
 func cancelOperation(c *Call, id, next string) error {
 	before, err := getOperation(c, id)
 	if err != nil {
@@ -146,8 +146,8 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 	return nil
 }
 
-// stepText returns the message of a step. Without a message, it returns what the step does and waits for, or "" if the step is
-// done.
+// stepText returns the message of a step. For a step without a message it returns what the step does and what it waits
+// for, or "" if the step is done.
 func stepText(s inventory.OperationStep) string {
 	switch {
 	case s.Message != "":
@@ -161,7 +161,8 @@ func stepText(s inventory.OperationStep) string {
 	return s.Does
 }
 
-// stepTime returns how long a step has run, without the time in which it waited for the operator; "" if it has not begun.
+// stepTime returns how long a step has run, not counting the time in which the step waited for the operator. It returns
+// "" if the step has not begun.
 func stepTime(s inventory.OperationStep) string {
 	if s.Since.IsZero() {
 		return ""
@@ -202,8 +203,8 @@ and its choices. With --question, the answer is refused if another question is o
 	})
 }
 
-// decisionFlags adds the flags of a command that answers a question, and returns the decision that they set. open returns
-// the open question, whose choices complete --choice; nil if there is none.
+// decisionFlags adds the flags of a command that answers a question, and returns the decision that the flags set. The
+// function open returns the open question, or nil if there is none; the choices of that question complete the flag --choice.
 func decisionFlags(
 	o *Options, cmd *cobra.Command, open func(c *Call) (*inventory.Question, error),
 ) *contract.Decision {
@@ -224,8 +225,8 @@ func decisionFlags(
 	return &d
 }
 
-// checkDecision returns an error if q, the open question of subject, is nil or does not offer the choice of d. If d names no
-// question, it sets d.Question to q.
+// checkDecision returns an error if subject has no open question (q is nil), or if d answers q with a choice that q
+// does not offer. If d names no question, checkDecision makes it an answer to q.
 func checkDecision(d *contract.Decision, q *inventory.Question, subject, next string) error {
 	if q == nil {
 		return human.Advise(fmt.Errorf("%s has no open question: %w", subject, inventory.ErrConflict), next)
@@ -257,8 +258,8 @@ operations do not.`,
 	})
 }
 
-// waitForOperation shows an operation until it ends: one line for each change of its steps. If the
-// server does not answer, it asks again, because the server may be moving to another host.
+// waitForOperation prints one line for each change in the steps of an operation, until the operation ends. While
+// the server does not answer, waitForOperation keeps asking, because the server may be moving to another host.
 func waitForOperation(c *Call, run string) error {
 	w := operationWatcher{c: c, run: run}
 	return c.poll(c.pollEvery, w.look, func() error {
@@ -273,7 +274,7 @@ type operationWatcher struct {
 	c    *Call
 	run  string
 	line string // last line printed
-	away bool   // the server does not answer
+	away bool   // the server did not answer the last request
 }
 
 func (w *operationWatcher) look() (over bool, err error) {
@@ -304,8 +305,8 @@ func (w *operationWatcher) look() (over bool, err error) {
 	return true, w.c.checkSteps(a.Value.Steps)
 }
 
-// checkSteps returns a weakError if a run of steps succeeded without evidence that the installed system is up, or if the
-// record of a run was deleted.
+// checkSteps checks the runs that steps name. It returns a weakError if one of them succeeded without evidence that the
+// installed system is up, or if the record of one was deleted.
 func (c *Call) checkSteps(steps []inventory.OperationStep) error {
 	var weak weakError
 	for _, s := range steps {

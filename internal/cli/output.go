@@ -15,12 +15,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
-// show prints a in the format of --output; table prints it as a table.
+// show prints the answer a in the format that --output selects. For the format table, it calls the function table.
 func show[T any](c *Call, a client.Answer[T], table func(w io.Writer, v T) error) error {
 	return c.print(c.OutOrStdout(), a.Raw, func(w io.Writer) error { return table(w, a.Value) })
 }
 
-// ShowValue is show for v, a value that this program created and that is not an answer of the server.
+// ShowValue prints v in the format that --output selects, as show does. v was created by this program, not received from the server.
 func ShowValue(c *Call, v any, table func(w io.Writer) error) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -29,7 +29,7 @@ func ShowValue(c *Call, v any, table func(w io.Writer) error) error {
 	return c.print(c.OutOrStdout(), raw, table)
 }
 
-// ShowText is ShowValue, with text as the table output.
+// ShowText prints v as ShowValue does. If the format is a table, it prints text.
 func ShowText(c *Call, v any, text string) error {
 	return ShowValue(c, v, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, text)
@@ -37,7 +37,7 @@ func ShowText(c *Call, v any, text string) error {
 	})
 }
 
-// text returns a table function for show that prints the text that write returns.
+// text returns a function for the argument table of show. That function prints the text that write returns.
 func text[T any](write func(v T) string) func(w io.Writer, v T) error {
 	return func(w io.Writer, v T) error {
 		_, err := fmt.Fprintln(w, write(v))
@@ -54,13 +54,13 @@ func (o *Options) checkOutput(cmd *cobra.Command) error {
 	return UsageError("invalid --output %q; must be one of table, json, yaml", o.output)
 }
 
-// extraOutput is the key of the annotation that names a further output format of a command.
+// extraOutput is the key of a command's annotation. The annotation holds a further output format, which only this command has.
 const extraOutput = "output"
 
-// forPeople reports whether the output format is a table.
+// forPeople reports whether the output format is a table, and not a format for programs.
 func (o *Options) forPeople() bool { return o.output == "" || o.output == "table" }
 
-// print writes raw as JSON or YAML, or calls table, according to --output.
+// print writes raw as JSON or YAML if --output selects one of these formats. Otherwise it calls the function table.
 func (o *Options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer) error) error {
 	switch o.output {
 	case "json":
@@ -82,7 +82,7 @@ func (o *Options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer
 	return table(w)
 }
 
-// A Table aligns text in columns. It makes each cell safe for a terminal (Inert).
+// A Table aligns text in columns. It makes each cell safe for a terminal, with Inert.
 type Table struct{ w *tabwriter.Writer }
 
 // PrintTable prints a table with a row for each item.
@@ -118,7 +118,7 @@ func (t *Table) Row(cells ...any) {
 		if i > 0 {
 			text = "\t" + text
 		}
-		_, _ = io.WriteString(t.w, text) // it only writes to the buffer; Flush returns errors
+		_, _ = io.WriteString(t.w, text) // this only fills a buffer; Flush returns the errors
 	}
 
 	_, _ = io.WriteString(t.w, "\n")

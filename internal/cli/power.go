@@ -80,8 +80,8 @@ func machineBootDeviceCommand(o *Options) *cobra.Command {
 	})
 }
 
-// forceFlags adds --force, which takes a machine away from the run that holds it, and --yes. With --force, confirm asks for
-// confirmation.
+// forceFlags adds the flags --force and --yes. The flag --force takes a machine away from the run that holds it. If
+// --force is given without --yes, confirm asks the operator for confirmation.
 func forceFlags(cmd *cobra.Command) (force *bool, confirm func(c *Call) error) {
 	force = cmd.Flags().Bool("force", false, "act even while a run holds the machine; the run then asks the operator")
 	yes := YesFlag(cmd)

@@ -17,14 +17,14 @@ import (
 // otherwise it prints a line every ten seconds.
 type progress struct {
 	c        *Call
-	terminal *os.File // nil: standard error is not a terminal
+	terminal *os.File // nil if standard error is not a terminal
 	total    int64
-	verb     string // printed before the size, with a space at its end
+	verb     string // printed before the size; it ends with a space
 
 	began, printed time.Time
-	first          int64 // argument of the first call of at, in bytes
+	first          int64 // bytes that were done at the first call of at
 	started        bool
-	drawn          bool // the line on the terminal has no line feed yet
+	drawn          bool // the terminal shows a progress line that has no line feed yet
 }
 
 func newProgress(c *Call, total int64, verb string) *progress {
@@ -33,7 +33,7 @@ func newProgress(c *Call, total int64, verb string) *progress {
 	return p
 }
 
-// at reports that n bytes are done.
+// at is called when n bytes are done. It prints the progress, but not at every call.
 func (p *progress) at(n int64) {
 	now := time.Now()
 	if !p.started {
@@ -78,7 +78,7 @@ func (p *progress) end() {
 	}
 }
 
-// hashFile returns the SHA-256 of the rest of a file, in hex, and shows the progress.
+// hashFile returns the SHA-256, in hex, of a file from its current position to its end. It shows the progress.
 func hashFile(c *Call, f *os.File) (string, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -97,7 +97,7 @@ func hashFile(c *Call, f *os.File) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// countingReader passes the number of bytes read so far to at, and fails when its context ends.
+// countingReader calls at with the number of bytes that were read so far. It fails when its context ends.
 type countingReader struct {
 	r   io.Reader
 	ctx context.Context

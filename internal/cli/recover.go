@@ -78,7 +78,7 @@ wait for an operator; open runs continue.`,
 	})
 }
 
-// findRecoveredMachines returns the names of the machines that a recovery would start, in that order.
+// findRecoveredMachines returns the names of the machines that a recovery would start, in the order of their start.
 func findRecoveredMachines(c *Call, in contract.RecoverInput) ([]string, error) {
 	all, err := getAll[apitypes.MachineView](c, client.Path("machines"))
 	if err != nil {
@@ -129,8 +129,8 @@ func recoverStatusCommand(o *Options) *cobra.Command {
 	})
 }
 
-// printWaiting prints that the run of step s waits for the operator. It reads the run again, because
-// the operator may have answered after the recovery recorded the step.
+// printWaiting prints whether the run of step s still waits for the operator. It reads the run again, because the
+// operator may have answered since the recovery recorded the step.
 func printWaiting(c *Call, w io.Writer, s inventory.OperationStep) {
 	now, err := get[inventory.Workflow](c, client.Path("workflows", s.Run))
 	if err != nil || now.Value.AwaitsOperator() {

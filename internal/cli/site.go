@@ -104,7 +104,7 @@ func printSite(w io.Writer, s inventory.SiteStatus) error {
 	return t.Flush()
 }
 
-// siteFields adds the lines about a server's role among its peers to t.
+// siteFields adds lines to t that describe a server's role among its peers.
 func siteFields(t *Table, s inventory.SiteStatus) {
 	role := s.Role
 	if s.Epoch > 0 {
@@ -140,7 +140,8 @@ func siteFields(t *Table, s inventory.SiteStatus) {
 	}
 }
 
-// decideSite sends the operator's decision about the server's role. peer is the peer that the decision names, or "".
+// decideSite sends the operator's decision about the role of this server among its peers. peer is the server that the
+// decision names; "" if it names none.
 func decideSite(c *Call, word, peer string) error {
 	in := map[string]string{"word": word}
 	if peer != "" {

@@ -37,7 +37,7 @@ func statusCommand(o *Options) *cobra.Command {
 	})
 }
 
-// statusFields adds the lines about an active server to t.
+// statusFields adds lines to t that describe an active server.
 func statusFields(t *Table, s apitypes.Status) {
 	t.Field("netboot", netbootStatus(s.Netboot))
 	for _, r := range s.Netboot.Rivals {
@@ -148,7 +148,7 @@ func spaceStatus(d apitypes.SpaceStatus) string {
 	return text
 }
 
-// tokenExample creates the file with its mode before it writes the token: otherwise every local user could read the token.
+// tokenExample sets the mode of the file before it writes the token. Otherwise every local user could read the token.
 const tokenExample = "  install -m 600 -o prometheus -g prometheus /dev/null /etc/prometheus/ingot.token\n" +
 	"  ingot metrics token > /etc/prometheus/ingot.token"
 

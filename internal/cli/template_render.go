@@ -66,7 +66,7 @@ shown as references.`,
 	})
 }
 
-// renderTemplate renders the template in the file, or the stored template, that the argument names, for a machine.
+// renderTemplate renders a template for a machine. The argument names the file of the template, or a stored template.
 func renderTemplate(c *Call, machine string, in renderRequest) (a client.Answer[template.Rendering], err error) {
 	name, file := c.Args[0], ""
 	if isTemplateFile(name) {
@@ -96,12 +96,12 @@ func renderTemplate(c *Call, machine string, in renderRequest) (a client.Answer[
 			e.Problems[i].File = file
 		}
 	case e.Next == "":
-		e.Next = "ingot template get " + name // the problems name lines of that output
+		e.Next = "ingot template get " + name // this command shows the lines that the problems name
 	}
 	return a, err
 }
 
-// isTemplateFile reports whether arg is a file, and not the name of a stored template.
+// isTemplateFile reports whether arg names a file. Otherwise it is the name of a stored template.
 func isTemplateFile(arg string) bool {
 	return arg == "-" || strings.ContainsRune(arg, '/') || slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(arg))
 }
@@ -131,7 +131,7 @@ func printRendered(w io.Writer, r template.Rendering) error {
 	return nil
 }
 
-// printAction prints the details of an action. why is its explanation, or the zero value without --explain.
+// printAction prints the details of an action. why explains the action; it is the zero value without --explain.
 func printAction(w io.Writer, a action.Action, why template.ActionExplanation) error {
 	t := NewTable(w)
 	if why.Native != "" {
@@ -170,7 +170,7 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 	return t.Flush()
 }
 
-// originText formats the origin of a value, to append to the value; "" if the origin is not known.
+// originText returns a text to append to a value: where the value comes from. It returns "" if that is not known.
 func originText(from string) string {
 	if from == "" {
 		return ""

@@ -45,7 +45,7 @@ Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
 		if other, err := importOther(c, importfile.File{Name: from, Content: b}, true); other {
 			return err
 		}
-		// The server parses the template, too, but its problems cannot name the file.
+		// Parse the template here, too: the problems that the server reports cannot name the file.
 		t, err := template.Parse(from, b)
 		if err != nil {
 			return err
@@ -103,7 +103,7 @@ func templateDeleteCommand(o *Options) *cobra.Command {
 // A lintedTemplate is the result of "template lint" for a template without problems.
 type lintedTemplate struct {
 	File  string              `json:"file"`
-	Name  string              `json:"name"` // name of the template; "" if it depends on data
+	Name  string              `json:"name"` // name of the template; "" if the name depends on data
 	Keys  []string            `json:"keys"` // keys of the data that the template reads
 	Notes []inventory.Problem `json:"notes"`
 }
@@ -156,8 +156,7 @@ Exit codes: 0 no problem; 2 a problem, or a file that cannot be read.`,
 	})
 }
 
-// readTemplates reads and checks the template in a file, or all templates in a file of
-// another program.
+// readTemplates reads and checks the template in a file. From a file of another program it reads and checks all templates.
 func readTemplates(c *Call, file string) ([]*template.Template, error) {
 	from, b, err := readInput(c.Command, file)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// terminal writes text to a terminal, without control sequences and marks that reorder text,
+// terminal writes text to a terminal, and replaces control characters and marks that reorder text. They may occur
 // because names, logs and messages come from machines (security S47).
 type terminal struct {
 	file *os.File
-	rest []byte // first bytes of a character whose rest comes with the next write
+	rest []byte // first bytes of a character that the next write completes
 }
 
-// Write writes p with U+FFFD in place of each character that human.Dangerous reports, except line feeds and tabs.
+// Write writes p, but U+FFFD in place of each character that human.Dangerous reports. It keeps line feeds and tabs.
 func (t *terminal) Write(p []byte) (int, error) {
 	b := append(t.rest, p...)
 	t.rest = nil
@@ -91,8 +91,8 @@ func (c *Call) BinaryOutput(what, flag string) (io.Writer, error) {
 	return out, nil
 }
 
-// Confirm returns nil if the operator confirms a destructive command, by --yes (yes) or by typing word. what
-// describes what the command does. If standard input is not a terminal, only --yes confirms.
+// Confirm returns nil if the operator confirms a destructive command: by --yes (yes is true), or by
+// typing word. what says what the command does. If standard input is not a terminal, only --yes confirms.
 func (c *Call) Confirm(yes bool, what, word string) error {
 	if yes {
 		return nil
@@ -117,7 +117,7 @@ func Prompt(cmd *cobra.Command, text string) (string, error) {
 	cmd.PrintErr(text)
 	return readInterruptibly(cmd.Context(), func() (string, error) {
 		var b strings.Builder
-		one := make([]byte, 1) // read single bytes, because bytes after the line feed are for the next prompt
+		one := make([]byte, 1) // read single bytes: what follows the line feed is for the next prompt
 		for {
 			n, err := cmd.InOrStdin().Read(one)
 			if n == 1 && one[0] == '\n' {
@@ -134,8 +134,7 @@ func Prompt(cmd *cobra.Command, text string) (string, error) {
 	})
 }
 
-// PromptSecret prints text and reads a line without echo. If standard input is not a terminal, the error is an
-// inventory.ErrInvalid.
+// PromptSecret prints text and reads a line without echo. If standard input is not a terminal, it returns an inventory.ErrInvalid.
 func PromptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 	f, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -161,8 +160,8 @@ func PromptSecret(cmd *cobra.Command, text string) (inventory.Secret, error) {
 	return inventory.NewSecret(s), err
 }
 
-// readInterruptibly returns the result of read, or the error of ctx if ctx ends first. In that case
-// read goes on in its goroutine until the process exits.
+// readInterruptibly returns the result of read, or the error of ctx if ctx ends first. In the latter case the goroutine
+// of read goes on until the process exits.
 func readInterruptibly(ctx context.Context, read func() (string, error)) (string, error) {
 	type result struct {
 		text string

@@ -22,12 +22,12 @@ const (
 	printEvery  = 10 * time.Second // longest time between two printed lines
 )
 
-// endedError means that the run or operation did not succeed.
+// endedError means that a run or an operation ended without success.
 type endedError struct{ run, state string }
 
 func (e endedError) Error() string { return fmt.Sprintf("run %s ended as %s", e.run, e.state) }
 
-// checkOutcome returns nil if the run succeeded.
+// checkOutcome returns nil if state means success, otherwise an endedError.
 func checkOutcome(run, state string) error {
 	if state == inventory.StateSuccess {
 		return nil
@@ -43,8 +43,8 @@ func (e weakError) Error() string {
 		"see docs/templates.md for a template that phones home", strings.Join(e.runs, ", "))
 }
 
-// checkRun returns nil if the run x succeeded. With --require-evidence, a run without evidence that the installed system is
-// up is a weakError.
+// checkRun returns nil if the run x succeeded. With --require-evidence, it returns a weakError if x succeeded without
+// evidence that the installed system is up.
 func (c *Call) checkRun(x inventory.Workflow) error {
 	err := checkOutcome(x.Run, x.State)
 	if err == nil && c.requiresEvidence() && !x.Proven() {
@@ -53,7 +53,7 @@ func (c *Call) checkRun(x inventory.Workflow) error {
 	return err
 }
 
-// poll calls look at intervals until look returns true or an error. After Ctrl-C, poll returns the error of interrupted.
+// poll calls look at intervals until look returns true or an error. After Ctrl-C, poll calls interrupted and returns its error.
 func (c *Call) poll(every time.Duration, look func() (over bool, err error), interrupted func() error) error {
 	for {
 		over, err := look()
@@ -72,7 +72,7 @@ func (c *Call) poll(every time.Duration, look func() (over bool, err error), int
 	}
 }
 
-// getWithin is get with pollTimeout. The error after this time-out is a client.ErrUnavailable.
+// getWithin sends a GET request as get does, but waits no longer than pollTimeout. After that time it returns a client.ErrUnavailable.
 func getWithin[T any](c *Call, route string) (client.Answer[T], error) {
 	s, err := c.Server()
 	if err != nil {
@@ -90,9 +90,8 @@ func getWithin[T any](c *Call, route string) (client.Answer[T], error) {
 	return a, err
 }
 
-// waitForRun shows a run until it ends: a line at each change and at least every 10 s. With
-// --output json or yaml it prints only the final record. If the server does not answer, it asks
-// again, because the run does not depend on this command.
+// waitForRun prints the progress of a run until the run ends: a line at each change and at least every 10 s. With --output json or yaml it
+// prints only the final record. While the server does not answer, waitForRun keeps asking, because the run does not depend on this command.
 func waitForRun(c *Call, run string) error {
 	w := runWatcher{c: c, last: client.Answer[inventory.Workflow]{Value: inventory.Workflow{Run: run}}}
 	look := w.look
@@ -105,7 +104,7 @@ func waitForRun(c *Call, run string) error {
 	return c.poll(c.pollEvery, look, func() error { return runGoesOn(c, w.last.Value) })
 }
 
-// runGoesOn prints that the run goes on after Ctrl-C, and how to show and to end it. It returns a reported error.
+// runGoesOn prints, after Ctrl-C, that the run goes on, and the commands that show and end the run. The error is not printed again.
 func runGoesOn(c *Call, last inventory.Workflow) error {
 	name := cmp.Or(last.Machine, last.Run)
 	end := "ingot workflow cancel " + name
@@ -121,14 +120,14 @@ type runWatcher struct {
 	c    *Call
 	last client.Answer[inventory.Workflow]
 
-	line     string    // fixed part of the last line; see describe
+	line     string    // fixed part of the last line printed, as returned by describe
 	printed  time.Time // time of the last line
 	question string    // id of the last question printed
-	away     bool      // the server does not answer
+	away     bool      // the server did not answer the last request
 	speed    speedometer
 }
 
-// lookQuietly reads the run once. It prints nothing until the run has ended, and then the record.
+// lookQuietly reads the run once. If the run has ended, it prints the record, otherwise nothing.
 func (w *runWatcher) lookQuietly() (over bool, err error) {
 	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
@@ -149,7 +148,7 @@ func (w *runWatcher) lookQuietly() (over bool, err error) {
 	return true, w.c.checkRun(a.Value)
 }
 
-// look reads the run once, and prints what has changed since its last call.
+// look reads the run once, and prints what has changed since the previous call of look.
 func (w *runWatcher) look() (over bool, err error) {
 	a, err := getWithin[inventory.Workflow](w.c, client.Path("workflows", w.last.Value.Run))
 	switch {
@@ -206,8 +205,8 @@ func (w *runWatcher) print(format string, args ...any) {
 	w.c.Printf("%s  %s\n", w.printed.Format(time.TimeOnly), Inert(fmt.Sprintf(format, args...)))
 }
 
-// describe returns the line about a run in two parts: fixed changes only with the phase or the action, moving changes
-// all the time.
+// describe returns the line about a run in two parts. The part moving holds the progress of the action, which changes
+// all the time. The part fixed holds the rest.
 func (w *runWatcher) describe(x inventory.Workflow) (fixed, moving string) {
 	fixed = fmt.Sprintf("%-18s ", x.Phase)
 	for i, a := range x.Actions {
@@ -249,15 +248,15 @@ func (w *runWatcher) printEnd(x inventory.Workflow) error {
 	return checkOutcome(x.Run, x.State)
 }
 
-// speedometer measures the speed of an action between two printed lines, because the speed between two polls
-// would fluctuate.
+// speedometer measures the speed of an action from one printed line to the next. From one poll to the next, the speed would fluctuate.
 type speedometer struct {
 	key   string // action and attempt
 	bytes int64
 	at    time.Time
 }
 
-// measure returns a text with the speed of an action since the last line and the remaining time; "" if nothing can be measured.
+// measure returns a text with the speed of an action since the last printed line, and with the remaining time. It
+// returns "" if the speed cannot be measured yet.
 func (s *speedometer) measure(key string, a inventory.ActionRecord, printed time.Time) string {
 	now := time.Now()
 	defer func() {
@@ -272,7 +271,7 @@ func (s *speedometer) measure(key string, a inventory.ActionRecord, printed time
 	return speedText(a.Done-s.bytes, now.Sub(s.at), a.Total-a.Done)
 }
 
-// speedText formats the speed of n bytes in d, and the time for the remaining bytes at that speed.
+// speedText formats the speed at which n bytes were done in the time d. It adds the time that the other left bytes will take at that speed.
 func speedText(n int64, d time.Duration, left int64) string {
 	if n <= 0 || d <= 0 {
 		return ""

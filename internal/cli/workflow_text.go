@@ -51,7 +51,7 @@ func printRun(c *Call, w io.Writer, x inventory.Workflow) error {
 	return printTrouble(c, w, x)
 }
 
-// actionSeconds returns how many seconds an action took, or has taken so far; "" if it has not begun.
+// actionSeconds returns how many seconds an action took, or has taken so far. It returns "" if the action has not begun.
 func actionSeconds(a inventory.ActionRecord) string {
 	switch {
 	case a.State == action.Running && !a.StartedAt.IsZero():
@@ -62,7 +62,7 @@ func actionSeconds(a inventory.ActionRecord) string {
 	return fmt.Sprintf("%.1f", a.Seconds)
 }
 
-// progressText describes the progress of a running action; "" for other actions, or without progress.
+// progressText describes the progress of a running action. It returns "" if the action is not running or has reported no progress.
 func progressText(a inventory.ActionRecord) string {
 	switch {
 	case a.State != action.Running || a.Done == 0:
@@ -124,7 +124,7 @@ func printFailedAction(c *Call, w io.Writer, x inventory.Workflow) {
 
 	log := a.Log
 	if log == "" {
-		// Ignore the error: without a log there is nothing to print, and ingot workflow logs reports why.
+		// Ignore the error: without a log there is nothing to print, and "ingot workflow logs" shows the error.
 		log, _ = readLog(c, x.Run, strconv.Itoa(i), 0)
 	}
 	if log = strings.TrimRight(log, "\n"); log != "" {
@@ -132,7 +132,7 @@ func printFailedAction(c *Call, w io.Writer, x inventory.Workflow) {
 	}
 }
 
-// maxTail is how many lines of its log are printed for a failed action.
+// maxTail is how many lines are printed from the end of a failed action's log.
 const maxTail = 15
 
 func logTail(log string) string {
@@ -144,10 +144,11 @@ func logTail(log string) string {
 	return strings.Join(lines, "\n")
 }
 
-// bootStep is a step of a network boot: the kind of the event that proves it, and its description.
+// bootStep is a step of a network boot: the kind of event that proves the step, and a description of the step.
 type bootStep struct{ kind, text string }
 
-// bootSteps returns the steps of a network boot, in order: of the agent or, if installer is true, of another installer.
+// bootSteps returns the steps of a network boot in order. The last step depends on what is booted: the agent or, if
+// installer is true, another installer.
 func bootSteps(installer bool) []bootStep {
 	last := bootStep{inventory.EventHello, "reached the server with its agent"}
 	if installer {
@@ -164,8 +165,8 @@ func bootSteps(installer bool) []bootStep {
 	}
 }
 
-// bootProgress describes which steps of the network boot were observed and which are
-// missing; "" if the run does not wait for the boot.
+// bootProgress describes which steps of the network boot were observed and which are missing. It returns "" if none is
+// missing, or if the run does not wait for the boot.
 func bootProgress(c *Call, x inventory.Workflow) string {
 	if !isBooting(x) {
 		return ""
@@ -214,8 +215,8 @@ func isBooting(x inventory.Workflow) bool {
 		len(x.Actions) > 0 && x.Actions[0].State == action.Pending
 }
 
-// countLastBoot counts the events of the last boot by kind. installer is true if that boot
-// was armed for an installer other than the agent.
+// countLastBoot counts the events of a run's last boot, by the kind of event. installer is true if the last boot was
+// armed for an installer other than the agent.
 func countLastBoot(events []inventory.Event) (counts map[string]int64, installer bool) {
 	last := 0
 	for _, e := range events {
@@ -259,11 +260,11 @@ func printQuestion(w io.Writer, x inventory.Workflow) error {
 	return nil
 }
 
-// maxDiskChoices limits the number of disks for which one command per disk is printed.
+// maxDiskChoices is the number of writable disks up to which one command per disk is printed.
 const maxDiskChoices = 8
 
-// diskChoices returns a command for each writable disk: line with the flag that selects the disk. If there are no such
-// disks or too many, it returns one command with a placeholder.
+// diskChoices returns a command for each writable disk: line, followed by the flag that selects the
+// disk. If no disk is writable, or too many are, it returns one command with a placeholder for the disk.
 func diskChoices(line string, disks []action.Disk) []string {
 	var lines []string
 	for _, d := range disks {
@@ -277,14 +278,14 @@ func diskChoices(line string, disks []action.Disk) []string {
 	return lines
 }
 
-// printQuestionText prints the text of a question, unless it equals message, which is printed already.
+// printQuestionText prints the text of a question, unless it equals message, which the caller has printed already.
 func printQuestionText(w io.Writer, q *inventory.Question, message string) {
 	if q.Text != message {
 		fmt.Fprintf(w, "\n%s\n", q.Text)
 	}
 }
 
-// printChoices prints the commands that answer a question; commands returns the commands for one choice.
+// printChoices prints the commands that answer a question. The function commands returns the commands for one choice.
 func printChoices(w io.Writer, q *inventory.Question, commands func(choice string) []string) {
 	fmt.Fprintf(w, "\nopen since %s; answer with one of\n", human.Time(q.Since))
 	for _, choice := range q.Choices {
@@ -294,8 +295,7 @@ func printChoices(w io.Writer, q *inventory.Question, commands func(choice strin
 	}
 }
 
-// outputTinkerbell is the value of --output for JSON with the field names of Tinkerbell before
-// v0.25.
+// outputTinkerbell is the value of --output that selects JSON with the field names that Tinkerbell had before v0.25.
 const outputTinkerbell = "tinkerbell"
 
 // printTinkerbell prints a run in the format outputTinkerbell.

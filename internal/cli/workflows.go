@@ -29,7 +29,7 @@ func workflowCommand(o *Options) *cobra.Command {
 		workflowPoweredOnCommand(o), workflowDeleteCommand(o))
 }
 
-// runCommand makes cmd find the run that its argument names and call run with it.
+// runCommand completes cmd: it finds the run that its argument names, and calls the function run with this run.
 func runCommand(o *Options, cmd *cobra.Command, run func(c *Call, a client.Answer[inventory.Workflow]) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), firstArg(o.machines())
 	return o.NewCommand(cmd, func(c *Call) error {
@@ -44,8 +44,8 @@ func runCommand(o *Options, cmd *cobra.Command, run func(c *Call, a client.Answe
 
 var runID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// findRun returns the run that arg names. arg is a run id or the name of a machine, which means the run that the server
-// returns for the machine: the open one, or the newest.
+// findRun returns the run that arg names. arg is a run id or the name of a machine. For a machine, the server chooses
+// the run: the open one, otherwise the newest.
 func findRun(c *Call, arg string) (client.Answer[inventory.Workflow], error) {
 	ofMachine := client.Path("machines", strings.TrimPrefix(arg, "machine/"), "workflow")
 	if !runID.MatchString(arg) {
@@ -131,8 +131,8 @@ action that did not succeed, or else the last one.`,
 	})
 }
 
-// readLog returns the log of an attempt of an action. action is a name or an index. For action "" and attempt 0 the
-// server selects them.
+// readLog returns the log of an attempt of an action. action is a name or an index; if it is "", the server selects the
+// action. If attempt is 0, the server selects the attempt.
 func readLog(c *Call, run, action string, attempt int) (string, error) {
 	q := url.Values{}
 	if action != "" {

@@ -45,7 +45,7 @@ type Answer[T any] struct {
 // Session is the log-in that "ingot login URL" stores.
 type Session struct {
 	Server string `json:"server"`
-	// Fingerprint pins the key of the server's certificate; "" verifies the certificate
+	// Fingerprint identifies the only key that the server's certificate may have. If it is "", the certificate is verified
 	// against the system's authorities.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	Token       string `json:"token"`
@@ -56,7 +56,7 @@ type Client struct {
 	base  *url.URL
 	token string
 	http  *http.Client
-	pause time.Duration // before Start sends a request again
+	pause time.Duration // how long Start waits before it sends a request again
 }
 
 // Error is an error that the server returned.
@@ -110,17 +110,17 @@ func New(s Session) (*Client, error) {
 	return &Client{base: base, token: s.Token, pause: time.Second, http: httpclient.New(t)}, nil
 }
 
-// MetricsToken returns the token that opens /metrics alone.
+// MetricsToken returns the token that gives access to /metrics and to nothing else.
 func (c *Client) MetricsToken() string { return identity.MetricsToken(c.token) }
 
-// CodecToken returns the token that opens /codec alone.
+// CodecToken returns the token that gives access to /codec and to nothing else.
 func (c *Client) CodecToken() string { return identity.CodecToken(c.token) }
 
 // URL returns the server's URL.
 func (c *Client) URL() *url.URL { return c.base }
 
-// Request sends a request with a body of length bytes. The caller closes the body of the response. A status of 300 or
-// more is an *Error.
+// Request sends a request with a body of length bytes. The caller closes the body of the response. If the status is 300
+// or more, the error is an *Error.
 func (c *Client) Request(
 	ctx context.Context, method, route string, body io.Reader, length int64,
 ) (*http.Response, error) {
@@ -166,14 +166,13 @@ func (c *Client) send(ctx context.Context, m message) (*http.Response, error) {
 	return nil, errors.Join(readAPIError(resp), resp.Body.Close())
 }
 
-// explainNoAnswer returns an error that says why there is no answer to a request, with a remedy. err is the error of
-// the HTTP client.
+// explainNoAnswer returns an error that says why a request got no answer, with a remedy. err is the error of the HTTP client.
 func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 	var wrongKey wrongKeyError
 	var verify *tls.CertificateVerificationError
 	var whole *url.Error
 	if errors.As(err, &whole) {
-		err = whole.Err // without the URL, because the new text names the server
+		err = whole.Err // leave out the URL, because the new text names the server
 	}
 
 	login := "ingot login " + c.base.String() + " --fingerprint "
@@ -200,7 +199,7 @@ func (c *Client) explainNoAnswer(ctx context.Context, err error) error {
 // machine.
 const maxErrorBody = 64 << 20
 
-// readAPIError decodes the body of resp as an *Error. If that fails, the error is made of the status.
+// readAPIError decodes the body of resp as an *Error. If that fails, it makes an *Error from the status.
 func readAPIError(resp *http.Response) error {
 	e := &Error{Status: resp.StatusCode}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
@@ -223,7 +222,7 @@ func readAPIError(resp *http.Response) error {
 	return e
 }
 
-// Send sends a request and decodes the answer. The argument in becomes the JSON body; nil means no body.
+// Send sends a request and decodes the answer. in becomes the JSON body of the request; nil means no body.
 func Send[T any](ctx context.Context, c *Client, method, route string, in any) (Answer[T], error) {
 	return sendJSON[T](ctx, c, message{method: method, route: route}, in)
 }
@@ -250,9 +249,9 @@ func Get[T any](ctx context.Context, c *Client, route string) (Answer[T], error)
 	return Send[T](ctx, c, http.MethodGet, route, nil)
 }
 
-// GetAll reads all pages of a list. The route may have a query.
+// GetAll reads all pages of a list. The route may contain a query.
 func GetAll[T any](ctx context.Context, c *Client, route string) (all Answer[List[T]], err error) {
-	all.Value.Items = []T{} // not nil: it would be null in JSON
+	all.Value.Items = []T{} // not nil, which would be null in JSON
 
 	route, query, _ := strings.Cut(route, "?")
 	q, err := url.ParseQuery(query)
@@ -298,7 +297,7 @@ type List[T any] struct {
 	Next  string `json:"next,omitempty"`
 }
 
-// Path returns the path below /v1 with these elements, each escaped.
+// Path returns /v1 followed by these elements as segments of the path, each escaped.
 func Path(elements ...string) string {
 	var b strings.Builder
 	b.WriteString("/v1")
@@ -316,7 +315,7 @@ func WithQuery(route string, q url.Values) string {
 	return route + "?" + q.Encode()
 }
 
-// wrongKeyError means that the server's key is not the pinned one.
+// wrongKeyError means that the server does not have the key that is pinned.
 type wrongKeyError struct{ got string }
 
 func (e wrongKeyError) Error() string {

@@ -56,9 +56,9 @@ func (l *Lookup) WriteSession(s Session) error {
 	return durablefile.ReplaceJSON(l.SessionFile(), s)
 }
 
-// FindServer returns a client for the server that the flags, INGOT_SERVER, the session or this host's configuration
-// name, in this order. A stored token is used only for the server that it belongs to; a token from a flag or from
-// INGOT_TOKEN is used for any server.
+// FindServer returns a client for a server. It looks for the server's URL in the flags, in
+// INGOT_SERVER, in the session and in this host's configuration, in this order. A stored token is sent
+// only to the server that it belongs to; a token from a flag or from INGOT_TOKEN is sent to any server.
 func (l *Lookup) FindServer() (*Client, error) {
 	login, err := l.readSession()
 	if err != nil {
@@ -82,7 +82,7 @@ func (l *Lookup) FindServer() (*Client, error) {
 	case given == "" || given == login.Server:
 		s = login
 	default:
-		// The URL may be the address of this host's own server.
+		// The given URL may be the address of this host's own server.
 		local, err = config.Load(l.ConfigFile, false)
 		isLocal = err == nil && strings.TrimSuffix(given, "/") == hostnet.LocalURL(local)
 	}
@@ -99,8 +99,8 @@ func (l *Lookup) FindServer() (*Client, error) {
 	return New(s)
 }
 
-// findToken returns the first token of: --token-file, INGOT_TOKEN, stored (the token of the session), and,
-// for this host's server, localFile.
+// findToken returns the token from the first of these sources that exists: --token-file, INGOT_TOKEN, stored (the token
+// of the session) and, if the server is this host's own, localFile.
 func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (string, error) {
 	file := l.TokenFile
 	switch {

@@ -47,8 +47,8 @@ func (c *Config) check() inventory.Problems {
 	return p.Problems
 }
 
-// checkShares checks images.shares. A share must not contain the data directory or the directory of the key file, or be
-// below one of them: the machines' network can read each file that is served in place.
+// checkShares checks images.shares. The machines' network can read every file in a share. A share must
+// therefore not contain the data directory or the directory of the key file, and must not be below one of them.
 func (c *Config) checkShares(p *checker) {
 	within := func(dir, path string) bool {
 		rel, err := filepath.Rel(dir, path)
@@ -213,7 +213,7 @@ func (n Netboot) checkRelayRange(p *checker, field string, relay netip.Prefix, r
 	}
 }
 
-// checkRelayOnly checks the configuration of a server that answers only relays.
+// checkRelayOnly checks the configuration of a server that answers only DHCP relays.
 func (n Netboot) checkRelayOnly(p *checker) {
 	if len(n.Interfaces) > 0 {
 		p.Add("netboot.interfaces",
@@ -292,7 +292,7 @@ func (n Notify) check(p *checker) {
 		return
 	}
 
-	switch u, err := url.Parse(n.URL); { // the URL may hold a token, so no problem quotes it
+	switch u, err := url.Parse(n.URL); { // no problem quotes the URL, which may hold a token
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		p.Add("notify.url", "write https://host/path", "invalid URL of the receiver")
 	case u.User != nil:
@@ -310,12 +310,12 @@ func (n Notify) check(p *checker) {
 	}
 }
 
-// powerName matches a name of a power command that the BMC of a machine may refer to.
+// powerName matches a valid name of a power command. The BMC of a machine refers to the command by this name.
 var powerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
 
-// maxPowerTimeout is the longest time-out of a power command, so that a command that hangs cannot block a run for long.
+// maxPowerTimeout is the longest time-out of a power command. A command that hangs can therefore not block a run for long.
 const maxPowerTimeout = 5 * time.Minute
 
 func (w Power) check(p *checker) {
@@ -369,7 +369,7 @@ func (t Tracing) check(p *checker) {
 		return
 	}
 
-	switch u, err := url.Parse(t.Endpoint); { // the URL may hold a token, so no problem quotes it
+	switch u, err := url.Parse(t.Endpoint); { // no problem quotes the URL, which may hold a token
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		p.Add("tracing.endpoint", "write https://host:4318", "invalid URL of the collector")
 	case u.User != nil || u.RawQuery != "":

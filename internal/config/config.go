@@ -64,8 +64,8 @@ type Notify struct {
 	TLSCA string `json:"tls_ca,omitempty"`
 }
 
-// Site configures the peer API, by which the active server hands its machines over to this one. The
-// API listens only after "ingot standby".
+// Site configures the peer API, by which the active server hands its machines over to this server. The API listens only
+// after "ingot standby".
 type Site struct {
 	// Name is this server's name among its peers; default: the host's name.
 	Name string `json:"name,omitempty"`
@@ -77,9 +77,9 @@ type Site struct {
 
 // Records configures how long records are kept.
 type Records struct {
-	// Retention is how long the records of ended runs, and events, are kept.
+	// Retention is how long events, and the records of ended runs, are kept.
 	Retention time.Duration `json:"retention,omitempty"`
-	// Keep is the number of newest runs of each machine that are kept, no matter how old they are.
+	// Keep is how many of the newest runs of each machine are kept, no matter how old they are.
 	Keep int `json:"keep,omitempty"`
 }
 
@@ -95,11 +95,11 @@ type Netboot struct {
 	Address string `json:"address,omitempty"`
 	// Discovery makes unknown machines boot the agent, which then only reports their hardware; default: off.
 	Discovery inventory.Discovery `json:"discovery,omitempty"`
-	// RelayOnly makes the server answer only DHCP requests that Relays forward to Address, and no
-	// broadcasts. It needs no raw socket, and excludes Interfaces.
+	// RelayOnly makes the server answer only DHCP requests that Relays forward to Address. The server then ignores
+	// broadcasts and needs no raw socket. Interfaces must be empty.
 	RelayOnly bool `json:"relay_only,omitempty"`
-	// Listen is the address to bind, with RelayOnly, if this host does not have Address: for
-	// example 0.0.0.0 in a container whose ports are published.
+	// Listen is needed with RelayOnly if this host does not have Address: the server then binds Listen, for example 0.0.0.0
+	// in a container whose ports are published.
 	Listen   string `json:"listen,omitempty"`
 	HTTP     []int  `json:"http,omitempty"`     // ports of the HTTP server for boot files and images
 	TFTP     int    `json:"tftp,omitempty"`     // port of the TFTP server for boot loaders
@@ -116,23 +116,23 @@ type Netboot struct {
 	// address. The operator has to add the address to an interface of this host.
 	LinkLocal bool `json:"link_local,omitempty"`
 	// Loaders is the directory of undionly.kpxe, snponly.efi and ipxe.efi. There is no default; "ingot init" looks for the
-	// files and sets it.
+	// files and writes their directory here.
 	Loaders string `json:"loaders,omitempty"`
-	// Loader is the boot loader for discovered machines, and for machines' interfaces without a loader of their own: shim or
-	// ipxe-shim, with which x64 machines boot although UEFI Secure Boot is on. Default: iPXE, which is not signed.
+	// Loader is the boot loader for discovered machines, and for those interfaces of machines that name no loader.
+	// With shim or ipxe-shim, x64 machines boot although UEFI Secure Boot is on. Default: iPXE, which is not signed.
 	Loader string `json:"loader,omitempty"`
 	// MinimumSBAT is the minimum SBAT generation of each component of a boot loader, for example {shim: 4, grub: 5}. A
 	// loader with an older component is not served. Default: none; ingot doctor warns of known vulnerabilities.
 	MinimumSBAT sbat.Minimum `json:"minimum_sbat,omitempty"`
 	// AgentOS is the directory of the agent's vmlinuz and initramfs. There is no default; "ingot init" looks for the files
-	// and sets it.
+	// and writes their directory here.
 	AgentOS string `json:"agent_os,omitempty"`
 }
 
 // On reports whether the server answers machines.
 func (n Netboot) On() bool { return len(n.Interfaces) > 0 || n.RelayOnly || n.Address != "" }
 
-// Answers reports whether the server answers DHCP, on at least one interface or to relays.
+// Answers reports whether the server answers DHCP requests, on at least one interface or from relays.
 func (n Netboot) Answers() bool {
 	return n.RelayOnly || slices.ContainsFunc(n.Interfaces, func(name string) bool { return n.DHCP[name] != inventory.DHCPOff })
 }
@@ -166,8 +166,8 @@ func (n Netboot) Resolve() (Netboot, error) {
 		"or set relay_only if only relays reach this host: %w", n.Address, inventory.ErrInvalid)
 }
 
-// Bind returns the address that the listeners for machines bind: Listen, or if that is empty, address, under which
-// machines reach the server.
+// Bind returns the address that the listeners for machines bind: n.Listen or, if n.Listen is empty, the given address,
+// at which machines reach the server.
 func (n Netboot) Bind(address netip.Addr) string {
 	if n.Listen != "" {
 		return n.Listen
@@ -179,7 +179,7 @@ func (n Netboot) Bind(address netip.Addr) string {
 type Images struct {
 	Dir           string   `json:"dir,omitempty"`            // directory of the images; default: images below data_dir
 	RequireDigest bool     `json:"require_digest,omitempty"` // refuse images for which the operator has declared no digest
-	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts from which images may be fetched by http, or at private addresses
+	FetchHosts    []string `json:"fetch_hosts,omitempty"`    // hosts that may serve images by http or at private addresses
 	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which the action slurp may send the content of disks
 	Catalog       string   `json:"catalog,omitempty"`        // file of the image catalog; default: the catalog of this version
 	Shares        []string `json:"shares,omitempty"`         // directories whose files may be served in place
@@ -189,14 +189,14 @@ type Images struct {
 type BMC struct {
 	// Networks are the addresses or prefixes in which BMCs may be; empty: the private ranges.
 	Networks []string `json:"networks,omitempty"`
-	// CAFile is a file of the certificate authorities, in PEM, that must have signed the certificate of a BMC. Default: the
-	// authorities of the operating system; the key of any other BMC is stored at first use, and required from then on.
+	// CAFile is a file of the certificate authorities, in PEM, that must have signed the certificate of a BMC. Without CAFile, these
+	// are the authorities of the operating system, and the key of any other BMC is stored at first use and required from then on.
 	CAFile string `json:"ca_file,omitempty"`
 }
 
 // Power holds the commands that switch the power of machines whose BMC has the driver exec.
 type Power struct {
-	Commands map[string]PowerCommand `json:"commands,omitempty"` // commands by the name to which a machine's BMC refers
+	Commands map[string]PowerCommand `json:"commands,omitempty"` // commands by name; the BMC of a machine refers to a command by its name
 }
 
 // PowerCommand is three programs with their arguments. In arguments, {machine} and
@@ -205,7 +205,7 @@ type Power struct {
 type PowerCommand struct {
 	On     []string `json:"on"`     // program, with arguments, that switches the power on; {machine} and {host} are replaced
 	Off    []string `json:"off"`    // program, with arguments, that switches the power off
-	Status []string `json:"status"` // program, with arguments, that writes on or off as its last line
+	Status []string `json:"status"` // program, with arguments, whose last line of output is on or off
 	// Timeout is how long each program may take; default 30 s.
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
@@ -228,8 +228,7 @@ type Temporal struct {
 	// APIKeyFile is the file of an API key (a JSON Web Token) for the cluster. The file is read for every request, so the key
 	// can be replaced while the server runs.
 	APIKeyFile string `json:"api_key_file,omitempty"`
-	// EncryptionKeyFile is the file of the keys that encrypt the payloads that Ingot writes to the cluster; "": they are not
-	// encrypted.
+	// EncryptionKeyFile is the file of the keys that encrypt the payloads that Ingot writes to the cluster; "": payloads are not encrypted.
 	EncryptionKeyFile string `json:"encryption_key_file,omitempty"`
 	// UIOrigin is the origin of the cluster's web UI. In the browser of an operator who is logged in to this server, that UI
 	// may ask this server to decrypt payloads.
@@ -238,7 +237,7 @@ type Temporal struct {
 	Retention time.Duration `json:"retention,omitempty"`
 }
 
-// Prefix parses an address or a prefix. For an address it returns the prefix of that address alone.
+// Prefix parses an address or a prefix. For an address it returns the prefix that contains only this address.
 func Prefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return netip.PrefixFrom(a, a.BitLen()), nil

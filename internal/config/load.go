@@ -72,9 +72,8 @@ func Schema() strictyaml.Schema {
 	})
 }
 
-// Load returns the defaults with the settings of file. If the file does not exist, Load returns the
-// defaults, or an error if named is true: the operator has named the file. The error for an invalid file
-// is an inventory.Problems with all problems.
+// Load returns the defaults with the settings of file. If the file does not exist, Load returns the defaults; but if named is true, because
+// the operator has named the file, Load returns an error. For an invalid file the error is an inventory.Problems with all problems.
 func Load(file string, named bool) (Config, error) {
 	c := Default()
 	b, err := os.ReadFile(file)
@@ -90,8 +89,7 @@ func Load(file string, named bool) (Config, error) {
 		return c, err
 	}
 
-	// A field that could not be read still has its default. Leave out problems of
-	// such a field, because they are about the default.
+	// A field that could not be read still has its default value. Leave out problems of such a field: they concern only the default.
 	for _, u := range unread {
 		if u.Field == "" {
 			return c, unread.Err()

@@ -46,8 +46,8 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 	return append(out, checkSecureBoot(n)...)
 }
 
-// bootFilesRemedy returns the remedy for boot files that are missing in dir, the value of the configuration key. packaged is
-// the directory of the files in the Debian package; sources describes how to get them without the package.
+// bootFilesRemedy returns the remedy for missing boot files. dir is the value of the configuration key key, which names the directory of
+// the files. packaged is the directory of the files in the Debian package. sources describes how to get the files without the package.
 func bootFilesRemedy(dir, packaged, key, sources string) string {
 	if filepath.Clean(dir) == packaged {
 		return "reinstall the package ingot: apt install --reinstall ./ingot_VERSION_amd64.deb"
@@ -55,8 +55,8 @@ func bootFilesRemedy(dir, packaged, key, sources string) string {
 	return fmt.Sprintf("set %s: %s with the package ingot; without the package: %s", key, packaged, sources)
 }
 
-// checkSecureBoot checks that every file exists that netboot.loader needs. Without netboot.loader, interfaces with
-// loader: shim use Debian's shim if it exists; then its second stage, GRUB, must exist, too.
+// checkSecureBoot checks that all files exist that netboot.loader needs. If netboot.loader is not set,
+// interfaces with loader: shim use Debian's shim if that exists. Its second stage, GRUB, must then exist, too.
 func checkSecureBoot(n config.Netboot) (out []Finding) {
 	missing := func(file string) bool {
 		st, err := os.Stat(filepath.Join(n.Loaders, file))
@@ -81,14 +81,14 @@ func checkSecureBoot(n config.Netboot) (out []Finding) {
 	return out
 }
 
-// checkLoaders reports the version of each loader, and compares its SBAT generations with netboot.minimum_sbat. Components
-// that this key does not name are compared with the generations below which vulnerabilities are known.
+// checkLoaders reports the version of each loader, and compares its SBAT generations with netboot.minimum_sbat.
+// A component that this key does not name is compared with the lowest generation without known vulnerabilities.
 func checkLoaders(_ context.Context, d *host) (out []Finding) {
 	n := d.cfg.Netboot
 	dir, set := n.Loaders, n.MinimumSBAT
 	files, err := sbat.ReadDir(dir)
 	if err != nil {
-		return nil // checkBootFiles names what is missing
+		return nil // checkBootFiles reports missing files
 	}
 
 	var have []string
@@ -150,8 +150,8 @@ func shortfalls(below []sbat.Shortfall) string {
 	return strings.Join(texts, "; ")
 }
 
-// loaderRemedy returns how to get the missing or outdated file called name into the directory netboot.loaders. loader is the value of
-// netboot.loader.
+// loaderRemedy tells the user how to get the file called name, which is missing or outdated, into the directory
+// netboot.loaders. loader is the value of netboot.loader.
 func loaderRemedy(loader, name string) string {
 	switch {
 	case name == "shimx64.efi":

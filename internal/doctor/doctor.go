@@ -132,8 +132,8 @@ func siteRole(cfg config.Config) (string, error) {
 // errSiteFile means that the file with the server's role could not be read.
 var errSiteFile = errors.New("reading the role of this server")
 
-// checkSite warns if this server is not the active one among its peers, and so answers no machine. It fails if the role
-// cannot be read, and returns nil for an active server.
+// checkSite warns if this server is not the active one among its peers, because it then answers no machine. checkSite
+// fails if the role cannot be read. It returns nil for an active server.
 func checkSite(_ context.Context, d *host) []Finding {
 	role, err := siteRole(d.cfg)
 	switch {

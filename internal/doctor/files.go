@@ -56,8 +56,8 @@ func checkToken(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s exists", d.cfg.TokenFile)}
 }
 
-// checkInventory checks the whole database, within a time limit; a running server may have it open. It returns nil
-// if there is no database, as before the first ingot serve.
+// checkInventory checks the whole database, within a time limit. A running server may have the database
+// open. checkInventory returns nil if there is no database, which is normal before the first "ingot serve".
 func checkInventory(ctx context.Context, d *host) []Finding {
 	switch err := server.CheckInventory(ctx, d.cfg); {
 	case err == nil:
@@ -121,7 +121,7 @@ func checkDirectory(cfg config.Config, dir, what string) (out []Finding) {
 	return out
 }
 
-// checkReserve checks that the reserve exists: disk space that lets open runs go on when the disk is full.
+// checkReserve checks that the reserve exists, which is disk space that lets open runs go on when the disk is full.
 func checkReserve(_ context.Context, d *host) []Finding {
 	if d.cfg.Reserve == 0 {
 		return []Finding{warn("no disk space is reserved with which open runs could end on a full disk")}
@@ -162,8 +162,8 @@ func checkPowerCommand(name string, c config.PowerCommand) Finding {
 	return ok("%s can be run", name)
 }
 
-// checkTemporalAccess warns if other programs of this host can use the embedded Temporal. It
-// expects other programs on a server with relay_only (such as a NAS) and in Kubernetes.
+// checkTemporalAccess warns if other programs can probably reach the embedded Temporal: on a server with relay_only
+// (such as a NAS) and in Kubernetes, unless clients need a certificate.
 func checkTemporalAccess(_ context.Context, d *host) []Finding {
 	t := d.cfg.Temporal
 	shared := d.cfg.Netboot.RelayOnly || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
@@ -191,7 +191,7 @@ func checkCatalog(_ context.Context, d *host) []Finding {
 	return []Finding{ok("%s can be read", path)}
 }
 
-// checkNotify checks that a notice is sent when a run needs an operator.
+// checkNotify checks the configuration of the notices that are sent when a run needs an operator.
 func checkNotify(_ context.Context, d *host) []Finding {
 	n := d.cfg.Notify
 	if n.URL == "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 )
 
-// A check is a function that returns findings. name becomes the What of each finding; remedy becomes the Remedy of each
-// that is not ok and has none.
+// A check is a function that returns findings, with two texts for them. name becomes the What of each finding. remedy
+// becomes the Remedy of each finding that is not ok and has no remedy of its own.
 type check struct {
 	name, remedy string
 	run          func(ctx context.Context, d *host) []Finding
@@ -78,7 +78,7 @@ func (d *host) runAll(ctx context.Context, checks []check) {
 	}
 }
 
-// asksThisHost reports whether d.remote is the client of this host's own server.
+// asksThisHost reports whether d.remote sends its requests to this host's own server.
 func (d *host) asksThisHost() bool {
 	return d.remote.URL().String() == hostnet.LocalURL(d.cfg)
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// checkPorts tries to bind every socket that ingot serve would bind, except the sockets of the
-// provisioning network, for which there are separate checks. If the server runs, it tries none.
+// checkPorts tries to bind every socket that ingot serve would bind, except the sockets of the provisioning
+// network, for which there are separate checks. While the server runs, checkPorts binds nothing.
 func checkPorts(_ context.Context, d *host) (out []Finding) {
 	if d.running {
 		return []Finding{ok("not checked, because a server answers at %s", d.cfg.Listen)}
@@ -174,7 +174,7 @@ func rangeFindings(ranges map[string]inventory.Range, all []hostnet.Interface, g
 	return out
 }
 
-// checkForeignDHCP looks for other DHCP servers on each of netboot.interfaces that is up and has an address.
+// checkForeignDHCP looks for other DHCP servers on each interface in netboot.interfaces that is up and has an address.
 func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 	for _, i := range hostnet.Interfaces() {
 		if !i.Up || len(i.Addresses) == 0 || !slices.Contains(d.cfg.Netboot.Interfaces, i.Name) {
@@ -187,7 +187,7 @@ func checkForeignDHCP(ctx context.Context, d *host) (out []Finding) {
 		found, err := probe(ctx, i.Name)
 		if err != nil {
 			out = append(out, warn("%v", err))
-			continue // the probe failed, so the servers that it found may not be all
+			continue // the probe failed, so there may be more servers than it has found
 		}
 		for _, f := range found {
 			d.offers = append(d.offers, foreignOffer{i.Name, f})
@@ -237,8 +237,8 @@ func checkServers(name string, n config.Netboot, found []neighbours.ForeignServe
 	return out
 }
 
-// checkSnippet checks the boot files that the DHCP server f names to each kind of client on an interface in mode "off". It
-// fails only if UEFI PXE clients get a wrong one, and warns for other kinds, which may not exist in this network.
+// checkSnippet checks the boot files that the DHCP server f names to each kind of client on an interface in mode "off". It fails
+// only if the file for UEFI PXE clients is wrong. For other kinds of clients, which may not exist in this network, it warns.
 func checkSnippet(name string, n config.Netboot, f neighbours.ForeignServer) Finding {
 	address, err := hostnet.ProvisioningAddress(n)
 	if err != nil {
@@ -318,11 +318,11 @@ func checkRelayAddress(_ context.Context, d *host) []Finding {
 	return []Finding{fail("this host does not have the address %s", n.Address)}
 }
 
-// checkRelayRoutes checks the route to each relay. It warns if there is only the default route, which
-// is usually wrong: the router there needs a route to the machines' network.
+// checkRelayRoutes checks the route to each relay. It warns if only the default route leads there, which is usually
+// wrong: the default router would need a route to the machines' network.
 func checkRelayRoutes(ctx context.Context, d *host) (out []Finding) {
 	for _, r := range d.cfg.Netboot.Relays {
-		if a, err := netip.ParseAddr(r); err == nil { // not for a prefix: its relays are not known
+		if a, err := netip.ParseAddr(r); err == nil { // a prefix is not checked, because the addresses of its relays are not known
 			out = append(out, checkRelayRoute(ctx, d, a))
 		}
 	}

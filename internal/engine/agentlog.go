@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// MaxLogTail limits the log text in one message of an agent, in bytes. The end of a longer text is kept.
+	// MaxLogTail limits the log text in one message of an agent, in bytes. Of a longer text, only the end is kept.
 	MaxLogTail = 16 << 10
-	// maxPendingLog limits the log text of one attempt that waits for the next flush, in bytes. Together with
+	// maxPendingLog limits, in bytes, how much log text of one attempt may wait for the next flush. Together with
 	// flushEvery it limits how much an agent can make the store write.
 	maxPendingLog = 64 << 10
 	// maxPendingAttempts limits how many attempts of one agent may have log text that waits for the next flush.
@@ -26,8 +26,8 @@ type pendingLog struct {
 	text string
 }
 
-// add appends text to the log of attempt k. If the log becomes too long, its end is kept. If there are too many
-// attempts, the log of the oldest is dropped.
+// add appends text to the log of attempt k. If the log becomes too long, only its end is kept. If there are too many
+// attempts, the log of the oldest attempt is dropped.
 func (l *pendingLogs) add(k action.Key, text string) {
 	if n := len(*l); n > 0 && (*l)[n-1].key == k {
 		(*l)[n-1].text = plaintext.Tail((*l)[n-1].text+text, maxPendingLog)
@@ -39,8 +39,8 @@ func (l *pendingLogs) add(k action.Key, text string) {
 	*l = append(*l, pendingLog{k, text})
 }
 
-// prepend inserts text, which could not be written to the store, before the newer text of attempt k. If the log becomes
-// too long, its end is kept. If there are too many attempts, text is dropped.
+// prepend puts back text that could not be written to the store, before the newer text of attempt k. If the log becomes
+// too long, only its end is kept. If there are too many attempts, text is dropped.
 func (l *pendingLogs) prepend(k action.Key, text string) {
 	for i := range *l {
 		if p := &(*l)[i]; p.key == k {
@@ -64,8 +64,8 @@ func (l *pendingLogs) take(k action.Key) (text string) {
 	return text
 }
 
-// JoinLog returns text followed by tail. If tail begins with text's end, the common part appears once; if tail contains
-// all of text, the result is tail.
+// JoinLog returns text followed by tail. If the end of text is also the beginning of tail, this common part appears
+// once. If tail contains all of text, the result is tail.
 func JoinLog(text, tail string) string {
 	if strings.Contains(tail, text) {
 		return tail

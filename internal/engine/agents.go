@@ -30,22 +30,22 @@ type Agents struct {
 	guard   *guard.Guard
 	log     *slog.Logger
 	elapsed func() time.Duration
-	// Changed is notified when an agent makes progress or a run is started here.
+	// Changed is notified when an agent makes progress, or when this process starts a run.
 	Changed Notifier
 
 	mu         sync.Mutex
 	byMachine  map[string]*agentReport
 	progressed map[string]bool // machines whose agents made progress since the last TakeProgressed
-	// flushing is held during a flush, so that log lines are written in order.
+	// flushing is locked during a flush, so that log lines are written in order.
 	flushing sync.Mutex
 }
 
-// agentReport is the latest report of the agent of a machine's newest boot.
+// agentReport holds the latest report of an agent. The agent is the one in the newest boot of its machine.
 type agentReport struct {
 	owner     inventory.Owner
 	boot      int
-	seen      time.Time     // last contact by the wall clock, for display
-	contact   time.Duration // last contact by the monotonic clock
+	seen      time.Time     // time of the last contact, by the wall clock, for display
+	contact   time.Duration // time of the last contact, by the monotonic clock
 	dirty     bool
 	wrote     bool
 	running   *action.Progress
@@ -60,8 +60,8 @@ func newAgents(store AgentStore, guard *guard.Guard, log *slog.Logger, elapsed f
 	}
 }
 
-// update calls change with the report of a's machine. If the stored report is of another boot or another grant, a new
-// one replaces it.
+// update calls change with the report of the agent a. If the machine has no report yet, or one of another boot or
+// grant, change gets a new report.
 func (g *Agents) update(a inventory.Agent, change func(r *agentReport)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,7 +92,7 @@ func (g *Agents) Finished(a inventory.Agent, k action.Key) {
 	})
 }
 
-// Beat records a heartbeat and its progress.
+// Beat records a heartbeat and the progress in it.
 func (g *Agents) Beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	progressed := false
 	g.update(a, func(r *agentReport) {
@@ -111,8 +111,7 @@ func (g *Agents) Beat(a inventory.Agent, h action.Heartbeat, now time.Time) {
 	}
 }
 
-// progress records the progress of the running attempt; p is nil if none runs. It reports whether the progress has
-// changed.
+// progress records p, the progress of the running attempt; p is nil if no attempt runs. It reports whether the progress has changed.
 func (r *agentReport) progress(p *action.Progress) (changed bool) {
 	if p == nil || p.Key.Epoch != r.owner.Epoch {
 		changed = r.running != nil
@@ -144,7 +143,7 @@ func (g *Agents) TakeLog(a inventory.Agent, k action.Key) (text string) {
 	return text
 }
 
-// GiveBackLog undoes TakeLog: text waits for the next flush again.
+// GiveBackLog undoes TakeLog: it makes text wait for the next flush again.
 func (g *Agents) GiveBackLog(a inventory.Agent, k action.Key, text string) {
 	if text != "" {
 		g.update(a, func(r *agentReport) { r.logs.prepend(k, text) })
@@ -160,7 +159,7 @@ func (g *Agents) find(machine string, look func(r *agentReport)) {
 	}
 }
 
-// Progress returns the progress of the running attempt of the owner's agent, or false if none runs.
+// Progress returns the progress of the attempt that the owner's agent runs. It returns false if the agent runs none.
 func (g *Agents) Progress(o inventory.Owner) (p action.Progress, ok bool) {
 	g.find(o.Machine, func(r *agentReport) {
 		if r.running != nil && r.owner == o {
@@ -203,8 +202,8 @@ func (g *Agents) Counts() (c AgentCounts) {
 	return c
 }
 
-// signOfLife is the last contact with an agent: its time, how long ago it was, and since when the agent has asked for
-// work (zero if it works).
+// signOfLife describes the last contact with an agent: the time of the contact, and how long ago that was. idleSince is
+// since when the agent has asked for work; it is zero if the agent works.
 type signOfLife struct {
 	seen, idleSince time.Time
 	silence         time.Duration
@@ -219,15 +218,15 @@ func (g *Agents) lastSign(o inventory.Owner, boot int) (s signOfLife, ok bool) {
 	return s, ok
 }
 
-// Silence returns the time since the last contact with the agent of this boot, by the monotonic clock, or false if this
-// process has had no contact.
+// Silence returns the time since the last contact with the agent of this boot, by the monotonic clock. It returns false
+// if this process has had no contact with that agent.
 func (g *Agents) Silence(o inventory.Owner, boot int) (time.Duration, bool) {
 	s, ok := g.lastSign(o, boot)
 	return s.silence, ok
 }
 
-// forget removes the reports of agents that have been silent for longer than silence, unless they still have to be
-// written.
+// forget removes each report whose agent was last in contact longer ago than silence. It keeps reports with data that
+// must still be written to the store.
 func (g *Agents) forget(silence time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -291,7 +290,7 @@ func (g *Agents) flushLogs(ctx context.Context, all []unwrittenLogs) error {
 		var kept pendingLogs
 		for _, p := range u.logs {
 			err := g.store.AppendLog(ctx, u.report.owner, p.key, p.text)
-			// Fenced or not found: the run has ended, so its log must not change.
+			// Fenced and not found mean that the run has ended: its log must not change any more.
 			if err == nil || errors.Is(err, inventory.ErrFenced) || errors.Is(err, inventory.ErrNotFound) {
 				continue
 			}

@@ -15,7 +15,7 @@ import (
 )
 
 // agentWatch detects agents that have work and are silent, and agents that ask for work and get none. It appends an
-// event for the run of such an agent.
+// event for the run to which such an agent belongs.
 type agentWatch struct {
 	stores               Stores
 	agents               *Agents
@@ -40,7 +40,8 @@ type idleness struct {
 	next  time.Time
 }
 
-// watchedAgent is the agent of a machine that a run owns, and the attempt that is assigned to it, if any.
+// watchedAgent is the agent of a machine that belongs to a run. If an attempt is assigned to the agent, hasWork is true
+// and work is the assignment.
 type watchedAgent struct {
 	inventory.Agent
 	hasWork bool
@@ -55,7 +56,7 @@ func (a watchedAgent) attempt() *action.Key {
 	return &a.work.Key
 }
 
-// check checks the agents of all machines that runs own, once.
+// check checks the agents of all machines that belong to runs. It checks each agent once.
 func (x *agentWatch) check(ctx context.Context) error {
 	grants, err := x.stores.Grants.Grants(ctx)
 	if err != nil {
@@ -89,7 +90,7 @@ func (x *agentWatch) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// find returns the agent of the owner's newest boot, with its work.
+// find returns the agent of the owner's newest boot, with the attempt that is assigned to the agent.
 func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent, error) {
 	a, err := x.stores.Agents.Agent(ctx, o)
 	if err != nil {
@@ -104,9 +105,9 @@ func (x *agentWatch) find(ctx context.Context, o inventory.Owner) (watchedAgent,
 	return watchedAgent{Agent: a, hasWork: err == nil && (work.Boot == 0 || work.Boot == a.Boot), work: work}, nil
 }
 
-// checkLost appends agent-lost if an agent has work, fetched or not, and has been silent for lostAfter. Silence is
-// measured by the monotonic clock. It counts only from the time at which this server began to listen: while the server
-// was down or suspended, it could not receive anything.
+// checkLost appends the event agent-lost if an agent has work, whether or not it has fetched that work, and
+// has been silent for lostAfter. Silence is measured by the monotonic clock. It counts only from the time at
+// which this server began to listen: while the server was down or suspended, it could not receive anything.
 func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	if !a.hasWork {
 		return nil
@@ -119,7 +120,7 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 		return nil
 	}
 
-	// One event per silence: the key consists of the attempt and the time of the last contact.
+	// The key consists of the attempt and the time of the last contact, so that each silence causes only one event.
 	key := a.work.Key.String() + "@" + strconv.FormatInt(contact.Unix(), 10)
 	x.mu.Lock()
 	reported := x.lost[a.Machine] == key
@@ -146,9 +147,9 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	return nil
 }
 
-// checkIdle appends agent-idle if an agent asks for work and gets none. Its assignment may be missing because the
-// database was restored. The first event comes after idleAfter, later ones at growing intervals up to idleAtMost. There
-// are none while the run waits for the operator.
+// checkIdle appends the event agent-idle if an agent asks for work and gets none, for example because
+// the database was restored without its assignment. The first event comes after idleAfter, later ones at
+// growing intervals up to idleAtMost. While the run waits for the operator, checkIdle appends nothing.
 func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, error) {
 	s, ok := x.agents.lastSign(a.Owner, a.Boot)
 	if !ok || s.idleSince.IsZero() || a.hasWork && !a.work.Delivered.IsZero() {
@@ -164,7 +165,7 @@ func (x *agentWatch) checkIdle(ctx context.Context, a watchedAgent) (idleness, e
 	if now.Before(i.next) {
 		return i, nil
 	}
-	// The run assigns more work only after it has received earlier events. While events still wait to be sent,
+	// The run assigns more work only after it has received earlier events. While earlier events still wait to be sent,
 	// agent-idle would only add to them.
 	behind, err := x.stores.Events.PendingSignals(ctx, a.Owner)
 	if err != nil {

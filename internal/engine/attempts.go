@@ -29,20 +29,20 @@ type Attempt struct {
 type LostAttempts struct {
 	Client    client.Client
 	Namespace string
-	// Identity is the worker identity of this process. No earlier process had the same.
+	// Identity is the worker identity of this process. It differs from the identities of all earlier processes.
 	Identity string
 	UnderWay func(Attempt) bool // reports whether this process is carrying out an attempt
 	Log      *slog.Logger
 
-	seen map[Attempt]bool // attempts that the previous pass found sent to this process but not under way
+	seen map[Attempt]bool // attempts that, in the previous pass, were sent to this process but not under way
 }
 
-// lostPasses holds the pause before each pass after a new connection. An attempt that Temporal has sent to this process
-// counts as lost only in the second pass that finds it, because in the first pass it may still be on its way.
+// lostPasses holds the pauses between passes: one before each pass after a new connection. An attempt that Temporal has sent
+// to this process counts as lost only in the second pass that finds it, because in the first pass it may still be on its way.
 var lostPasses = []time.Duration{0, 3 * time.Second, 7 * time.Second}
 
-// Run makes the passes of lostPasses at its start and after each value from broken, until ctx ends. The caller sends a
-// value when a connection to Temporal has ended. A failed pass is repeated after a second.
+// Run calls Pass at the times in lostPasses: when Run starts, and after each value from broken, until ctx ends.
+// The caller sends a value when a connection to Temporal has ended. A failed pass is repeated after a second.
 func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 	for {
 		for _, pause := range lostPasses {
@@ -95,8 +95,8 @@ func (l *LostAttempts) Pass(ctx context.Context) error {
 	return err
 }
 
-// judge fails the lost attempts of one run, so that Temporal retries them. It returns the attempts that are lost if the
-// next pass finds them again.
+// judge fails the lost attempts of one run, so that Temporal retries them. It returns the attempts that will count as
+// lost if the next pass finds them again.
 func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attempt, err error) {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
 	defer cancel()
@@ -120,7 +120,7 @@ func (l *LostAttempts) judge(ctx context.Context, id, run string) (later []Attem
 		}
 		err := l.Client.CompleteActivityByID(ctx, l.Namespace, id, run, a.Activity, nil, errLost)
 		if isNotFound(err) {
-			continue // the attempt has ended since
+			continue // the attempt has ended by now
 		}
 		if err != nil {
 			return later, fmt.Errorf("ending attempt %d of %s of run %q: %w", a.Number, a.Type, run, err)

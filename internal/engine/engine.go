@@ -20,28 +20,27 @@ import (
 type Config struct {
 	Stores    Stores
 	Temporal  Temporal
-	Namespace string // of Temporal; "" means "default"
+	Namespace string // Temporal's namespace; "" means "default"
 	// Converter encodes the payloads of signals. It must be the one that the Temporal clients use; nil means the SDK's
 	// default.
 	Converter converter.DataConverter
-	// Parallel is how many runs are signalled at the same time; 0 means 3, which is enough to keep a Temporal on the
-	// same host busy. Further signals would queue inside Temporal, where the Pump can no longer send the report of a
-	// machine first.
+	// Parallel is how many runs are signalled at the same time; 0 means 3, which is enough to keep a Temporal on the same host busy.
+	// Further signals would queue inside Temporal, where the Pump can no longer send the result of an action before other events.
 	Parallel int
 	Guard    *guard.Guard
 	Log      *slog.Logger
 	Now      func() time.Time // nil means time.Now
-	// Elapsed is the monotonic clock by which silence is measured. If it is nil, the time since New is computed from
-	// Now, which must then be monotonic, as time.Now is.
+	// Elapsed is the monotonic clock by which silence is measured. If Elapsed is nil, the time since New is computed from
+	// Now. Now must then be monotonic, as time.Now is.
 	Elapsed func() time.Duration
-	// Up returns how long this server has listened to agents without a break, by the clock of Elapsed; nil means since
-	// New.
+	// Up returns how long this server has listened to agents without a break, by the clock of Elapsed. If Up is nil, the
+	// server has listened since New.
 	Up func() time.Duration
 	// LostAfter is the silence after which an agent with work counts as lost; 0 means 60 s. IdleAfter is how long an
 	// agent may ask for work without getting any before its run is informed; 0 means 10 s.
 	LostAfter, IdleAfter time.Duration
-	// IsBooting reports whether a machine has sent a request to the boot servers since the given time, or is receiving
-	// a file from them; nil means always true.
+	// IsBooting reports whether a machine has sent a request to the boot servers since the given time, or is receiving a
+	// file from them. If IsBooting is nil, this is always assumed.
 	IsBooting func(ctx context.Context, machine string, since time.Time) (bool, error)
 	// Held returns the runs that were open when the server was restored from a backup and have been held since; nil
 	// means none.

@@ -18,7 +18,7 @@ import (
 )
 
 // judgeGrant ends the grant of a run that has ended, and repairs the record of the run. A run releases its grant before
-// Temporal closes it. So if Temporal reports that the run has ended, and the grant is still there when it is read
+// Temporal closes the run. So if Temporal reports that the run has ended, and the grant is still there when it is read
 // afterwards, the run will never release it.
 func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g inventory.Grant) error {
 	e, err := describe(ctx, tc, g.Workflow, g.Run)
@@ -41,13 +41,13 @@ func (r *Reconciler) judgeGrant(ctx context.Context, tc client.Client, g invento
 	return r.repair(ctx, tc, g.Run, e)
 }
 
-// judgeRecord repairs the record of a run that has ended. It also signals an open run that has lost its grant; the run
-// would otherwise find out only at its next side effect or deadline. It does not signal a run that waits for the
-// operator, or a run with epoch 0, which never had a grant.
+// judgeRecord repairs the record of a run that has ended. It also sends a signal to an open run that has
+// lost its grant: the run would otherwise find out only at its next side effect or deadline. It sends no
+// signal to a run that waits for the operator, or to a run with epoch 0, which never had a grant.
 //
-// A run that is about to end has released its grant, too, but has a pending workflow task or activity until Temporal
-// closes it. The grant is therefore read first: a run that has no grant, and afterwards neither of the two, waits for
-// events that cannot come.
+// A run that is about to end has released its grant, too. But until Temporal closes the run, a workflow
+// task or an activity of it is pending. Therefore the grant is read first, and Temporal is asked
+// afterwards: if the run then has no grant and nothing pending, it waits for events that cannot come.
 func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w inventory.Workflow) error {
 	g, err := r.stores.Grants.Grant(ctx, w.Machine)
 	if err != nil {
@@ -75,8 +75,8 @@ func (r *Reconciler) judgeRecord(ctx context.Context, tc client.Client, w invent
 	return nil
 }
 
-// lostGrantKind returns the kind of event that informs a run that it has lost its grant: inventory.EventHeld for a held
-// run, otherwise inventory.EventFenced.
+// lostGrantKind returns the kind of event that informs a run that it has lost its grant: inventory.EventHeld
+// for a run that was open when the server was restored from a backup, otherwise inventory.EventFenced.
 func (r *Reconciler) lostGrantKind(run string) string {
 	if slices.ContainsFunc(r.held(), func(h inventory.HeldRun) bool { return h.Run == run }) {
 		return inventory.EventHeld
@@ -84,10 +84,10 @@ func (r *Reconciler) lostGrantKind(run string) string {
 	return inventory.EventFenced
 }
 
-// cancelHeld cancels held runs that are open in Temporal but not in the restored inventory. Either they ended shortly
-// before the backup, and the backup's copy of Temporal's database is a little older; or they began after the backup, in
-// a Temporal cluster that was not restored. Such a run would ask the operator about a machine that is free, and block
-// the workflow id of that machine.
+// cancelHeld cancels those runs in r.held, held since a restore from a backup, that are open in Temporal but not
+// in the restored inventory. Either they ended shortly before the backup, and the backup's copy of Temporal's
+// database is a little older; or they began after the backup, in a Temporal cluster that was not restored. Such
+// a run would ask the operator about a machine that is free, and block the workflow id of that machine.
 func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	var unreadable []error
 	for _, h := range r.held() {
@@ -100,7 +100,7 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 			continue
 		}
 		if asks {
-			continue // its record is open: judgeRecord signals a run, and an operation finds out at its next step
+			continue // the record is open: judgeRecord signals a machine's run, and an operation finds out at its next step
 		}
 		e, err := describe(ctx, tc, h.Workflow, h.Run)
 		if err != nil {
@@ -123,11 +123,11 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 	return errors.Join(unreadable...)
 }
 
-// recordedOpen reports whether the restored inventory has an open record of a held run. An operation is found by its
-// workflow id, because its record has the run id of its first execution.
+// recordedOpen reports whether the restored inventory has an open record of the held run h. For an operation
+// it looks for the workflow id, because the record has the run id of the operation's first execution.
 func (r *Reconciler) recordedOpen(ctx context.Context, h inventory.HeldRun) (bool, error) {
 	if h.Later {
-		return false, nil // a record that exists was written after the restore
+		return false, nil // the run began after the backup: any record of it was written after the restore
 	}
 	if h.Machine == "" {
 		open, err := r.stores.Operations.Operations(ctx, inventory.OperationFilter{ID: h.Workflow, Open: true, Limit: 1})
@@ -167,9 +167,8 @@ func (r *Reconciler) hasEnded(run string, e execution) bool {
 	return false
 }
 
-// repair writes the final state of a run that has ended, unless its record is already final. The caller must ask
-// Temporal first: a run writes its last record before Temporal closes it, so the record read here cannot change any
-// more.
+// repair writes the final state of a run that has ended, unless its record is already final. The caller must ask Temporal
+// first: a run writes its last record before Temporal closes the run, so the record read here cannot change any more.
 func (r *Reconciler) repair(ctx context.Context, tc client.Client, run string, e execution) error {
 	w, err := r.stores.Workflows.Workflow(ctx, run)
 	if errors.Is(err, inventory.ErrNotFound) {

@@ -18,12 +18,12 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// A keyed request is a request with an Idempotency-Key. If the server is killed after the request took effect in
-// Temporal and before its answer was stored, a repetition must not take effect again. Therefore each run has a memo
-// with the id of the request that started it. Signals and updates carry the id, and Temporal accepts it only once.
+// A keyed request is a request with an Idempotency-Key. If the server is killed after the request took effect in Temporal
+// and before its answer was stored, a repetition must not take effect again. Therefore each run has a memo with the id of
+// the request that started it. Signals and updates carry the id of their request, too: Temporal accepts each id only once.
 
-// prepareKeyed stores which workflow id the keyed request of ctx is about to start, and the newest existing run of that
-// id, for StartedBy. It returns the memo of the new run. If ctx has no keyed request, it does nothing and returns nil.
+// prepareKeyed stores, for StartedBy, the workflow id that the keyed request of ctx is about to start, and the newest run that
+// has this workflow id already. It returns the memo of the new run. If ctx has no keyed request, it does nothing and returns nil.
 func (r *Runs) prepareKeyed(ctx context.Context, tc client.Client, id string) (map[string]any, error) {
 	key := inventory.KeyedRequestOf(ctx)
 	if key == "" {
@@ -39,9 +39,8 @@ func (r *Runs) prepareKeyed(ctx context.Context, tc client.Client, id string) (m
 	return map[string]any{workflows.MemoKeyedRequest: key}, nil
 }
 
-// takeKeyed is called after the start of a workflow failed because a run of its id exists; open is the run id. If an
-// earlier attempt of the keyed request of ctx has started that run, takeKeyed returns the run and input. Otherwise the
-// error is a BusyError.
+// takeKeyed is called after a workflow could not be started because a run with its id exists; open is the id of that run. If an earlier
+// attempt of the keyed request of ctx has started that run, takeKeyed returns its run id and input. Otherwise the error is a BusyError.
 func (r *Runs) takeKeyed(
 	ctx context.Context, tc client.Client, id, open string, input json.RawMessage,
 ) (string, json.RawMessage, error) {
@@ -57,7 +56,7 @@ func (r *Runs) takeKeyed(
 	return "", nil, &BusyError{id, open}
 }
 
-// isOf reports whether the run info was started by the keyed request with the id key.
+// isOf reports whether the run that info describes was started by the keyed request with the id key.
 func (r *Runs) isOf(info *workflowpb.WorkflowExecutionInfo, key string) bool {
 	p, ok := info.GetMemo().GetFields()[workflows.MemoKeyedRequest]
 	if !ok {
@@ -74,9 +73,9 @@ func firstRun(info *workflowpb.WorkflowExecutionInfo) string {
 	return cmp.Or(info.GetFirstRunId(), info.GetExecution().GetRunId())
 }
 
-// StartedBy returns the run that a keyed request without a stored answer has started, or "" if it has started none. If
-// that cannot be determined, because the newest run of the workflow id is another one, the error is
-// inventory.ErrConflict: the request may have been carried out and must not be carried out twice.
+// StartedBy returns the run that a keyed request without a stored answer has started, or "" if it has started none. The
+// two cases cannot be told apart if another run of the workflow id was started since, or if Temporal no longer has a
+// run. The error is then inventory.ErrConflict: the request may have been carried out and must not be carried out twice.
 func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run string, err error) {
 	tc, err := r.Client()
 	if err != nil {
@@ -110,8 +109,8 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 	}
 }
 
-// Recall remembers an open run of a machine that an earlier process has started and that has no record yet, so that
-// Find returns it: a client that repeats its request asks for the run next.
+// Recall remembers an open run that an earlier process has started for a machine, and that has no record yet. Find then
+// returns this run: a client that repeats its request asks for the run next.
 func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	machine, ok := strings.CutPrefix(id, workflows.MachineID(""))
 	if !ok {
@@ -133,7 +132,7 @@ func (r *Runs) Recall(ctx context.Context, id, run string) error {
 
 	info := d.GetWorkflowExecutionInfo()
 	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
-		return nil // it has ended: its record was deleted
+		return nil // the run has ended, and its record was deleted
 	}
 	r.remember(inventory.Workflow{
 		Run: run, ID: id, Type: info.GetType().GetName(), Machine: machine, Started: info.GetStartTime().AsTime(),
@@ -141,8 +140,7 @@ func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	return nil
 }
 
-// signalPoweredOn signals a run that its machine was switched on. Temporal accepts the signal once for each keyed
-// request.
+// signalPoweredOn sends a signal to a run: its machine was switched on. Temporal accepts the signal once for each keyed request.
 func (r *Runs) signalPoweredOn(ctx context.Context, tc client.Client, w inventory.Workflow) error {
 	key := inventory.KeyedRequestOf(ctx)
 	if key == "" {

@@ -32,7 +32,7 @@ type lostBoots struct {
 // (PXE 2.1 §2.4.2); TFTP clients and iPXE repeat theirs sooner.
 const bootSilence = 35 * time.Second
 
-// check judges all boots once, as soon as the server has listened for bootSilence. After an error it judges them again.
+// check does nothing until the server has listened for bootSilence. It then judges all boots once, and again only after an error.
 func (b *lostBoots) check(ctx context.Context) error {
 	up := b.up()
 	b.mu.Lock()
@@ -91,7 +91,8 @@ func (b *lostBoots) judge(ctx context.Context, g inventory.Grant, since time.Tim
 	return nil
 }
 
-// lastRequest returns the event of the machine's newest request in the boot of g, or the zero Event if there is none.
+// lastRequest returns the event of the newest request that the machine has sent in the boot of g. It returns the zero
+// Event if there is none.
 func (b *lostBoots) lastRequest(ctx context.Context, g inventory.Grant) (last inventory.Event, err error) {
 	events, err := b.stores.Events.Events(ctx, inventory.EventFilter{Run: g.Run, Descending: true})
 	if err != nil {

@@ -12,12 +12,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// judgeOperation writes the final state of an operation whose workflow was ended from outside. After Temporal's answer
-// it reads the record again: an operation that ends by itself writes its final record before Temporal closes it.
+// judgeOperation writes the final state of an operation whose workflow was ended from outside. It reads the record again
+// after Temporal's answer: an operation that ends by itself writes its final record before Temporal closes the workflow.
 func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inventory.Operation) error {
 	e, err := describe(ctx, tc, o.ID, executionOf(o))
 	if err == nil && e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
-		// The record does not name the next execution yet. Unless that was reset or terminated, it will record itself.
+		// The workflow has continued as new, and the record does not name the new execution yet. Unless that execution was
+		// reset or terminated, it will record itself.
 		e, err = describe(ctx, tc, o.ID, "")
 		if e.status == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
 			return err
@@ -47,9 +48,8 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 	return nil
 }
 
-// reopenIntake accepts new runs again if no migration is open. A migration refuses new runs, and cannot undo that if it
-// is ended from outside. The operations are read after the intake, because a migration is recorded before it closes the
-// intake.
+// reopenIntake accepts new runs again if no migration is open. A migration makes the server refuse new runs, and cannot undo this
+// if it is ended from outside. reopenIntake reads the operations last, because a migration is recorded before it closes the intake.
 func (r *Reconciler) reopenIntake(ctx context.Context) error {
 	why, err := r.stores.Intake.Intake(ctx)
 	if err != nil || why == "" {

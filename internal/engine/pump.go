@@ -29,7 +29,7 @@ type Pump struct {
 	temporal  Temporal
 	namespace string
 	converter converter.DataConverter // used by the Temporal clients, too
-	guard     *guard.Guard            // counts panics, which content of packets and of agents' reports may cause
+	guard     *guard.Guard            // counts panics: packets and agents' reports may cause them
 	log       *slog.Logger
 
 	sending sync.WaitGroup // running calls of send
@@ -37,17 +37,17 @@ type Pump struct {
 	freed   chan struct{}  // receives a value when a slot becomes free or a run is no longer busy
 
 	mu       sync.Mutex
-	queue    map[string][]inventory.Event // run → its events that were read and not yet taken by takeDue, in order
+	queue    map[string][]inventory.Event // run → its events that were read from the store, but not taken by takeDue yet, in order
 	read     int64                        // sequence number of the last event that was put into queue
 	waits    map[string]retry             // run → when to try again
 	busy     map[string]bool              // runs whose events are being signalled or marked as sent
-	finished []batch                      // batches that are not marked yet
+	finished []batch                      // batches whose events are not marked as sent yet
 	marking  bool                         // a goroutine is marking finished batches
 	problem  error                        // errors since the last takeProblem
 	refused  atomic.Int64
 }
 
-// A batch holds the events of one run that one call of send signals.
+// A batch holds events of one run: those that one call of send signals.
 type batch struct {
 	run  string
 	sent []inventory.Event // accepted, refused permanently or no longer needed
@@ -57,7 +57,7 @@ type batch struct {
 type retry struct {
 	at    time.Time
 	step  time.Duration
-	tries int // errors of Temporal that may be temporary
+	tries int // number of errors of Temporal that may be temporary
 }
 
 // Refused returns how many events Temporal has refused permanently since the server started.
@@ -69,7 +69,7 @@ const (
 	pumpMax    = 1 << 14 // events in memory; the others wait in the store
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	maxTries   = 100 // then an event counts as refused permanently: after almost an hour
+	maxTries   = 100 // after so many tries (almost an hour), an event counts as refused permanently
 )
 
 // Run sends events until ctx is done: at the start, whenever the store has changed, and every five seconds. While
@@ -84,7 +84,7 @@ func (p *Pump) Run(ctx context.Context) error {
 		if tc, ok := p.temporal(); ok {
 			pause, err := p.begin(ctx, tc)
 			if down {
-				p.sending.Wait() // their result shows whether Temporal is available again
+				p.sending.Wait() // these calls show whether Temporal is available again
 			}
 			err = errors.Join(err, p.takeProblem())
 			switch {
@@ -134,13 +134,13 @@ func (p *Pump) begin(ctx context.Context, tc client.Client) (time.Duration, erro
 		p.slots <- struct{}{}
 		p.sending.Go(func() { p.send(ctx, tc, run, es) })
 	}
-	return pumpEvery, nil // freed wakes Run, or Run reads the problem
+	return pumpEvery, nil // Run is woken by freed, or reads the problem
 }
 
 // hasSlot reports whether a slot is free for another run. Only begin takes slots.
 func (p *Pump) hasSlot() bool { return len(p.slots) < cap(p.slots) }
 
-// readQueue moves the events that were stored since the last call into queue, up to about pumpMax events in memory.
+// readQueue moves the events that were stored since the last call into queue, until about pumpMax events are in memory.
 // Only begin calls it.
 func (p *Pump) readQueue(ctx context.Context) error {
 	for {
@@ -170,9 +170,9 @@ func (p *Pump) readQueue(ctx context.Context) error {
 	}
 }
 
-// takeDue removes the events of the next run from queue, marks the run as busy, and returns both. If no run is due, run
-// is "" and next is the time until one may be due. Runs with the result of an action go first, so that work that has
-// begun ends before other machines boot; then the run with the oldest event goes first.
+// takeDue removes the events of the next run from queue, marks the run as busy, and returns the run and its events.
+// If no run is due, run is "" and next is the time until one may be due. Runs with the result of an action go first,
+// so that work that has begun ends before other machines boot; then the run with the oldest event goes first.
 func (p *Pump) takeDue(now time.Time) (run string, due []inventory.Event, next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +202,7 @@ func hasReport(es []inventory.Event) bool {
 	return slices.ContainsFunc(es, func(e inventory.Event) bool { return e.Kind == inventory.EventActionDone })
 }
 
-// send signals the events of a run and has them marked as sent. The run is busy until then.
+// send signals the events of a run, and calls mark, which marks them as sent. The run is busy until they are marked.
 func (p *Pump) send(ctx context.Context, tc client.Client, run string, es []inventory.Event) {
 	b := batch{run: run, left: es}
 	defer func() {
@@ -224,8 +224,8 @@ func (p *Pump) send(ctx context.Context, tc client.Client, run string, es []inve
 	}
 }
 
-// mark marks the sent events of a batch in the store, and puts the other events back into queue. Only one goroutine
-// does this at a time. It also handles the batches that other goroutines add while it works.
+// mark marks the sent events of a batch in the store, and puts the other events back into queue. While one goroutine
+// does this, others only add their batches, which the first goroutine handles, too.
 func (p *Pump) mark(ctx context.Context, b batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,7 +273,7 @@ func (p *Pump) markSent(ctx context.Context, all []batch) error {
 			seqs = append(seqs, e.Seq)
 		}
 	}
-	// Not canceled with ctx: events that stay unmarked would be sent again after a restart.
+	// This write is not canceled with ctx: events that stay unmarked would be sent again after a restart.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalWait)
 	defer cancel()
 	if err := p.stores.Events.MarkSignalled(ctx, seqs); err != nil {
@@ -297,8 +297,8 @@ func (p *Pump) takeProblem() error {
 	return err
 }
 
-// sendRun signals the events of one run in order until one must wait. It moves each event that need not be sent again
-// from b.left to b.sent. The error is not nil if Temporal or the store is unavailable.
+// sendRun signals the events of one run in order, until an event must wait. It moves each event that need
+// not be sent again from b.left to b.sent. The error is not nil if Temporal or the store is unavailable.
 func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 	g, err := p.stores.Grants.Grant(ctx, b.left[0].Machine)
 	if err != nil {
@@ -323,7 +323,7 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 		case !errors.As(err, &never) && isAway(err):
 			return err
 		case !errors.As(err, &never) && p.triesOf(b.run) < maxTries:
-			// Only this run waits: the error may not affect other runs.
+			// Only this run waits, because other runs may not have this error.
 			p.log.With(e.LogKeys()...).Warn("cannot signal an event to its run; the event waits in the store", "kind", e.Kind, "error", err)
 			p.delay(b.run, 1)
 			return nil
@@ -339,8 +339,8 @@ func (p *Pump) sendRun(ctx context.Context, tc client.Client, b *batch) error {
 	return nil
 }
 
-// delay makes a run wait before its next attempt, twice as long each time up to lastRetry. refusals is added to the
-// counter that triesOf returns.
+// delay makes a run wait before its next attempt. Each wait is twice as long as the one before, up to lastRetry.
+// refusals is added to the counter that triesOf returns.
 func (p *Pump) delay(run string, refusals int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

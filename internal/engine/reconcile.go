@@ -29,7 +29,7 @@ import (
 type Reconciler struct {
 	stores   Stores
 	temporal Temporal
-	guard    *guard.Guard // counts panics, which data from agents or Temporal may cause
+	guard    *guard.Guard // counts panics: data from agents or Temporal may cause them
 	log      *slog.Logger
 	now      func() time.Time
 	elapsed  func() time.Duration       // monotonic clock
@@ -51,8 +51,8 @@ const (
 	agentsEvery    = 5 * time.Second
 	// unknownAfter is how long Temporal must report a run as unknown before the run counts as ended.
 	unknownAfter = 30 * time.Second
-	// judgeEach is the number of grants, open runs and operations up to which a pass asks Temporal about each one. With
-	// more, it first asks for a list.
+	// judgeEach is the number of grants, open runs and operations up to which a pass asks Temporal about each one. If there
+	// are more, it first asks Temporal for a list of open runs.
 	judgeEach = 100
 	// MaxOpen limits how many open runs, and how many open operations, are read at once.
 	MaxOpen = 10000
@@ -69,8 +69,8 @@ func (r *Reconciler) Counts() apitypes.Repairs {
 	return c
 }
 
-// Run checks all grants and open records at the start and every 15 s, agents every 5 s, and network boots once after
-// each start of the server. It returns when ctx is done.
+// Run checks all grants and open records at the start and every 15 s. It checks agents every 5 s, and network boots
+// once after each start of the server. It returns when ctx is done.
 func (r *Reconciler) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() {
@@ -78,7 +78,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.pass(ctx, "runs", r.CheckRuns)
 			pause := reconcileEvery
 			if len(r.settled) < len(r.held()) {
-				pause = agentsEvery // held runs must be signalled or cancelled soon
+				pause = agentsEvery // runs that are held since a restore must be signalled or cancelled soon
 			}
 			if clock.Sleep(ctx, pause) != nil {
 				return
@@ -107,12 +107,12 @@ func (r *Reconciler) pass(ctx context.Context, what string, check func(context.C
 // work and gets none.
 func (r *Reconciler) CheckAgents(ctx context.Context) error { return r.watch.check(ctx) }
 
-// CheckBoots finds network boots that failed because this server was down, and reports each to its run. After a start
-// of the server, only one call does this.
+// CheckBoots finds network boots that failed because this server was down, and reports each to its run. It does this
+// once after each start of the server; other calls do nothing.
 func (r *Reconciler) CheckBoots(ctx context.Context) error { return r.boots.check(ctx) }
 
-// CheckRuns checks grants and open records once. While Temporal is not ready, it only closes expired netboot windows of
-// operators. If Temporal hangs, the pass ends after a few time-outs, however many runs there are.
+// CheckRuns checks grants and open records once. While Temporal is not ready, it only ends the grants of operators whose
+// netboot window has expired. If Temporal hangs, the pass ends after a few time-outs, however many runs there are.
 func (r *Reconciler) CheckRuns(ctx context.Context) error {
 	grants, err := r.stores.Grants.Grants(ctx)
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *Reconciler) listJudgements(
 	add := func(run string, needsNothing bool, f func(context.Context) error) {
 		open[run] = true
 		if needsNothing {
-			// This removes the run from recentlyUnknown.
+			// This call removes the run from recentlyUnknown.
 			r.hasEnded(run, execution{known: true, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING})
 			return
 		}
@@ -189,7 +189,7 @@ func (r *Reconciler) listJudgements(
 	}
 	for _, w := range records {
 		if !open[w.Run] {
-			// An open run with an epoch may have lost its grant, so it is always judged.
+			// An open run with an epoch has had a grant and may have lost it, so the run is always judged.
 			add(w.Run, runs[w.Run] && w.Epoch == 0, func(ctx context.Context) error { return r.judgeRecord(ctx, tc, w) })
 		}
 	}
@@ -294,9 +294,9 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 	return nil
 }
 
-// ClockSet adjusts the windows of all grants after the wall clock was set. A window ends at a stored wall-clock time:
-// without the adjustment, a step forward would close it while its machine boots, and a step backward would leave it
-// open for too long.
+// ClockSet shifts the time windows of all grants, such as the netboot window, after the wall clock was
+// set. A window ends at a stored wall-clock time: without the shift, setting the clock forward would close
+// a window while its machine boots, and setting it backward would leave the window open for too long.
 func (r *Reconciler) ClockSet(ctx context.Context, from, to time.Time) {
 	r.repairs.count(func(c *apitypes.Repairs) { c.ClockSteps++ })
 	n, err := r.stores.Grants.ShiftWindows(ctx, from, to)

@@ -34,7 +34,7 @@ type Runs struct {
 
 	mu      sync.Mutex
 	fresh   map[string]inventory.Workflow // runs without a record, by run id
-	started map[string]bool               // machines whose runs were started since the last TakeStarted
+	started map[string]bool               // machines whose runs this process has started since the last TakeStarted
 }
 
 const (
@@ -57,8 +57,8 @@ type Start struct {
 // started.
 var ErrUncertain = errors.New("Temporal did not answer, and the run may have started: check before you start it again")
 
-// A BusyError means that a workflow was not started, because a run of its workflow id is open or, with Start.Once,
-// exists.
+// A BusyError means that a workflow was not started, because a run with its workflow id is open. With Start.Once, an
+// ended run has the same effect.
 type BusyError struct{ ID, Run string }
 
 func (b *BusyError) Error() string {
@@ -91,8 +91,8 @@ func (r *Runs) ask(ctx context.Context, do func(ctx context.Context, tc client.C
 	return do(ctx, tc)
 }
 
-// Execute starts a workflow and returns its run id and its input as JSON. If a run of the workflow id is open or, with
-// Once, exists, the error is a BusyError. If Temporal does not answer, it is ErrUncertain.
+// Execute starts a workflow and returns its run id and its input as JSON. If a run with the workflow id is open, the
+// error is a BusyError; with Once, also if such a run has ended. If Temporal does not answer, the error is ErrUncertain.
 func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.RawMessage, err error) {
 	tc, err := r.Client()
 	if err != nil {
@@ -123,13 +123,13 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	handle, err := tc.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:        w.ID,
 		TaskQueue: workflows.TaskQueue,
-		// Both are needed: otherwise the SDK returns the open run instead of an error.
+		// Both of these are needed: otherwise the SDK returns the open run instead of an error.
 		WorkflowIDConflictPolicy:                 enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
 		WorkflowExecutionErrorWhenAlreadyStarted: true,
 		WorkflowIDReusePolicy:                    reuse,
 		TypedSearchAttributes:                    temporal.NewSearchAttributes(attrs...),
 		Memo:                                     memo,
-		// A worker in this process gets the first workflow task with the answer, without polling for it.
+		// A worker in this process gets the first workflow task with the answer, and does not have to poll for it.
 		EnableEagerStart: w.Machine != "",
 	}, w.Type, w.Input)
 	var busy *serviceerror.WorkflowExecutionAlreadyStarted
@@ -146,7 +146,7 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 	return handle.GetRunID(), input, nil
 }
 
-// Input decodes the input of a run from Temporal's history into in, which is a pointer.
+// Input reads the input of a run from Temporal's history and decodes it into in, a pointer.
 func (r *Runs) Input(ctx context.Context, id, run string, in any) error {
 	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
 		first, err := tc.GetWorkflowHistory(ctx, id, run, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT).Next()
@@ -175,8 +175,8 @@ func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	return run, nil
 }
 
-// awaitClosed waits until Temporal closes a run whose record is already final; that takes a moment. It returns false if
-// the record is not final or Temporal does not close the run in time.
+// awaitClosed waits until Temporal closes a run whose record is already final, which takes a moment. It returns false
+// if the record is not final or Temporal does not close the run in time.
 func (r *Runs) awaitClosed(ctx context.Context, busy *BusyError) bool {
 	record, err := r.store.Workflow(ctx, busy.Run)
 	if err != nil || !inventory.Final(record.State) {
@@ -192,8 +192,7 @@ func (r *Runs) awaitClosed(ctx context.Context, busy *BusyError) bool {
 	return ctx.Err() == nil
 }
 
-// remember keeps a run, which has no record yet, in memory. Its caller sets the ids and Started; remember sets the
-// state.
+// remember keeps a run that has no record yet in memory. The caller sets the ids and Started of the run; remember sets the state.
 func (r *Runs) remember(w inventory.Workflow) {
 	w.State, w.Phase, w.Message = inventory.StatePreparing, inventory.PhasePlan, "waiting for a worker"
 	w.Actions, w.Updated = []inventory.ActionRecord{}, w.Started
@@ -212,7 +211,7 @@ func (r *Runs) remember(w inventory.Workflow) {
 	r.started[w.Machine] = true
 }
 
-// TakeStarted returns the machines whose runs were started here since the last call.
+// TakeStarted returns the machines whose runs this process has started since the last call.
 func (r *Runs) TakeStarted() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,8 +277,8 @@ func (r *Runs) Find(ctx context.Context, run string) (inventory.Workflow, error)
 	}
 }
 
-// Latest returns the run that determines the state of a machine: its open run, or the latest run that installed or
-// wiped it.
+// Latest returns the run that determines the state of a machine: the open run or, if none is open, the latest run that
+// installed or wiped the machine.
 func (r *Runs) Latest(ctx context.Context, machine string) (inventory.Workflow, error) {
 	w, err := r.store.LatestWorkflow(ctx, machine)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
@@ -326,14 +325,14 @@ func (r *Runs) CancelOperation(ctx context.Context, o inventory.Operation) error
 		return nil
 	}
 	if err == nil && d.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW {
-		// The execution continued as new before the request, and the record does not name the next one yet.
+		// The execution had continued as new before the request, and the record does not name the new execution yet.
 		return cancel(ctx, tc, o.ID, "")
 	}
 
 	return err
 }
 
-// ReportPoweredOn signals a run that its machine was switched on by hand.
+// ReportPoweredOn tells a run, by a signal, that its machine was switched on by hand.
 func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error {
 	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
 		if err := r.signalPoweredOn(ctx, tc, w); err != nil {
@@ -377,7 +376,7 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d contract.Decision, 
 	return fmt.Errorf("deciding question %q of run %q: %w", d.Question, run, err)
 }
 
-// DecideOperation is Decide for the current execution of an operation.
+// DecideOperation sends an operator's decision to the current execution of an operation, as Decide does to a run.
 func (r *Runs) DecideOperation(ctx context.Context, o inventory.Operation, d contract.Decision, show string) error {
 	return r.Decide(ctx, o.ID, executionOf(o), d, show)
 }

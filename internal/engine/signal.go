@@ -26,7 +26,7 @@ const maxSignal = 2 << 10
 // signalWait limits the time of a request that sends an event, or of a write that marks events as sent.
 const signalWait = 10 * time.Second
 
-// signal sends one event to the run e.Run of the workflow id. dc encodes the payload.
+// signal sends the event e to the run e.Run, which has the workflow id id. dc encodes the payload.
 func signal(ctx context.Context, tc client.Client, dc converter.DataConverter, namespace, id string, e inventory.Event) error {
 	if !strings.HasPrefix(id, workflows.MachineID("")) {
 		return nil // the run is a BMC job, which receives no signals
@@ -54,7 +54,7 @@ func signal(ctx context.Context, tc client.Client, dc converter.DataConverter, n
 	return err
 }
 
-// requestID returns the RequestId of e's signal: the same each time e is sent.
+// requestID returns the RequestId of the signal for e. It is the same each time e is sent.
 func requestID(e inventory.Event) string {
 	if e.Kind == inventory.EventActionDone && e.Key != "" {
 		return "report-" + e.Key

@@ -22,7 +22,8 @@ type Stores struct {
 	Keyed       KeyedRequestStore // may be nil if no request has an Idempotency-Key
 }
 
-// GrantStore holds the grants: which run owns a machine, and when the windows of the machine expire.
+// GrantStore holds the grants. A grant says which run owns a machine, and when the time windows of the machine expire,
+// such as the netboot window.
 type GrantStore interface {
 	Grants(ctx context.Context) ([]inventory.Grant, error)
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
@@ -46,7 +47,7 @@ type OperationStore interface {
 	PutOperation(ctx context.Context, o inventory.Operation) error
 }
 
-// IntakeStore holds whether new runs are accepted. Intake returns the reason why not, or "".
+// IntakeStore holds whether new runs are accepted. Intake returns the reason why they are refused, or "" if they are accepted.
 type IntakeStore interface {
 	Intake(ctx context.Context) (why string, err error)
 	OpenIntake(ctx context.Context) error

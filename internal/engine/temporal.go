@@ -20,8 +20,8 @@ import (
 // Temporal returns a connected client, or false while Temporal is not ready.
 type Temporal func() (client.Client, bool)
 
-// TemporalTimeout limits the time of a request to Temporal, also of the update with an operator's decision, which a
-// worker must handle.
+// TemporalTimeout limits the time of a request to Temporal. It also limits the update with an operator's decision,
+// which a worker must handle.
 const TemporalTimeout = 5 * time.Second
 
 // askedAtOnce limits the parallel requests to Temporal.
@@ -77,7 +77,7 @@ func (e execution) String() string {
 	return e.status.String()
 }
 
-// describe returns the state of a run in Temporal. If Temporal does not know the run but is healthy, known is false; in
+// describe returns the state of a run in Temporal. If Temporal is healthy but does not know the run, known is false. In
 // all other cases without a state, describe returns an error.
 func describe(ctx context.Context, tc client.Client, id, run string) (execution, error) {
 	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
@@ -124,6 +124,6 @@ func cancel(ctx context.Context, tc client.Client, id, run string) error {
 	return err
 }
 
-// executionOf returns the run id of an operation's current execution. A Recover continues as new when its history
-// becomes too long. The Run of its record is always the run id of the first execution.
+// executionOf returns the run id of an operation's current execution. A recovery (Recover) continues as new
+// when its history becomes too long. The Run of its record is always the run id of the first execution.
 func executionOf(o inventory.Operation) string { return cmp.Or(o.Execution, o.Run) }

@@ -24,10 +24,9 @@ const (
 	CodeNoSpace      = "no_space"
 	CodeInternal     = "internal"
 	CodeGone         = "gone"
-	// CodeUnderWay means that the first request with the same Idempotency-Key has no answer yet.
+	// CodeUnderWay means that an earlier request with the same Idempotency-Key has no answer yet.
 	CodeUnderWay = "under_way"
-	// CodeTooManyKeys means that too many Idempotency-Keys are stored to accept another. The request was not carried
-	// out.
+	// CodeTooManyKeys means that the server stores too many Idempotency-Keys and accepts no further one. The request was not carried out.
 	CodeTooManyKeys = "too_many_keys"
 )
 
@@ -63,8 +62,8 @@ func Refuse(status int, code, text, next string) error {
 // NotFound returns a Refusal with status 404 and no details.
 func NotFound() error { return Refuse(http.StatusNotFound, CodeNotFound, "not found", "") }
 
-// StatusOf returns the HTTP status and the ErrorBody.Code for an error that is not a Refusal. Inventory errors are
-// mapped to HTTP only here.
+// StatusOf returns the HTTP status and the ErrorBody.Code for an error that is not a Refusal. No other function maps
+// inventory errors to HTTP.
 func StatusOf(err error) (int, string) {
 	var tooLarge *http.MaxBytesError
 	var unavailable *serviceerror.Unavailable

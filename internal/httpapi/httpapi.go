@@ -104,8 +104,7 @@ func Actor(ctx context.Context) string {
 	return name
 }
 
-// List is the body of every list. Next is the value of the query parameter after for the next page, or "" on the last
-// page.
+// List is the body of every list. Next is the value for the query parameter "after" of the request for the next page; "" on the last page.
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`

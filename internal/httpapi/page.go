@@ -8,16 +8,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Page holds the query parameters of a list: the maximum number of items (0 means the default of the route, mostly
-// all), the cursor after which the page begins, and the sort key.
+// Page holds the query parameters of a list: the maximum number of items (0 means the route's default, which is all
+// items in most routes), the cursor after which the page begins, and the sort key.
 type Page struct {
 	Limit int    `query:"limit" json:"-"`
 	After string `query:"after" json:"-"`
 	Sort  string `query:"sort" json:"-"`
 }
 
-// Descending reports whether the list is sorted in descending order. p.Sort must be key, which means ascending, or "-"
-// followed by key; "" means byDefault.
+// Descending reports whether the list is sorted in descending order. p.Sort must be key (ascending), "-" followed by
+// key (descending), or "", which means byDefault.
 func (p Page) Descending(key, byDefault string) (bool, error) {
 	switch cmp.Or(p.Sort, byDefault) {
 	case key:
@@ -28,8 +28,8 @@ func (p Page) Descending(key, byDefault string) (bool, error) {
 	return false, inventory.Invalid("sort", key+" or -"+key, "invalid value %q", p.Sort)
 }
 
-// Cut returns the first limit items as a List, or all items if limit is 0. If it leaves out items, Next is the cursor
-// of the last item returned.
+// Cut returns the first limit items as a List, or all items if limit is 0. If items are left out, Next is the cursor of
+// the last returned item.
 func Cut[T any](items []T, limit int, cursor func(T) string) List[T] {
 	if limit <= 0 || len(items) <= limit {
 		return NewList(items)

@@ -22,11 +22,11 @@ type Body struct {
 	Limit    int64 // maximum size in bytes; 0 means that the body is not read
 	Optional bool  // an empty body is valid and sets no field
 	Lenient  bool  // unknown fields and trailing text are ignored: the client may be of a newer release
-	// Within limits the time to read the body; 0 means no limit.
+	// Within is the time limit for reading the body; 0 means no limit.
 	Within time.Duration
 }
 
-// The bodies of most routes: none, a JSON object of at most 1 MiB, or the same optionally.
+// The bodies of most routes: no body, a JSON object of at most 1 MiB, or such an object that may be missing.
 var (
 	NoBody       = Body{}
 	JSON         = Body{Limit: 1 << 20}
@@ -82,7 +82,7 @@ func Delete[Q any](do func(context.Context, Q) error) gin.HandlerFunc {
 	})
 }
 
-// Decode sets the fields of q, a pointer to a struct, from the body, the path and the query. If q is a Validator,
+// Decode sets the fields of the struct that q points to, from the body, the path and the query of the request. If q is a Validator,
 // Decode then validates it.
 func Decode(c *gin.Context, body Body, q any) error {
 	if body.Limit > 0 {
@@ -148,11 +148,11 @@ func setQuery(field reflect.Value, name, text string) error {
 	return nil
 }
 
-// decodeBody decodes the JSON of the request into q; body says how large and how slow it may be, and what else is allowed.
+// decodeBody decodes the JSON body of the request into q. The limits for its size and time, and what else is allowed, are in body.
 func decodeBody(c *gin.Context, body Body, q any) error {
 	if body.Within > 0 {
-		// Any host on the network could block a connection with a slow body. The deadline is removed after the body,
-		// because a long poll may take longer.
+		// Without a deadline, any host on the network could block a connection with a slow body. The deadline is removed after the body,
+		// because the answer of a long poll may take longer.
 		rc := http.NewResponseController(c.Writer)
 		if err := rc.SetReadDeadline(time.Now().Add(body.Within)); err == nil {
 			defer func() { _ = rc.SetReadDeadline(time.Time{}) }() // fails only on a closed connection
@@ -189,7 +189,7 @@ func ReadJSON(r io.Reader, body Body, v any) error {
 	return nil
 }
 
-// ReadField decodes raw, the JSON of a field of a body, into v. Unknown fields are errors.
+// ReadField decodes raw, the JSON of one field of a body, into v. field is its name. Unknown fields are errors.
 func ReadField(field string, raw json.RawMessage, v any) error {
 	if len(raw) == 0 {
 		return inventory.Invalid(field, "", "is missing")
@@ -203,8 +203,8 @@ func ReadField(field string, raw json.RawMessage, v any) error {
 	return nil
 }
 
-// describeJSONError returns the error of a JSON body, or of the named field of it, for the client. The texts of
-// encoding/json contain Go types.
+// describeJSONError returns an error for the client that describes err: the texts of encoding/json contain Go types. field is the field
+// of the body that was decoded; "" means the whole body.
 func describeJSONError(field string, err error) error {
 	const remedy = "see GET /v1/openapi.yaml"
 	var wrong *json.UnmarshalTypeError

@@ -12,8 +12,8 @@ import (
 // maxHeader limits the size of an answer's headers, in bytes.
 const maxHeader = 64 << 10
 
-// NewTransport returns a transport for HTTP/1.1 that uses no proxy. limit is the time limit for the connection, and
-// again for the TLS handshake.
+// NewTransport returns a transport for HTTP/1.1 that uses no proxy. Connecting may take as long as limit, and then the TLS handshake may
+// take as long again.
 func NewTransport(conf *tls.Config, limit time.Duration) *http.Transport {
 	return &http.Transport{
 		DialContext: (&net.Dialer{Timeout: limit}).DialContext, TLSClientConfig: conf, TLSHandshakeTimeout: limit,

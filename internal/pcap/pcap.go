@@ -30,7 +30,7 @@ type Packet struct {
 
 // Read returns the packets of a protocol in the files that match pattern. If ports are given, it returns only packets
 // to one of these ports. The files must be classic pcap files, little-endian, of Ethernet with timestamps in
-// microseconds. It ignores a packet that is truncated by the end of its file.
+// microseconds. Read ignores a packet that is truncated by the end of its file.
 func Read(pattern string, protocol byte, ports ...uint16) ([]Packet, error) {
 	files, err := filepath.Glob(pattern)
 	if err == nil && len(files) == 0 {
@@ -64,7 +64,7 @@ func Read(pattern string, protocol byte, ports ...uint16) ([]Packet, error) {
 	return out, nil
 }
 
-// Requests returns the HTTP requests to port 80 in the files that match pattern. Each must fit in one packet.
+// Requests returns the HTTP requests to port 80 in the files that match pattern. Each request must fit in one packet.
 func Requests(pattern string) (out []*http.Request, err error) {
 	packets, err := Read(pattern, TCP, 80)
 	for _, p := range packets {
@@ -77,8 +77,8 @@ func Requests(pattern string) (out []*http.Request, err error) {
 	return out, err
 }
 
-// decode parses an Ethernet frame into p. It returns false unless the frame contains an IPv4 packet of protocol with a
-// payload.
+// decode parses an Ethernet frame into p. It returns false unless the frame contains an IPv4 packet with a payload of
+// the given protocol.
 func (p *Packet) decode(frame []byte, protocol byte) bool {
 	if len(frame) < 14+20 || frame[12] != 8 || frame[13] != 0 || frame[14+9] != protocol {
 		return false

@@ -21,7 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/workflows"
 )
 
-// serverID returns the random id of the data directory, and creates it if there is none. The id is in no backup. It distinguishes
+// serverID returns the random id of the data directory, and creates it if there is none. No backup contains the id. It distinguishes
 // hosts of the same name, and containers, which have no machine id.
 func serverID(dataDir string) (string, error) {
 	file := filepath.Join(dataDir, "server-id")
@@ -46,13 +46,13 @@ func (t *temporal) newWorkerIdentity() string {
 		since, time.Now().UTC().Format(startFormat), os.Getpid(), rand.Text()[:8])
 }
 
-// A worker's identity contains the text since, followed by the worker's start time in startFormat.
+// The identity of a worker contains " since " and then the worker's start time in startFormat.
 const (
 	since       = " since "
 	startFormat = "2006-01-02T15:04:05.000Z"
 )
 
-// startedLater reports whether the worker identity has started after the worker other.
+// startedLater reports whether the worker identity started later than the worker other.
 func startedLater(identity, other string) bool {
 	_, mine, _ := strings.Cut(identity, since)
 	_, theirs, _ := strings.Cut(other, since)
@@ -60,20 +60,20 @@ func startedLater(identity, other string) bool {
 }
 
 const (
-	// pollInterval is longer than one poll of a worker (60 s). Temporal records the time at which each poll begins; after a
-	// connection breaks, some versions also record its end, up to 60 s after the death of the worker. A worker is therefore alive
-	// if Temporal records a poll more than pollInterval after this server has seen the worker first.
+	// pollInterval is longer than one poll of a worker (60 s). Temporal records the time at which each poll begins. After a connection
+	// breaks, some versions also record when the poll ends, up to 60 s after the death of the worker. So a worker is alive if Temporal
+	// records a poll more than pollInterval after this server has first seen that worker.
 	pollInterval = 75 * time.Second
-	// endInterval without a recorded poll proves that a worker has ended and runs no activity. It is the sum of: a minute until its
-	// next poll, lease, the last check (a pause and a time-out), stopTime, and 5 s to spare.
+	// endInterval is so long that a worker has ended and runs no activity if no poll of it was recorded in that time. It is the sum of: a
+	// minute until the worker's next poll, lease, the last check (a pause and a time-out), stopTime, and 5 s to spare.
 	endInterval = time.Minute + lease + 2*checkInterval + stopTime + 5*time.Second
-	// stopTime is how long activities may continue while workers stop: a request to Temporal (10 s), then workerStopTimeout.
+	// stopTime is how long activities may continue while their workers stop: a request to Temporal (10 s), then workerStopTimeout.
 	stopTime = 15 * time.Second
 )
 
-// requireAlone returns nil once no other server can be working in the namespace, or a *secondServer that names the other server.
-// It ignores workers of this data directory, because their process has ended. On a copy of this host it has not: staysAlone
-// finds such workers.
+// requireAlone returns nil once no other server can be working in the namespace, or a *secondServer that names the other server. It
+// ignores workers of this data directory: on this host their process has ended. Such a worker may still run on a copy of this host;
+// staysAlone finds it.
 func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 	all, err := polling(ctx, c)
 	if err != nil {
@@ -90,19 +90,19 @@ func (t *temporal) requireAlone(ctx context.Context, c client.Client) error {
 		t.log.Info("this server does not work on runs yet", "reason", err)
 		t.set(nil, err)
 	}
-	// endInterval gives the operator time to stop the other server.
+	// The wait of endInterval gives the operator time to stop the other server.
 	return t.awaitEnd(ctx, c, others, func(string) time.Duration { return endInterval })
 }
 
-// awaitEnd returns nil when Temporal has recorded no poll of the workers that others selects for endInterval: all of them have
-// ended. It returns a *secondServer if a poll of a worker is recorded more than patience(worker), at least pollInterval, after the
-// worker was seen first. Recorded times are by the clock of the cluster, which may differ from this host's.
+// awaitEnd returns nil when the workers that others selects have ended: Temporal has recorded none of their polls for endInterval. It
+// returns a *secondServer if a worker is alive: a poll is recorded more than patience(worker), at least pollInterval, after the worker
+// was first seen. Recorded times are by the clock of the cluster, which may differ from this host's clock.
 func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(worker string) bool,
 	patience func(worker string) time.Duration,
 ) error {
 	var (
-		watched  time.Duration // time in which requests were answered; failed requests prove nothing
-		noted    time.Duration // value of watched when a new poll of any worker was last found
+		watched  time.Duration // time in which requests were answered; time with failed requests proves nothing
+		noted    time.Duration // value of watched when a new poll of any of the workers was last found
 		seen     = map[string]time.Duration{}
 		last     *taskqueuepb.PollerInfo
 		answered = time.Now()
@@ -140,13 +140,13 @@ func (t *temporal) awaitEnd(ctx context.Context, c client.Client, others func(wo
 	}
 }
 
-// staysAlone looks for another server as long as this one works. The other one may run on a copy of this host, or may have started
-// at the same time, when the cluster did not know any worker (Temporal keeps workers in memory). One of the two servers gives
-// up: staysAlone returns an error if it is this one, and nil when ctx ends.
+// staysAlone looks for another server as long as this server works. The other server may run on a copy of this host, or may have started
+// at the same time, when the cluster did not know any worker (Temporal keeps workers in memory). One of the two servers gives up: if it
+// is this server, staysAlone returns an error. It returns nil when ctx ends.
 func (t *temporal) staysAlone(ctx context.Context, c client.Client, identity string) error {
 	others := func(worker string) bool { return worker != identity }
-	// A server that found the other one at its start gives up after 75 s. Its last poll is then before the other server's patience
-	// ends, so the other server stays. If neither found the other at its start, the one that started later gives up.
+	// If one server already found the other when it started, it gives up after 75 s, before the longer patience of the other server ends,
+	// so the other server stays. If neither found the other when it started, the server that started later gives up.
 	patience := func(worker string) time.Duration {
 		if t.earlier[worker] {
 			return pollInterval
@@ -195,7 +195,7 @@ func polling(ctx context.Context, c client.Client) ([]*taskqueuepb.PollerInfo, e
 	return d.GetPollers(), nil
 }
 
-// latest returns the worker with the most recent poll among the workers that which selects, or nil if it selects none.
+// latest returns the worker that polled last, among those that the filter which selects, or nil if there is none.
 func latest(all []*taskqueuepb.PollerInfo, which func(identity string) bool) (last *taskqueuepb.PollerInfo) {
 	for _, p := range all {
 		if which(p.GetIdentity()) && (last == nil || p.GetLastAccessTime().AsTime().After(last.GetLastAccessTime().AsTime())) {

@@ -24,7 +24,7 @@ func (s *server) newEngine() *engine.Engine {
 	store := s.records.store
 	parallel := 0
 	if s.cfg.Temporal.Address != "" {
-		parallel = 16 // a cluster handles more signals at once, and each takes longer
+		parallel = 16 // a cluster handles more signals at once than the embedded server, but each signal takes longer
 	}
 	return engine.New(engine.Config{
 		Stores: engine.Stores{

@@ -24,8 +24,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// backupDir is the directory, below the data directory, in which a backup is assembled. There is one backup at a time. Run removes
-// the directory of an interrupted one at the next start.
+// backupDir is the directory, below the data directory, in which a backup is assembled. There is one backup at a time. If a backup was
+// interrupted, Run removes its directory at the next start.
 const backupDir = "backup.tmp"
 
 // finishedBackup is an archive that is ready to be sent. Close removes its files.
@@ -49,8 +49,8 @@ type backups struct {
 	busy       sync.Mutex
 }
 
-// create makes a backup while the server continues to work. The inventory is copied after Temporal's database, so that it is
-// never older.
+// create makes a backup while the server continues to work. It copies Temporal's database before the inventory, so that the copy of the
+// inventory is never the older one.
 func (b *backups) create(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
 	if !b.busy.TryLock() {
 		return nil, fmt.Errorf("another backup is being made: %w", inventory.ErrConflict)
@@ -77,13 +77,13 @@ func (b *backups) create(ctx context.Context, q api.BackupRequest) (_ api.Archiv
 	id := time.Now().UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:8])
 	d := backup.NewDraft(id, b.version)
 	if d.Host, err = os.Hostname(); err != nil {
-		d.Host = "" // d.Host is only shown to the operator
+		d.Host = "" // continue without it: d.Host is only shown to the operator
 	}
 	if err := b.addTemporal(ctx, d, dir); err != nil {
 		return nil, err
 	}
 
-	// A backup must hold the keys with which its secrets are sealed: prevent a rotation between the two copies.
+	// Prevent a rotation of keys between the copies of the inventory and of the keys: a backup must hold the keys that open its secrets.
 	b.secrets.rotating.Lock()
 	defer b.secrets.rotating.Unlock()
 	if err := b.addInventory(ctx, d, dir); err != nil {
@@ -153,7 +153,7 @@ func (b *backups) addKeys(ctx context.Context, d *backup.Draft, passphrase inven
 	return d.AddKeys(passphrase, files, to)
 }
 
-// addConfig adds the configuration file, if there is one, for the operator who sets up the next host.
+// addConfig adds the configuration file, if there is one. It is for the operator who sets up the next host.
 func (b *backups) addConfig(d *backup.Draft, to string) error {
 	if b.configFile == "" {
 		return nil
@@ -180,10 +180,10 @@ func (b *backups) addConfig(d *backup.Draft, to string) error {
 	return d.Add(backup.ConfigName, to)
 }
 
-// withoutCredentials removes credentials from the addresses of c in text; see withoutCredential.
+// withoutCredentials removes from text the credentials in the addresses that c contains; see withoutCredential.
 func withoutCredentials(text string, c config.Config) (_ string, ok bool) {
 	addresses := []string{c.Notify.URL, c.Tracing.Endpoint}
-	// The shorter address may be the beginning of the longer one.
+	// Begin with the longer address, because the shorter one may be its beginning.
 	slices.SortFunc(addresses, func(a, b string) int { return len(b) - len(a) })
 	if addresses[0] == addresses[1] {
 		addresses = addresses[:1]

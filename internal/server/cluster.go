@@ -46,7 +46,7 @@ func ClusterOptions(c config.Temporal) (client.Options, error) {
 	if codec != nil {
 		o.DataConverter = converter.NewCodecDataConverter(converter.GetDefaultDataConverter(), codec)
 		o.FailureConverter = sdktemporal.NewDefaultFailureConverter(sdktemporal.DefaultFailureConverterOptions{
-			DataConverter: o.DataConverter, EncodeCommonAttributes: true, // encrypt messages and stack traces, too
+			DataConverter: o.DataConverter, EncodeCommonAttributes: true, // also encrypt messages and stack traces
 		})
 	}
 	return o, err
@@ -85,7 +85,7 @@ func readAPIKey(file string) (string, error) {
 	return key, nil
 }
 
-// clusterTLS returns the TLS configuration for the cluster, or nil for a plain connection, which it allows on loopback only.
+// clusterTLS returns the TLS configuration for the cluster, or nil for a connection without TLS, which is allowed on loopback only.
 func clusterTLS(c config.Temporal) (*tls.Config, error) {
 	if c.TLSCert == "" && c.TLSCA == "" && c.TLSServerName == "" {
 		switch {
@@ -145,14 +145,14 @@ const (
 type SetupStep struct {
 	What  string `json:"what"`
 	State string `json:"state"` // SetupThere, SetupMade or SetupMissing
-	// Why it is missing, and the command with which an administrator of the cluster creates it.
+	// Why says why the item is missing. Remedy is the command with which an administrator of the cluster creates the item.
 	Why    string `json:"why,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
 	hidden bool   // this client is not allowed to see whether it exists
 }
 
-// SetUpCluster creates in the cluster at temporal.address what Ingot needs and sets the retention; it changes nothing else. If check
-// is set, it changes nothing at all. A missing item is a step with SetupMissing, not an error.
+// SetUpCluster creates what Ingot needs in the cluster at temporal.address, and sets the retention; it changes nothing else. If check is
+// set, it changes nothing at all. A missing item is a step with SetupMissing, not an error.
 func SetUpCluster(ctx context.Context, c config.Temporal, check bool) ([]SetupStep, error) {
 	if c.Address == "" {
 		return nil, fmt.Errorf("temporal.address is not set, and the embedded server needs no setup: %w", inventory.ErrInvalid)
@@ -266,7 +266,7 @@ func (s setup) retention(ctx context.Context) (SetupStep, error) {
 	return step, nil
 }
 
-// attribute returns the step of a search attribute with the state SetupThere, and the command that creates the attribute.
+// attribute returns a SetupStep for a search attribute, with the state SetupThere; remedy is the command that creates the attribute.
 func (s setup) attribute(name string) (step SetupStep, remedy string) {
 	return SetupStep{What: "search attribute " + name + " (Keyword)", State: SetupThere},
 		fmt.Sprintf("temporal operator search-attribute create --namespace %s --name %s --type Keyword", s.config.Namespace, name)

@@ -23,7 +23,7 @@ import (
 type controllers struct {
 	driver    *bmc.Driver
 	store     *sqlite.Store
-	forgotten sync.Map // BMC address → time.Time at which an operator had its key forgotten
+	forgotten sync.Map // by BMC address, the time.Time at which an operator had the BMC's key deleted
 }
 
 func (s *server) newControllers() (*controllers, error) {
@@ -61,8 +61,8 @@ func (s *server) observeBMC(ctx context.Context, o bmc.Operation) {
 	}
 }
 
-// check logs in to the BMC of a machine and reads its state. With retry, it also tries credentials that are not used at the moment
-// because the BMC has refused them.
+// check logs in to the BMC of a machine and reads its state. If retry is set, it also tries credentials that the BMC has refused before
+// and that are therefore not used at the moment.
 func (c *controllers) check(ctx context.Context, m inventory.Machine, retry bool) (inventory.BMCReport, error) {
 	if m.BMC.Manual() {
 		return inventory.BMCReport{}, fmt.Errorf("machine %q has no BMC: %w", m.Name, inventory.ErrUnsupported)
@@ -120,7 +120,7 @@ const (
 	maxNotes   = 10
 )
 
-// checkAll checks all BMCs, and returns one note for each that fails, at most maxNotes and their number.
+// checkAll checks all BMCs. It returns a note for each BMC that fails, but at most maxNotes, and then the number of further ones.
 func (c *controllers) checkAll(ctx context.Context) ([]string, error) {
 	ms, err := c.store.Machines.Machines(ctx)
 	if err != nil {

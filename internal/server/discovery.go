@@ -60,10 +60,10 @@ func (n newcomers) acceptByRule(ctx context.Context, mac string, facts action.Fa
 	return ""
 }
 
-// applyRule adds the machine that r makes of a discovered one, with the first free address of r, and returns its name.
+// applyRule adds a discovered machine to the inventory as r describes it, with the first free address of r, and returns its name.
 func (n newcomers) applyRule(ctx context.Context, r inventory.AcceptRule, mac string, facts action.Facts) (name string, err error) {
 	network := NetworkOf(n.cfg)
-	var address netip.Addr // zero if another DHCP server assigns it
+	var address netip.Addr // zero if another DHCP server assigns the address
 	if r.Addresses != (inventory.Range{}) {
 		address, err = r.Addresses.FirstFree(func(a netip.Addr) (bool, error) {
 			_, _, err := n.store.Machines.MachineByAddress(ctx, a)

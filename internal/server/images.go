@@ -19,7 +19,7 @@ type images struct {
 	files     *imagefile.Files
 }
 
-// OpenImage opens the file of the image with the digest sha256, or the image's current file if sha256 is "".
+// OpenImage opens the file with the digest sha256 of an image, or the image's current file if sha256 is "".
 func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeekCloser, inventory.Image, error) {
 	if sha256 != "" {
 		f, err := i.files.OpenDigest(ctx, name, sha256, i.catalogue.Images)
@@ -37,7 +37,7 @@ func (i images) OpenImage(ctx context.Context, name, sha256 string) (io.ReadSeek
 	return f, img, err
 }
 
-// stored returns nil if the file of a planned image exists and has its digest.
+// stored returns nil if there is a file with the digest of the planned image p.
 func (i images) stored(ctx context.Context, p inventory.PlannedImage) error {
 	f, err := i.files.OpenDigest(ctx, p.Name, p.SHA256, i.catalogue.Images)
 	if err != nil {
@@ -46,7 +46,7 @@ func (i images) stored(ctx context.Context, p inventory.PlannedImage) error {
 	return f.Close()
 }
 
-// adoptImages renames image files that an earlier version has stored to their digests, which are their names now.
+// adoptImages renames image files of an earlier version: the name of an image file is now the file's digest.
 func adoptImages(ctx context.Context, store imageFiles, dir string) error {
 	all, err := store.Images(ctx)
 	if err != nil {

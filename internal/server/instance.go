@@ -16,7 +16,7 @@ func (s *server) Store() siterole.Store {
 	return movedStore{store.HandOvers, store.Images, store.Keys}
 }
 
-// Metadata returns the handler of the metadata server, or nil if netboot is off.
+// Metadata returns the handler of the metadata server, or nil if netboot is off in the configuration.
 func (s *server) Metadata() http.Handler {
 	if !s.netboot.on() {
 		return nil
@@ -24,7 +24,7 @@ func (s *server) Metadata() http.Handler {
 	return s.netboot.metadata.Handler()
 }
 
-// OpenRuns returns the names of machines with an open run, for operators; the last entry may be the number of further ones.
+// OpenRuns returns the names of machines with an open run, for operators. The last entry may instead say how many more there are.
 func (s *server) OpenRuns(ctx context.Context) ([]string, error) { return s.do.OpenRuns(ctx) }
 
 // BusyActivities returns the types of the running activities that have side effects, sorted.

@@ -78,7 +78,7 @@ func CheckInventory(ctx context.Context, cfg config.Config) error {
 	return checkWithin(ctx, checkLimit, InventoryFile(cfg))
 }
 
-// checkFile returns an error if the inventory is damaged. It leaves one that is larger than checkAtStart to checkLarge.
+// checkFile returns an error if the inventory is damaged. It leaves an inventory larger than checkAtStart to checkLarge.
 func (r *records) checkFile(ctx context.Context) error {
 	file := InventoryFile(r.cfg)
 	st, err := os.Stat(file)
@@ -119,8 +119,8 @@ func (r *records) checkLarge(ctx context.Context) error {
 	return nil
 }
 
-// refuseLost returns an error if the inventory has never had a run, but the embedded Temporal has runs: such an inventory has
-// replaced a lost one, and does not know the machines.
+// refuseLost returns an error if the inventory has never had a run, but the embedded Temporal has runs. Such an inventory is a new one in
+// the place of a lost one, and does not know the machines.
 func (r *records) refuseLost(ctx context.Context) error {
 	fresh, err := r.store.NeverRan(ctx)
 	if err != nil || !fresh || r.cfg.Temporal.Address != "" {

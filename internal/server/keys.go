@@ -33,7 +33,7 @@ func loadSecrets(cfg config.Config) (_ *secrets, err error) {
 		return nil, err
 	}
 	if out.claim = out.ring.Key(keyring.Claim); out.claim == nil {
-		// Without the key file no machine can be armed. No claim that is derived from this random key leaves the server.
+		// Without the key file no machine can be armed. So claims derived from this random key never leave the server.
 		out.claim = make([]byte, 32)
 		_, _ = rand.Read(out.claim) // never returns an error: it crashes the program instead
 	}
@@ -57,7 +57,7 @@ func readAdminToken(cfg config.Config) (string, error) {
 	return token, nil
 }
 
-// rotate replaces the keys, seals the secrets in sealed with the new ones, and returns how many secrets it has sealed.
+// rotate replaces the keys, seals the secrets in the store (sealed) with the new keys, and returns the number of secrets.
 func (s *secrets) rotate(ctx context.Context, sealed sqlite.Keys) (int, error) {
 	s.rotating.Lock()
 	defer s.rotating.Unlock()

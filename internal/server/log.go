@@ -33,7 +33,7 @@ var sdkKeys = map[string]string{
 	"TaskQueue":    "task_queue",
 	"WorkerID":     "worker",
 	"Error":        "error",
-	"err":          "error", // key of the embedded server
+	"err":          "error", // the embedded Temporal server uses this key
 }
 
 // NewLog returns the log of ingot serve. It returns inventory.ErrInvalid for an unknown format.
@@ -57,7 +57,7 @@ func NewLog(out io.Writer, format string, level slog.Level) (*slog.Logger, error
 // Temporal will retry an activity, it logs the activity's error as a warning.
 type sdkHandler struct {
 	slog.Handler
-	// workflow is the WorkflowID, held back until Handle adds it. It is dropped if the line names the machine.
+	// workflow is the WorkflowID. Handle adds it to the line, unless an attribute already names the workflow's machine.
 	workflow slog.Attr
 }
 
@@ -67,7 +67,7 @@ func (h sdkHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 		switch a.Key {
 		case "Namespace", "TaskQueue", "WorkerID":
 			return true
-		case "Attempt": // Attempt of a workflow: 1, unless Temporal has restarted it
+		case "Attempt": // Attempt of a workflow: always 1, unless Temporal has restarted the workflow
 			return a.Value.String() == "1"
 		case "WorkflowID":
 			h.workflow = a

@@ -25,8 +25,8 @@ const (
 	ejectAtOnce = 8
 )
 
-// ejector ejects virtual media. It works from the record that each run writes before it inserts a medium, so it does not
-// matter how the run ended.
+// ejector ejects virtual media. Each run writes a record before it inserts a medium. The ejector works from these records, so it does not
+// matter how a run ended.
 type ejector struct {
 	controllers *controllers
 	store       *sqlite.Store
@@ -105,7 +105,7 @@ func (e *ejector) note(m inventory.Media, a ejectAttempt) {
 
 // attempt tries to eject a medium, and decides when to try again.
 func (e *ejector) attempt(ctx context.Context, m inventory.Media) {
-	next := ejectAttempt{next: e.now().Add(ejectPause)} // the value after a panic, too
+	next := ejectAttempt{next: e.now().Add(ejectPause)} // this value remains if the attempt panics
 	defer func() { e.note(m, next) }()
 	defer e.guard.Recover("the answer of a BMC")
 	used := e.credentials(ctx, m)
@@ -136,7 +136,7 @@ func (e *ejector) credentials(ctx context.Context, m inventory.Media) (sum [sha2
 		return sum
 	}
 	b := machine.BMC
-	forgotten, _ := e.controllers.forgotten.Load(b.KeyAddress()) // nil = not forgotten since this server started
+	forgotten, _ := e.controllers.forgotten.Load(b.KeyAddress()) // nil = the key was not deleted since this server started
 	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t %q %v", b.KeyAddress(), b.User, b.Fingerprint, b.InsecureTLS,
 		password.Reveal(), forgotten))
 }
@@ -163,8 +163,8 @@ func (e *ejector) requireIdle(ctx context.Context, m inventory.Media) error {
 	return err
 }
 
-// requireReleased returns errInUse if a restore from a backup holds a run of the machine: since the backup, another system
-// may use the machine's drive.
+// requireReleased returns errInUse if a run of the machine is held since a restore from a backup: another system may have begun to use
+// the machine's drive after that backup.
 func (e *ejector) requireReleased(ctx context.Context, m inventory.Media) error {
 	last := e.restored.get()
 	if last.AwaitsCluster {
@@ -185,8 +185,8 @@ func (e *ejector) requireReleased(ctx context.Context, m inventory.Media) error 
 	return nil
 }
 
-// eject ejects a medium and deletes its record, unless a run holds the machine (errInUse). A medium in a BMC that the machine no
-// longer has, or in another drive, stays inserted.
+// eject ejects a medium and deletes its record, unless a run holds the machine (errInUse). If the medium is in a BMC that the machine no
+// longer has, or in another drive, the medium stays inserted.
 func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 	if err := errors.Join(e.requireIdle(ctx, m), e.requireReleased(ctx, m)); err != nil {
 		return err

@@ -67,9 +67,9 @@ func (s *server) disks() ([]metrics.Disk, error) {
 	return out, err
 }
 
-// certificates returns when the certificates that this server presents expire: those of its listeners ("operator", "agent"), and
-// its client certificate for the Temporal cluster ("temporal"). If the files of the latter cannot be used, the time
-// is 1970, because the next connection will fail.
+// certificates returns when the certificates that this server presents expire: the certificates of its listeners ("operator", "agent"),
+// and its client certificate for the Temporal cluster ("temporal"). If the files of the client certificate cannot be used, its time is
+// 1970, because the next connection will fail.
 func (s *server) certificates() map[string]time.Time {
 	out := map[string]time.Time{}
 	add := func(name string, c tls.Certificate) {
@@ -93,7 +93,7 @@ func (s *server) certificates() map[string]time.Time {
 	return out
 }
 
-// intact returns whether the last check of the inventory has passed, and whether it is done.
+// intact returns whether the last check of the inventory found no error, and whether a check has ended.
 func (c *inventoryCheck) intact() (intact, done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -142,7 +142,7 @@ func (n netboot) metadataURL() string {
 	return "http://" + config.Join(n.address.String(), n.cfg.Metadata[0])
 }
 
-// bootable returns nil if the files of the agent's system exist, and otherwise an error with the missing file.
+// bootable returns nil if the files of the agent's system exist, and otherwise an error that names the missing file.
 func (n netboot) bootable() error {
 	for _, name := range []string{"vmlinuz", "initramfs"} {
 		if _, err := os.Stat(agentFile(n.cfg.AgentOS, name)); err != nil {

@@ -39,8 +39,8 @@ func (s *server) newNotices() (out notices, err error) {
 	return out, err
 }
 
-// dropUnsent closes all waiting notices if no receiver is configured any more: they would wait forever. The log and the events
-// still list them.
+// dropUnsent closes all waiting notices if the configuration no longer has a receiver: they would wait forever. The log and the events
+// still contain them.
 func (n notices) dropUnsent(ctx context.Context) {
 	if n.sender != nil {
 		return

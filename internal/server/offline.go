@@ -32,8 +32,8 @@ func ListUnreadable(ctx context.Context, cfg config.Config, keys *keyring.Ring) 
 	return u, err
 }
 
-// ResetSecrets deletes from the inventory of a stopped server what keys cannot open, makes keys the keys of the inventory,
-// and returns what it has deleted.
+// ResetSecrets deletes everything that keys cannot open from the inventory of a stopped server, makes keys the keys of the inventory, and
+// returns what it has deleted.
 func ResetSecrets(ctx context.Context, cfg config.Config, keys *keyring.Ring) (deleted []string, err error) {
 	err = withStore(ctx, cfg, keys, func(s *sqlite.Store) error {
 		deleted, err = s.Keys.ResetSecrets(ctx, "admin")

@@ -25,7 +25,7 @@ type records struct {
 	restored *restored
 }
 
-// open checks and opens the database. It refuses a damaged database, and one that has replaced a lost one (refuseLost).
+// open checks and opens the database. It refuses a damaged database, and a new database in the place of a lost one (refuseLost).
 func (r *records) open(ctx context.Context, sealer sqlite.Sealer) error {
 	err := r.checkFile(ctx)
 	if err == nil {
@@ -46,7 +46,7 @@ func (r *records) open(ctx context.Context, sealer sqlite.Sealer) error {
 	return nil
 }
 
-// finish completes the work that an earlier process has left unfinished: renamed images and replaced keys.
+// finish completes the work that an earlier process has left unfinished: renaming images and replacing keys.
 func (r *records) finish(ctx context.Context, secrets *secrets) (err error) {
 	if err := adoptImages(ctx, r.store.Images, r.cfg.ImageDir()); err != nil {
 		return err
@@ -61,14 +61,14 @@ func (r *records) finish(ctx context.Context, secrets *secrets) (err error) {
 	return err
 }
 
-// newReserve takes the reserved disk space. On a full disk it releases that space instead: otherwise the database could not be opened.
+// newReserve opens the reserve of disk space. On a full disk it releases that reserve: otherwise the database could not be opened.
 func (r *records) newReserve() *diskreserve.Reserve {
 	return diskreserve.Open(diskreserve.Options{
 		Dir: r.cfg.DataDir, Size: r.cfg.Reserve << 20, Log: r.log.With("part", "space"), Changed: r.reportReserve,
 	})
 }
 
-// reportReserve records an event for operators. On a full disk, the event uses the released space.
+// reportReserve records an event for operators. On a full disk, the event is written into the space that was released.
 func (r *records) reportReserve(ctx context.Context, held bool) {
 	text := " has free space again: the reserve is restored, and new runs and uploads are accepted"
 	if !held {
@@ -97,8 +97,8 @@ const (
 	pruneNext  = 50 * time.Millisecond // between two steps
 )
 
-// keepSmall deletes runs and events that are older than records.retention, in small steps, until ctx ends. It then calls
-// removeImages, because a deleted run may have been the last one that needed an image.
+// keepSmall deletes old records (runs and events older than records.retention, for example) at intervals, in small steps, until ctx ends.
+// Each time it then calls removeImages, because a deleted run may have been the last one that needed an image.
 func (r *records) keepSmall(ctx context.Context, removeImages func(context.Context)) error {
 	for wait := pruneFirst; ; wait = pruneEvery {
 		if clock.Sleep(ctx, wait) != nil {
@@ -132,7 +132,7 @@ func (r *records) deleteOld(ctx context.Context, removeImages func(context.Conte
 	}
 }
 
-// inSteps repeats step until it handles fewer than full items, fails, or ctx ends. It returns the sum of the items.
+// inSteps repeats step until one step handles fewer items than full, a step fails, or ctx ends. It returns how many items were handled.
 func (r *records) inSteps(ctx context.Context, what string, full int, step func() (int, error)) (sum int) {
 	for {
 		n, err := step()

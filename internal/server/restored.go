@@ -16,7 +16,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// restored stores which runs are held since the server was restored from a backup. A nil restored holds none.
+// restored stores which runs are held, that is, may not act, since the server was restored from a backup. A nil restored holds none.
 type restored struct {
 	store *sqlite.Store
 	log   *slog.Logger
@@ -40,12 +40,12 @@ func (r *restored) get() inventory.Restore {
 
 func (r *restored) held() []inventory.HeldRun { return r.get().Held }
 
-// listPause is the pause between two requests for the open runs of a cluster: its list may be some seconds old.
+// listPause is the pause between two requests for the open runs of a cluster: the cluster's list may be some seconds old.
 const listPause = 5 * time.Second
 
-// holdOpen holds runs in the cluster after a restore. The first time, it holds all open runs, because the backup knows only the runs
-// that were open when it was made. Later it holds the runs that a held run has started or continued as. No worker may
-// start before holdOpen has returned nil.
+// holdOpen holds runs in the cluster after a restore, so that they do nothing. When it is called first, it holds all open runs, because
+// the backup knows only the runs that were open when it was made. Later it holds runs that come from a held run: its child workflows and
+// its continuations. No worker may start before holdOpen has returned nil.
 func (r *restored) holdOpen(ctx context.Context, c client.Client) error {
 	last := r.get()
 	if !last.AwaitsCluster && len(last.Held) == 0 {

@@ -34,11 +34,11 @@ func (s *server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := keptsocket.Ready(); err != nil { // Ready only now: the operator's next command is answered
+	if err := keptsocket.Ready(); err != nil { // Ready is called only now, so that the operator's next command is answered
 		return errors.Join(err, closeAll(listeners))
 	}
 	s.clock.Listening()
-	// This process holds the ports, so no other server of this host is making a backup.
+	// This process holds the ports, so no other server of this host can be making a backup in that directory.
 	if err := os.RemoveAll(filepath.Join(s.cfg.DataDir, backupDir)); err != nil {
 		s.log.Warn("removing an unfinished backup", "error", err)
 	}

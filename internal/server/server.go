@@ -78,7 +78,7 @@ func quietAPI(o Options, h *siterole.Host) (http.Handler, error) {
 	return q.Handler(), nil
 }
 
-// garbageRoom is how much garbage, in bytes, this process may hold before garbage is collected as often as by default.
+// garbageRoom is how much garbage, in bytes, this process may accumulate before garbage is collected as often as Go does by default.
 const garbageRoom = 192 << 20
 
 // server is the siterole.Instance of this process: the active server with its inventory, Temporal and services.
@@ -182,8 +182,8 @@ func (s *server) Close() error {
 	return errors.Join(s.controllers.driver.Close(), s.records.store.Close())
 }
 
-// MakeKeys creates the site's keys and the admin token if they are missing. It never replaces either: secrets that are sealed
-// with a lost key cannot be opened any more.
+// MakeKeys creates the site's keys and the admin token if they are missing. It never replaces existing ones: secrets that are sealed with
+// a lost key cannot be opened any more.
 func MakeKeys(cfg config.Config) error {
 	if err := keyring.Outside(cfg.KeyFile, cfg.DataDir); err != nil {
 		return err
@@ -200,7 +200,7 @@ func MakeKeys(cfg config.Config) error {
 	return err
 }
 
-// agentFile returns the path of a file of the agent's system, or "" if dir is "": that must not become the working directory.
+// agentFile returns the path of a file of the agent's system. If dir is "", it returns "", and not a path in the working directory.
 func agentFile(dir, name string) string {
 	if dir == "" {
 		return ""

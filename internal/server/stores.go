@@ -5,7 +5,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// Nouns of the inventory under names that none of their methods has, so that one struct can embed several.
+// New names for the stores of the inventory. No method has such a name, so one struct can embed several stores.
 type (
 	changeStore   = sqlite.Changes
 	eventStore    = sqlite.Events
@@ -24,7 +24,7 @@ type (
 	workflowStore = sqlite.Workflows
 )
 
-// Stores of packages that need several nouns.
+// Structs for packages that need several stores.
 type (
 	// journal implements bootsvc.Journal.
 	journal struct {

@@ -45,16 +45,16 @@ type temporal struct {
 	converter converter.DataConverter
 	underWay  activities.UnderWay
 	restored  *restored
-	hold      *activities.Hold // holds the runs that restored lists
+	hold      *activities.Hold // holds back the runs that restored lists
 	serverID  string
 
-	stopping sync.WaitGroup  // counts clients whose workers are still stopping
-	earlier  map[string]bool // identities of workers that polled before this server's did
+	stopping sync.WaitGroup  // waits for clients whose workers are still stopping
+	earlier  map[string]bool // identities of workers that polled before this server's workers did
 
 	mu     sync.Mutex
 	client client.Client // nil = not connected
 	err    error         // reason why client is nil, or why the cluster does not respond
-	since  time.Time     // when client was last set without an error; until then, when this server started
+	since  time.Time     // when client was last set with err nil; before that, when this server started
 }
 
 // clusterRecords is the part of the inventory that stores the identity of the cluster.
@@ -146,8 +146,8 @@ func (t *temporal) status() apitypes.TemporalStatus {
 	return out
 }
 
-// supervise runs the child, if there is one, until stop is called: the end of ctx does not stop it. stop waits for the end of the
-// child, and may be called again.
+// supervise runs the child, if there is one, until stop is called: the end of ctx does not stop it. stop waits until the child has ended,
+// and may be called again.
 func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 	if t.child == nil {
 		return func() error { return nil }
@@ -162,7 +162,7 @@ func (t *temporal) supervise(ctx context.Context) (stop func() error) {
 	})
 }
 
-// Run runs workers until ctx ends. With an embedded server, they run only while that server does.
+// Run runs workers until ctx ends. With an embedded server, they run only while that server runs.
 func (t *temporal) Run(ctx context.Context, do *activities.Activities) error {
 	defer t.stopping.Wait()
 	if t.child == nil {
@@ -209,17 +209,17 @@ func (t *temporal) set(c client.Client, err error) {
 }
 
 const (
-	// checkInterval is the pause between the requests by which watch checks the cluster, and the time limit of each.
+	// checkInterval is the pause between two requests with which watch checks the cluster, and the time limit of each request.
 	checkInterval = 5 * time.Second
 	// failedChecks is how many checks must fail in a row before the cluster counts as away.
 	failedChecks = 2
-	// lease is how long this server continues to work while the cluster is away. After that, another server may have started, because
-	// no poll of this server was recorded for endInterval: this server must look for it before it works again. A busy
-	// cluster is not away.
+	// lease is how long this server continues to work while the cluster is away. After that, no poll of this server may have been
+	// recorded for endInterval, so another server may have started: this server must look for another server before it works again. A
+	// busy cluster is not away.
 	lease = time.Minute
 )
 
-// watch checks, until ctx ends, whether the cluster answers this client, because the SDK retries without reporting. It returns
+// watch checks, until ctx ends, whether the cluster answers this client, because the SDK retries without reporting failures. It returns
 // errOtherCluster if the namespace was replaced, and another error if the cluster has been away for longer than lease.
 func (t *temporal) watch(ctx context.Context, c client.Client, check func(context.Context) error) error {
 	answered := time.Now()
@@ -257,8 +257,8 @@ func (t *temporal) watch(ctx context.Context, c client.Client, check func(contex
 	}
 }
 
-// verifyCluster returns the stored id of the cluster or namespace if the Temporal server behind c is the site's own: the child
-// that this process has started, or the cluster and namespace in which the site's runs live, used by no other server.
+// verifyCluster returns the stored id of the cluster or namespace, or an error if the Temporal server behind c is not the site's own. The
+// site's own is the child of this process, or the cluster and namespace in which the site's runs live, if no other server works there.
 func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID string) (kept string, err error) {
 	id, err := t.identify(ctx, c)
 	if err != nil {
@@ -285,7 +285,7 @@ func (t *temporal) verifyCluster(ctx context.Context, c client.Client, childID s
 // errOtherCluster means that the site's runs live in another cluster or namespace.
 var errOtherCluster = errors.New("another Temporal")
 
-// requireOwn returns nil if id is the stored id kept, and otherwise errOtherCluster.
+// requireOwn compares id with the stored id (kept), and returns errOtherCluster if they differ.
 func requireOwn(kept, id string) error {
 	if kept != id {
 		return human.WithKind(fmt.Errorf("this site's runs are in the Temporal cluster %s, but this is the Temporal cluster %s: "+
@@ -305,8 +305,8 @@ func (t *temporal) identify(ctx context.Context, c client.Client) (string, error
 	return d.GetNamespaceInfo().GetId(), err
 }
 
-// refuseUsed returns an error if the cluster has runs of a site, but the inventory has never had a run: such an
-// inventory has replaced a lost one.
+// refuseUsed returns an error if the cluster has runs of a site, but the inventory has never had a run. Such an inventory is a new one in
+// the place of a lost one.
 func (t *temporal) refuseUsed(ctx context.Context, c client.Client) error {
 	fresh, err := t.records.NeverRan(ctx)
 	if err != nil || !fresh {

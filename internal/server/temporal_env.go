@@ -11,8 +11,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TemporalEnv returns the environment variables by which Temporal's own clients reach the Temporal of a site. certificate
-// replaces the path of the certificate in the data directory; if it is "", the latter must exist.
+// TemporalEnv returns the environment variables by which Temporal's own clients reach the Temporal of a site. With temporal.mutual_tls,
+// certificate is the path of the clients' certificate; "" means the file in the data directory, which must then exist.
 func TemporalEnv(cfg config.Config, certificate string) (map[string]string, error) {
 	t := cfg.Temporal
 	env := map[string]string{"TEMPORAL_ADDRESS": t.Address, "TEMPORAL_NAMESPACE": t.Namespace}

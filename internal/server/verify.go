@@ -30,8 +30,8 @@ func (s *server) verifySite(ctx context.Context) ([]string, error) {
 	return append(seen, notes...), err
 }
 
-// checkAsClient repeats check for up to clientWithin, because a part of the server may still be starting. After that, its
-// error is an inventory.ErrConflict, and the operator must look.
+// checkAsClient repeats check for up to clientWithin, because a part of the server may still be starting. If check still fails then, the
+// error is an inventory.ErrConflict: the operator must look at the cause.
 func checkAsClient(ctx context.Context, check func(context.Context) ([]string, error)) ([]string, error) {
 	for start := time.Now(); ; {
 		seen, err := check(ctx)

@@ -114,8 +114,8 @@ func (t *temporal) work(ctx context.Context, do *activities.Activities, opts cli
 	return context.Cause(ctx)
 }
 
-// stop ends the workers and then their client, in the background, and Run waits for it. Activities may continue for stopTime. The
-// next workers do not wait for them, and do not start the same attempts (see LostAttempts).
+// stop ends the workers and then their client, in the background, and Run waits for it. Activities may continue for stopTime. The next
+// workers start without waiting for these activities, and do not start the same attempts (see LostAttempts).
 func (t *temporal) stop(c client.Client, workers []worker.Worker) {
 	t.stopping.Go(func() {
 		var all sync.WaitGroup
@@ -160,8 +160,8 @@ func (t *temporal) newWorkers(c client.Client, do *activities.Activities, failed
 		// Temporal answers a poll after it has written to its disk. The default of two pollers would be idle most of the time.
 		MaxConcurrentWorkflowTaskPollers: 8,
 		MaxConcurrentActivityTaskPollers: 8,
-		// Activities that wait for slow BMCs must not use up the memory. Activities above the limit wait in the task queue, where
-		// none of their time-outs has begun.
+		// Activities that wait for slow BMCs must not use up the memory. If more activities than this are due, the rest wait in the task
+		// queue, where none of their time-outs has begun.
 		MaxConcurrentActivityExecutionSize: 400,
 		DeadlockDetectionTimeout:           deadlockTimeout,
 		// In a rush of two hundred runs, a task waits longer than the default of 5 s. After this time-out, another worker
@@ -173,8 +173,8 @@ func (t *temporal) newWorkers(c client.Client, do *activities.Activities, failed
 	workflows.Register(w)
 	w.RegisterActivity(do)
 
-	// An activity that waits for a record uses little memory. The limit is above Temporal's limit for pending activities
-	// of a workflow.
+	// An activity that waits for a record uses little memory, so this limit is above Temporal's limit for pending activities of a
+	// workflow.
 	waits := worker.New(c, workflows.WaitQueue, worker.Options{
 		WorkerStopTimeout:                  workerStopTimeout,
 		DisableWorkflowWorker:              true,

@@ -24,15 +24,15 @@ const apiRoot = "/site/v1/"
 
 // State describes a server to its peer.
 type State struct {
-	Program string `json:"program"`         // version; source and target must run the same
+	Program string `json:"program"`         // version; source and target must have the same version
 	Name    string `json:"name,omitempty"`  // name of the server
 	Role    string `json:"role"`            // Active, Standby, HandingOver or Retired
 	Epoch   int64  `json:"epoch,omitempty"` // site epoch that the server owns or owned
-	// Prepared is the id of the hand-over whose archive the server has received. Activated is the id of the
-	// hand-over that made it the active server.
+	// Prepared is the id of the hand-over whose archive this server has received. Activated is the id of the hand-over that made this
+	// server the active one.
 	Prepared  string `json:"prepared,omitempty"`
 	Activated string `json:"activated,omitempty"`
-	// Refused reports that the server will never activate the hand-over of the request's id.
+	// Refused reports that the server will never activate the hand-over whose id is in the request.
 	Refused   bool            `json:"refused,omitempty"`
 	Successor *inventory.Peer `json:"successor,omitempty"`
 }
@@ -43,11 +43,11 @@ type Report struct {
 	Temporal string   `json:"temporal,omitempty"` // address of an external Temporal cluster; "" = embedded
 	Free     int64    `json:"free"`               // bytes free for the databases
 	Problems []string `json:"problems"`           // why the standby cannot take over; empty = it can
-	Notify   bool     `json:"notify,omitempty"`   // the standby sends notices when it needs an operator
+	Notify   bool     `json:"notify,omitempty"`   // the standby sends a notice when it needs an operator
 }
 
-// refusal is the body of every error response of the peer API. A response without one of its codes does not
-// come from a peer, but from a proxy or another server.
+// refusal is the body of every error response of the peer API. A response without a code of the peer API does not come from a peer, but
+// from a proxy or another server.
 type refusal struct {
 	Error string `json:"error"`
 	Code  string `json:"code"`
@@ -80,8 +80,8 @@ func refuse(err error) (refusal, int) {
 	return refusal{err.Error(), codeInternal}, http.StatusInternalServerError
 }
 
-// Client sends requests to a peer. A request returns inventory.ErrUnreachable if no response comes, or one that is not from a
-// peer: its effect is then unknown. With inventory.ErrConflict or inventory.ErrInvalid, the peer has refused the request.
+// Client sends requests to a peer. inventory.ErrUnreachable means that there was no response, or none from a peer: the effect of the
+// request is then unknown. inventory.ErrConflict or inventory.ErrInvalid means that the peer has refused the request.
 type Client struct {
 	peer  inventory.Peer
 	token string
@@ -98,8 +98,8 @@ func NewClient(
 	}
 
 	t := pinnedTransport(p, cert)
-	t.ResponseHeaderTimeout = 10 * time.Minute // the target verifies databases before it responds to Prepare
-	t.DisableKeepAlives = true                 // after a broken link, a kept connection would fail first
+	t.ResponseHeaderTimeout = 10 * time.Minute // the target verifies the databases before it responds to Prepare
+	t.DisableKeepAlives = true                 // after the link was broken, the first request on a kept connection would fail
 	var rt http.RoundTripper = t
 	if wrap != nil {
 		rt = wrap(rt)
@@ -142,12 +142,12 @@ func (c *Client) Pair(ctx context.Context, name string) (Report, error) {
 	return call[Report](ctx, c, request{method: http.MethodPost, path: "pair", query: url.Values{"name": {name}}})
 }
 
-// State returns the state of the peer. State.Refused reports whether the peer has refused the hand-over id.
+// State returns the state of the peer. Its field Refused reports whether the peer has refused the hand-over id.
 func (c *Client) State(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{path: "state", query: url.Values{"id": {id}}})
 }
 
-// Check returns the peer's report of whether it can take over.
+// Check returns the peer's report on whether the peer can take over.
 func (c *Client) Check(ctx context.Context) (Report, error) {
 	return call[Report](ctx, c, request{path: "check"})
 }
@@ -171,8 +171,8 @@ func (c *Client) Activate(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/activate"})
 }
 
-// Refuse makes the peer refuse the hand-over id permanently. It returns inventory.ErrConflict if the peer has
-// already activated it.
+// Refuse makes the peer refuse the hand-over id permanently. If the peer has already activated that hand-over, the error is
+// inventory.ErrConflict.
 func (c *Client) Refuse(ctx context.Context, id string) (State, error) {
 	return call[State](ctx, c, request{method: http.MethodPost, path: "handovers/" + url.PathEscape(id) + "/refuse"})
 }
@@ -193,7 +193,7 @@ func (c *Client) Image(ctx context.Context, img inventory.Image) (ImageState, er
 	return call[ImageState](ctx, c, request{path: "images/" + url.PathEscape(img.File), query: q, within: 10 * time.Minute})
 }
 
-// SendImage sends the bytes of an image file from offset to the end; r begins at offset.
+// SendImage sends the bytes of an image file from offset to the end; the first byte of r is the one at offset.
 func (c *Client) SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error) {
 	return call[ImageState](ctx, c, request{
 		method: http.MethodPut, path: "images/" + url.PathEscape(img.File), body: r, size: img.Size - offset,

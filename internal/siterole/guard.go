@@ -8,8 +8,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Guard returns nil when this server may answer machines: every peer has reported that it is not the active server, or the
-// operator has decided. If a peer is the active server, Guard retires this server and returns; the role is then Retired.
+// Guard returns nil when this server may answer machines: every peer has denied that it is the active server, or the operator has decided
+// that this server is. If a peer is the active server, Guard retires this server and returns; the role is then Retired.
 func (s *Source) Guard(ctx context.Context) error {
 	for {
 		x := s.File.Site()
@@ -38,14 +38,14 @@ func (s *Source) Guard(ctx context.Context) error {
 	}
 }
 
-// doubt is the reason why this server may not answer machines, and the peers that may be the active server.
+// doubt says why this server may not answer machines (text), and which peers may be the active server (about).
 type doubt struct {
 	text  string
 	about []inventory.Peer
 }
 
-// askPeers asks every peer for its role. done is true if a peer has become the active server, in which case this server is
-// retired, or if all peers are standbys without a prepared site. Otherwise the doubt is the question for the operator.
+// askPeers asks every peer for its role. done is true if no question is left: a peer has become the active server, so this server was
+// retired, or all peers are standbys without a prepared site. Otherwise the doubt is the question for the operator.
 func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err error) {
 	var prepared, silent doubt
 	var reasons []string
@@ -71,7 +71,7 @@ func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err 
 	}
 
 	if prepared.text != "" {
-		// If the operator takes over, the peers without an answer must be off, too: name them.
+		// An operator who takes over must know that the peers without an answer must be off, too: name them.
 		prepared.text = strings.Join(append([]string{prepared.text}, reasons...), "; ")
 		return prepared, false, nil
 	}

@@ -40,17 +40,17 @@ type Host struct {
 	source    *Source
 	target    *Target
 	received  receiver
-	guard     *guard.Guard  // limits the clients of all listeners
-	changed   chan struct{} // holds an element when the role may have changed
+	guard     *guard.Guard  // for all listeners: recovers from panics that network input causes
+	changed   chan struct{} // holds a value if the role may have changed
 
 	Peers *Peers
 	Mover *Mover
 
 	mu      sync.Mutex
 	current Instance     // set while this host is the active server
-	leaving Instance     // set while its site is handed over
+	leaving Instance     // set while the site of this host is handed over
 	forward http.Handler // set while this host is retired; forwards metadata requests
-	missing string       // why the parts of an activated site cannot be installed; "" = they are, or none is activated
+	missing string       // why a part of the site that was activated here cannot be installed; "" = nothing is missing
 	since   time.Time    // when missing was first set
 }
 
@@ -120,7 +120,7 @@ func (h *Host) signalChange() {
 	}
 }
 
-// Run serves in the current role, and after each change in the new one, until ctx ends or serving fails.
+// Run serves in the current role and, after each change of the role, in the new role, until ctx ends or serving fails.
 func (h *Host) Run(ctx context.Context) error {
 	if s := h.file.Site(); s.Source != nil {
 		stop, err := h.listenToPeers(ctx)
@@ -139,7 +139,7 @@ func (h *Host) Run(ctx context.Context) error {
 	return nil
 }
 
-// serveRole serves in the role of s until it changes.
+// serveRole serves in the role of s until the role changes.
 func (h *Host) serveRole(ctx context.Context, s Site) error {
 	switch {
 	case s.Role == Standby:
@@ -164,7 +164,7 @@ func (h *Host) serveRole(ctx context.Context, s Site) error {
 	return h.serveSite(ctx)
 }
 
-// serveSite runs this host as the active server until ctx ends or the role changes.
+// serveSite runs this host as the active server, until ctx ends or the role changes.
 func (h *Host) serveSite(ctx context.Context) error {
 	s, err := h.start(ctx, h)
 	if err != nil {
@@ -207,8 +207,8 @@ func (h *Host) leavingSite() Instance {
 // installEvery is the pause before the installation of an incomplete site is retried.
 const installEvery = time.Second
 
-// installPrepared installs the site that was activated here. While a part of the site is missing or different, it retries,
-// answers no machine, and reports the part to operators.
+// installPrepared installs the site that was activated here. If a part of the site is missing or different, this host answers no machine
+// and reports the part to operators, and installPrepared tries again.
 func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 	err := h.received.install(ctx, p)
 	if err == nil || ctx.Err() != nil {
@@ -224,7 +224,7 @@ func (h *Host) installPrepared(ctx context.Context, p Prepared) error {
 	})
 }
 
-// reportMissing stores err as the reason why the site is not installed, and returns its text. A nil err clears the reason.
+// reportMissing stores the text of err as the reason why the site is not installed, and returns it. With nil it stores "".
 func (h *Host) reportMissing(err error) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,8 +267,8 @@ func (h *Host) bind(ctx context.Context, s listener.Socket) (listener.Listener, 
 	return listener.Bind(ctx, s, h.guard, h.log)
 }
 
-// untilNot returns a function that waits until the role differs from role. It checks
-// the role first, because it may have changed since the caller read it.
+// untilNot returns a function that waits until the role of this host is no longer role. It first checks this, because the role may have
+// changed since the caller read it.
 func (h *Host) untilNot(role string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for h.file.Site().Role == role {
@@ -307,8 +307,8 @@ func (h *Host) HandOver(ctx context.Context, s Instance, r *HandOverRequest) err
 	})
 }
 
-// ReplaceKeys replaces the keys that came with the site, because the source has known them. It does nothing if
-// they are already replaced.
+// ReplaceKeys replaces the keys that came with the site, because the former active server has known them. If the keys were already
+// replaced, it does nothing.
 func (h *Host) ReplaceKeys(ctx context.Context, s Instance) error {
 	if !h.file.Site().ReKey {
 		return nil

@@ -35,8 +35,8 @@ const (
 // secretName is the name of the Kubernetes Secret with a standby's files.
 const secretName = "ingot-standby"
 
-// peer returns the standby as a peer and its token for this server, or inventory.ErrNotFound if this server has not made the
-// standby's files.
+// peer returns the standby as a peer, and the standby's token for this server. If this server has not made the standby's files, the error
+// is inventory.ErrNotFound.
 func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 	b, err := os.ReadFile(filepath.Join(f.dir, peerFileName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +52,7 @@ func (f standbyFiles) peer() (p inventory.Peer, token string, err error) {
 	return p, token, err
 }
 
-// Known reports whether this server is paired with the peer, or has made the files with which it can pair.
+// Known reports whether this server is paired with the peer or has made the files that it needs to pair with the peer.
 func (p *Peers) Known(_ context.Context, name string) (bool, error) {
 	if _, err := p.file.Site().Peer(name); err == nil {
 		return true, nil
@@ -64,8 +64,8 @@ func (p *Peers) Known(_ context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Standby makes the files of the standby at address (host, or host:port), unless they exist, and returns the
-// Kubernetes Secret that holds them.
+// Standby returns the Kubernetes Secret with the files of the standby at address (host, or host:port). If there are no such files yet, it
+// makes them.
 func (p *Peers) Standby(_ context.Context, name, address string) (secret inventory.Secret, err error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		_, port, err := net.SplitHostPort(config.Default().Site.Listen)
@@ -122,7 +122,7 @@ func (p *Peers) Forget(ctx context.Context, name string) error {
 	return os.RemoveAll(p.standbyFiles(name).dir)
 }
 
-// paired returns the peer with that name. If this server has only made the peer's files, it pairs with the peer first.
+// paired returns the peer with that name. If this server has so far only made the peer's files, paired first pairs with the peer.
 func (p *Peers) paired(ctx context.Context, name string) (inventory.Peer, error) {
 	peer, err := p.file.Site().Peer(name)
 	if !errors.Is(err, inventory.ErrNotFound) {

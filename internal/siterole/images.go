@@ -62,13 +62,13 @@ func (s imageSender) send(ctx context.Context, img inventory.Image) (bool, error
 
 	from := st.Size
 	if from > img.Size {
-		from = 0 // the peer's partial file is of another image
+		from = 0 // the peer's partial file belongs to another image
 	}
 
 	err = s.sendFrom(ctx, img, from)
 	if from > 0 && errors.Is(err, inventory.ErrConflict) {
-		// The partial file of the peer may be of another image: send the whole file. If that fails as
-		// well, the file here differs from the inventory.
+		// The partial file of the peer may belong to another image: send the whole file. If that fails as well, the file on this host
+		// differs from the inventory.
 		err = s.sendFrom(ctx, img, 0)
 	}
 
@@ -139,7 +139,7 @@ func (m *Mover) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, e
 		}
 		st, err := os.Stat(filepath.Join(m.cfg.ImageDir(), p.SHA256))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the run will fail and report it
+			continue // the run needs this file, so it will fail and report that
 		}
 		if err != nil {
 			return nil, err
@@ -150,15 +150,15 @@ func (m *Mover) imagesToMove(ctx context.Context, s Store) ([]inventory.Image, e
 	return all, nil
 }
 
-// partialImage returns the path of an image's file until all of it is received. The path contains the digest: if
-// the image changes, its transfer starts over.
+// partialImage returns the path of an image's file until all of the file is received. The path contains the digest: if the image changes,
+// the transfer starts over.
 func (r receiver) partialImage(img inventory.Image) string {
 	return filepath.Join(r.cfg.ImageDir(), partialName(img.File, img.SHA256[:16]))
 }
 
 func partialName(file, digest string) string { return ".upload-peer-" + digest + "-" + file }
 
-// removePartialImages removes the partial transfers of file that belong to other digests; keep is the path of the current one.
+// removePartialImages removes all partial transfers of file, except the one at the path keep.
 func (r receiver) removePartialImages(file, keep string) error {
 	all, err := os.ReadDir(r.cfg.ImageDir())
 	if err != nil {
@@ -181,8 +181,8 @@ func (r receiver) removePartialImages(file, keep string) error {
 	return nil
 }
 
-// Image returns how many bytes of an image's file this host has. Done means that all are here and the digest matches.
-// A complete file of that name with another digest does not count, and is kept until the new one is verified.
+// Image returns how many bytes of an image's file this host has. Done means that the file is complete and has the image's digest. A
+// complete file of that name with another digest does not count; it is kept until the new file is verified.
 func (r receiver) Image(ctx context.Context, img inventory.Image) (st ImageState, err error) {
 	if img.InPlace != nil {
 		return r.imageInPlace(img)
@@ -201,7 +201,7 @@ func (r receiver) Image(ctx context.Context, img inventory.Image) (st ImageState
 	return st, err
 }
 
-// imageInPlace reports whether the image's file on a share of this host has its digest. Such a file is never sent.
+// imageInPlace reports whether the file of an image, on a share of this host, has the image's digest. Such a file is never sent.
 func (r receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
 	f, err := imagefile.New("", r.cfg.Images.Shares).OpenShared(img.InPlace.Path)
 	if err != nil {
@@ -213,8 +213,8 @@ func (r receiver) imageInPlace(img inventory.Image) (st ImageState, err error) {
 	return ImageState{Done: sum == img.SHA256}, err
 }
 
-// SendImage appends content to the partial file at offset; offset 0 starts over. It verifies the complete file, and
-// renames it to its final name.
+// SendImage appends content to the partial file, whose size must be offset; with offset 0 it starts a new partial file. When the file is
+// complete, it verifies the file and renames it to its final name.
 func (r receiver) SendImage(ctx context.Context, img inventory.Image, offset int64, content io.Reader) (ImageState, error) {
 	dir := r.cfg.ImageDir()
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -256,8 +256,8 @@ func (r receiver) SendImage(ctx context.Context, img inventory.Image, offset int
 	return ImageState{Size: img.Size, Done: true}, nil
 }
 
-// appendImage appends r to the file at path and returns how many bytes it wrote. offset must be 0, which truncates
-// the file, or the file's size.
+// appendImage appends r to the file at path and returns how many bytes it wrote. offset must be the size of the file, or 0, with which
+// the file is emptied first.
 func appendImage(path string, img inventory.Image, offset int64, r io.Reader) (n int64, err error) {
 	flags := os.O_WRONLY | os.O_CREATE
 	if offset == 0 {

@@ -16,13 +16,13 @@ type Instance interface {
 	Store() Store
 	// Metadata returns the handler of the metadata server, or nil if netboot is off.
 	Metadata() http.Handler
-	// OpenRuns returns the names of machines with an open run, for operators; the last entry may be the number of further ones.
+	// OpenRuns returns the names of machines with an open run, for operators. The last entry may instead say how many more there are.
 	OpenRuns(ctx context.Context) ([]string, error)
 	// BusyActivities returns the types of the running activities that have side effects, sorted.
 	BusyActivities() []string
 	RotateKeys(ctx context.Context) (int, error)
-	// CopyDatabases copies both databases into dir and adds the copies to d. It closes the inventory, and stops Temporal
-	// after Temporal's database is copied. The caller must call ended, also after an error: it waits until Temporal has ended.
+	// CopyDatabases copies both databases into dir and adds the copies to d. It closes the inventory, and stops Temporal after Temporal's
+	// database is copied. The caller must call ended, also after an error: ended waits until Temporal has ended.
 	CopyDatabases(ctx context.Context, d *backup.Draft, dir string) (ended func() error, err error)
 }
 

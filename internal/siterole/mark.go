@@ -23,7 +23,7 @@ type Mark struct {
 	} `json:"retired"`
 }
 
-// ReadMark reads the marker at keyFile. It returns false if the file does not exist, or holds keys or anything else.
+// ReadMark reads the marker at keyFile. It returns false if the file does not exist or is not a marker (but holds keys, for example).
 func ReadMark(keyFile string) (Mark, bool, error) {
 	b, err := durablefile.ReadPrivate(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,7 @@ func ReadMark(keyFile string) (Mark, bool, error) {
 	}
 	var m Mark
 	if json.Unmarshal(b, &m) != nil || m.Retired.ID == "" && m.Retired.To.Name == "" {
-		return Mark{}, false, nil // whatever the file holds, the loader of the keys reports it
+		return Mark{}, false, nil // the file holds keys or is invalid: the function that loads the keys reports the latter
 	}
 
 	return m, true, nil

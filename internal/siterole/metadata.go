@@ -17,8 +17,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A retired source forwards metadata requests of machines to the new host: machines that were installed before the
-// migration know only the source's address. The source itself answers none of them.
+// A retired server forwards metadata requests of machines to the new host: machines that were installed before the
+// migration know only the old address. The retired server itself answers none of these requests.
 
 // Headers of a forwarded request and of its response.
 const (
@@ -31,10 +31,11 @@ const (
 const routeMetadata = apiRoot + "metadata"
 
 const (
-	// maxForwarded is the limit for the body of a request, in bytes: the metadata server's limit for a phone-home.
+	// maxForwarded is the limit for the body of a request, in bytes. The metadata server has the same limit for a
+	// phone-home.
 	maxForwarded = 64 << 10
-	// connections is the limit for connections to the new host, because any machine may send requests.
-	// Further requests wait.
+	// connections is the limit for connections to the new host. It is needed because any machine may send requests;
+	// further requests wait.
 	connections = 64
 	// forwardWithin is the time limit for a request and its response, so that a slow client does not block a connection.
 	forwardWithin = time.Minute
@@ -116,7 +117,7 @@ func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.Rev
 	}
 }
 
-// metadata answers the requests that the retired source forwards, as if the machine had sent them to this server.
+// metadata answers the requests that a retired server forwards, as if the machine had sent them to this server.
 func (t *Target) metadata(w http.ResponseWriter, r *http.Request) {
 	var serve http.Handler
 	var client netip.Addr

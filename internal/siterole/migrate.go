@@ -23,7 +23,7 @@ const (
 	activitiesWithin = time.Minute
 )
 
-// Mover prepares the move of the site to another host, while this one still answers machines.
+// Mover prepares the move of the site to another host, while this host still answers machines.
 type Mover struct {
 	cfg     config.Config
 	version string // version of this program
@@ -33,7 +33,7 @@ type Mover struct {
 	site    func() Instance // returns nil if this host is not the active server
 }
 
-// CheckTarget returns nil if the target can take over. Otherwise its error contains every reason. It changes neither server.
+// CheckTarget returns nil if the target can take over, and otherwise an error with every reason. It changes nothing on either server.
 func (m *Mover) CheckTarget(ctx context.Context, target string) error {
 	if _, err := m.requireInstance(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (m *Mover) SyncImages(ctx context.Context, target string, progress func(tex
 	return imageSender{c, m.cfg.ImageDir(), progress}.sendMissing(ctx, images)
 }
 
-// HandOverState returns the state of a hand-over (see inventory.HandOverPending), and why it failed.
+// HandOverState returns the state of a hand-over (see inventory.HandOverPending) and, if the hand-over has failed, the reason.
 func (m *Mover) HandOverState(_ context.Context, id string) (state, why string, err error) {
 	x := m.file.Site()
 	switch {
@@ -136,8 +136,8 @@ func (m *Mover) HandOverState(_ context.Context, id string) (state, why string, 
 	return inventory.HandOverPending, "", nil
 }
 
-// WithdrawHandOver makes sure that a hand-over that has not begun never begins. It does nothing if the hand-over has ended, and
-// returns inventory.ErrConflict if it is under way.
+// WithdrawHandOver prevents a hand-over that has not begun. It does nothing if the hand-over has already ended, and returns
+// inventory.ErrConflict if the hand-over is under way.
 func (m *Mover) WithdrawHandOver(ctx context.Context, id string) error {
 	if state, _, err := m.HandOverState(ctx, id); err != nil || state != inventory.HandOverPending {
 		return err
@@ -150,8 +150,7 @@ func (m *Mover) WithdrawHandOver(ctx context.Context, id string) error {
 
 	row, err := s.Store().LastHandOver(ctx)
 	if errors.Is(err, inventory.ErrNotFound) || err == nil && row.ID != id {
-		// The request may not be in the inventory yet. Record its failure, so that it is
-		// ignored when it appears.
+		// The request may not be in the inventory yet. Record it as failed now, so that it is ignored when it appears.
 		row, err = inventory.HandOver{ID: id, SiteEpoch: 1}, nil
 	}
 	if err != nil {
@@ -161,7 +160,7 @@ func (m *Mover) WithdrawHandOver(ctx context.Context, id string) error {
 	return m.failHandOver(row, errors.New("withdrawn"))
 }
 
-// failHandOver records the hand-over as failed before it began, so that it never begins.
+// failHandOver records as failed a hand-over that has not begun, and so prevents it.
 func (m *Mover) failHandOver(row inventory.HandOver, why error) error {
 	_, err := m.file.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
@@ -175,7 +174,7 @@ func (m *Mover) failHandOver(row inventory.HandOver, why error) error {
 	return err
 }
 
-// HandOverRequest is the error with which AwaitHandOver ends the services of the active server for a hand-over.
+// AwaitHandOver returns a HandOverRequest, which is an error, to end the services of the active server for a hand-over.
 type HandOverRequest struct{ row inventory.HandOver }
 
 func (r *HandOverRequest) Error() string { return "the site is handed over to " + r.row.Target }
@@ -225,10 +224,10 @@ func (m *Mover) checkHandOver(ctx context.Context, s Instance, row inventory.Han
 		return err
 	}
 	if err := backup.RequireRoom(m.cfg); err != nil {
-		return err // checked here, while machines are still answered
+		return err // This is checked here, because machines are still answered.
 	}
 
-	// The hand-over may have been withdrawn during the checks, and the intake reopened.
+	// During the checks, the hand-over may have been withdrawn and the intake opened again.
 	if state, _, err := m.HandOverState(ctx, row.ID); err != nil || state != inventory.HandOverPending {
 		return fmt.Errorf("hand-over %s was withdrawn: %w", row.ID, errors.Join(err, inventory.ErrConflict))
 	}

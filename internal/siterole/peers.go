@@ -63,7 +63,7 @@ func (p *Peers) AddPeer(ctx context.Context, peer inventory.Peer, token inventor
 		return peer, err
 	}
 
-	// Store the token first: a peer without a token cannot be asked.
+	// Store the token first: a peer whose token is missing could not be asked.
 	if err := p.tokens.set(peer.Name, token.Reveal()); err != nil {
 		return peer, err
 	}

@@ -10,23 +10,23 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// decided is the operator's decision and the peer that it is about.
+// decided is the operator's decision, and the peer to which the decision applies.
 type decided struct {
 	decision string // inventory.TakeOver or inventory.GiveUp; "" = none yet: ask the peers again
 	peer     inventory.Peer
 }
 
-// question is the question of a source to the operator: which server is the active one?
+// question is what a source asks the operator: which server is the active one?
 type question struct {
 	mu     sync.Mutex
 	why    string // why this server answers no machine; "" = no open question
 	since  time.Time
 	about  []inventory.Peer // peers that may be the active server
 	answer chan decided
-	closed chan struct{} // closed when the question is
+	closed chan struct{} // closed when the question is closed
 }
 
-// open opens the question, or updates the open one. isNew reports whether none was open before.
+// open opens the question, or updates the question that is open. isNew reports whether no question was open before.
 func (q *question) open(why string, now time.Time, about []inventory.Peer) (answer <-chan decided, isNew bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -51,8 +51,8 @@ func (q *question) close() {
 	q.why, q.about, q.answer = "", nil, nil
 }
 
-// ask puts the question to the operator and waits for a decision. After s.again() without one, it returns
-// the zero decision, so that the caller asks the peers again. The question remains open.
+// ask puts the question to the operator and waits for a decision. If there is none after s.again(), it returns the zero decision, so that
+// the caller asks the peers again. The question remains open.
 func (s *Source) ask(ctx context.Context, why string, about ...inventory.Peer) (decided, error) {
 	answer, isNew := s.question.open(why, s.Now(), about)
 	if isNew {
@@ -83,9 +83,9 @@ func (s *Source) Waiting() (why string, since time.Time) {
 	return s.question.why, s.question.since
 }
 
-// Decide answers the open question. With inventory.GiveUp, peer is the active server; it may be "" if the question is about one
-// peer only. Decide returns inventory.ErrConflict if no question is open, and inventory.ErrInvalid if the question is
-// not about the peer.
+// Decide answers the open question. With inventory.GiveUp, the operator declares that peer is the active server; if the question is about
+// one peer only, its name may be left out. Decide returns inventory.ErrConflict if no question is open, and inventory.ErrInvalid if the
+// question is not about the peer.
 func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	q := &s.question
 	q.mu.Lock()
@@ -113,7 +113,7 @@ func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	}
 }
 
-// findPeer returns the peer with that name. With the name "", it returns the only peer.
+// findPeer returns the peer with that name. If name is "" and there is only one peer, it returns that peer.
 func findPeer(peers []inventory.Peer, name string) (inventory.Peer, error) {
 	if name == "" && len(peers) == 1 {
 		return peers[0], nil

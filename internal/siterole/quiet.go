@@ -20,8 +20,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// serveQuietly answers operators, but no machine, while do runs. It returns the error of do or of the listener. It reports
-// the service as ready to the service manager, because do may run for days.
+// serveQuietly answers operators, but no machine, while do runs. It returns the error of do or of the listener. It reports to the service
+// manager that the service is ready, because do may run for days.
 func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Context) error) error {
 	return h.serveOperators(ctx, why, func(ctx context.Context) error {
 		if err := keptsocket.Ready(); err != nil {
@@ -31,9 +31,9 @@ func (h *Host) serveQuietly(ctx context.Context, why string, do func(context.Con
 	})
 }
 
-// serveOperators is [Host.serveQuietly] for a do that usually ends soon: it does not report the service as ready. The caller
-// then opens the databases, and until they are open no operator API listens. The service is ready when the
-// active server is, or when do asks the operator (Source.Asked).
+// serveOperators does the same as [Host.serveQuietly], but does not report that the service is ready, because do usually ends soon. After
+// it, the caller opens the databases, and during that time no operator API listens. The service is reported as ready when the active
+// server runs, or when do asks the operator (Source.Asked).
 func (h *Host) serveOperators(ctx context.Context, why string, do func(context.Context) error) error {
 	if why != "" {
 		h.log.Warn("this server answers no machine", "why", why, "role", h.file.Site().Role)
@@ -68,7 +68,7 @@ func (h *Host) serveOperators(ctx context.Context, why string, do func(context.C
 	return err
 }
 
-// serveRetired answers operators with the new address, tells agents to hold, and forwards metadata requests of machines.
+// serveRetired tells operators the new address of the site, tells agents to hold (wait), and forwards metadata requests of machines.
 func (h *Host) serveRetired(ctx context.Context, s Site) error {
 	to := "elsewhere"
 	if s.Successor != nil {
@@ -86,8 +86,8 @@ func (h *Host) serveRetired(ctx context.Context, s Site) error {
 	})
 }
 
-// listenRetired listens on the addresses that machines and agents know. Metadata requests are forwarded. Agents are told to
-// hold, never that their run has ended. A port that cannot be bound is only logged.
+// listenRetired listens on the addresses that machines and agents know. Metadata requests are forwarded. Agents are told to hold (wait),
+// and never that their run has ended. If a port cannot be bound, that is only logged.
 func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listener) {
 	n := h.cfg.Netboot
 	if !n.On() {
@@ -132,7 +132,7 @@ func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listen
 	return out
 }
 
-// forwardToSuccessor returns the handler that forwards metadata requests to the new host, and stores it in h.forward.
+// forwardToSuccessor returns the handler that forwards metadata requests to the new host, and stores that handler in h.forward.
 func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
 	if s.Successor == nil {
 		return nil, fmt.Errorf("the new host of the site is unknown: %w", inventory.ErrNotFound)
@@ -157,8 +157,8 @@ func (h *Host) forwardToSuccessor(s Site) (http.Handler, error) {
 	return forward, nil
 }
 
-// metadata returns the handler for requests that a retired peer forwards: the metadata server of this host or, if this host is
-// retired as well, the forwarding to its successor. nil means that there is neither.
+// metadata returns the handler for requests that a retired peer forwards. It is the metadata server of this host; if this host is
+// retired, too, it forwards the requests to the next host. nil means that there is neither.
 func (h *Host) metadata() http.Handler {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -60,7 +60,7 @@ func (r receiver) Check(context.Context) (free int64, problems []string) {
 	return free, append(problems, r.portProblems()...)
 }
 
-// portProblems returns one problem for each port of the active server that cannot be bound.
+// portProblems returns one problem for each port that the active server needs and that cannot be bound.
 func (r receiver) portProblems() (problems []string) {
 	sockets, err := hostnet.Sockets(r.cfg)
 	if err != nil {
@@ -69,7 +69,7 @@ func (r receiver) portProblems() (problems []string) {
 
 	for _, s := range sockets {
 		if s.Key == "listen" {
-			continue // this server itself has bound it
+			continue // this process itself has bound that port
 		}
 		err := s.Try()
 		switch {
@@ -202,9 +202,9 @@ func (r receiver) parts() []part {
 	}
 }
 
-// install moves the parts of an activated site to their places. After a crash it can be repeated: it recognizes the parts that
-// are in place by their digests. If a part is missing or different, it returns an error and moves none, because
-// a server must not start on an incomplete site.
+// install moves the parts of an activated site to their places. After a crash it can be repeated: it recognizes by their digests the
+// parts that are already in place. If a part is missing or different, it returns an error and moves no part, because a server must not
+// start on an incomplete site.
 func (r receiver) install(ctx context.Context, p Prepared) error {
 	var left []part
 	for _, x := range r.parts() {
@@ -248,8 +248,8 @@ func (r receiver) install(ctx context.Context, p Prepared) error {
 	return err
 }
 
-// inPlace reports whether the part is at x.to; false means that it is still at x.from. want is the digest of the
-// verified part. A part with another digest is an inventory.ErrConflict, and a missing one an inventory.ErrNotFound.
+// inPlace returns true if the part is at x.to, and false if it is still at x.from. want is the digest of the verified part. If the part
+// has another digest, the error is inventory.ErrConflict; if it is missing, the error is inventory.ErrNotFound.
 func inPlace(ctx context.Context, x part, want string) (bool, error) {
 	for _, at := range []string{x.from, x.to} {
 		there, err := durablefile.Exists(at)

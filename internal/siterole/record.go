@@ -1,12 +1,11 @@
-// Package siterole manages the role of a server among its peers, and moves a site (inventory, Temporal's database, keys and
-// images) from one host to another. Its state machine runs outside Temporal, because it stops Temporal.
+// Package siterole manages the role of a server among its peers, and moves a site (inventory, Temporal's database, keys and images) from
+// one host to another. Its state machine runs outside Temporal, because it stops Temporal.
 //
-// The role is stored in the role file, which is read before any database is opened, and replaced atomically. Only the
-// server in the role Active answers machines: it is the site, or the active server.
+// The role is stored in the role file, which is read before any database is opened, and replaced atomically. Only the active server, with
+// the role Active, answers machines.
 //
-// In a hand-over, the source stops answering before the target may answer. The commit point is when the target has
-// written its activation to the disk. Until then the hand-over can be undone; afterwards only another migration moves the
-// site back.
+// In a hand-over, the source stops answering before the target may answer. The hand-over is committed as soon as the target has written
+// its activation to the disk. Until then the hand-over can be undone; afterwards only another migration moves the site back.
 package siterole
 
 import (
@@ -34,7 +33,7 @@ const format = 1
 const (
 	Active      = inventory.RoleActive // the server answers machines
 	Standby     = "standby"            // the server waits for a site and answers no machine
-	HandingOver = "handing-over"       // a hand-over has begun; only its target can tell which server is active
+	HandingOver = "handing-over"       // a hand-over has begun; only its target knows which of the two servers is active
 	Retired     = "retired"            // the site has moved to another server
 )
 
@@ -42,7 +41,7 @@ const (
 const (
 	UnderWay = "under-way"
 	Moved    = "moved"
-	Failed   = "failed" // undone; the target will never activate it
+	Failed   = "failed" // undone; the target will never activate this hand-over
 )
 
 // HandOver is the source's record of one attempt to move the site.
@@ -65,7 +64,7 @@ type Prepared struct {
 	Files map[string]string `json:"files,omitempty"`
 }
 
-// Giver is the server that may hand its site over to this one.
+// Giver is the server that may hand its site over to this server.
 type Giver struct {
 	// TokenSHA256 is the hex digest of the giver's token.
 	TokenSHA256 string `json:"tokenSHA256"`
@@ -74,7 +73,7 @@ type Giver struct {
 	Name        string `json:"name,omitempty"`
 }
 
-// Site is the content of the role file. A server without a role file is active and has no peers.
+// Site is the content of the role file. If a server has no role file, it is active and has no peers.
 type Site struct {
 	Format int    `json:"format"`
 	Name   string `json:"name,omitempty"`
@@ -83,9 +82,9 @@ type Site struct {
 	Epoch int64 `json:"epoch,omitempty"`
 	// Peers are asked for their roles at each start, before this server answers a machine.
 	Peers    []inventory.Peer `json:"peers,omitempty"`
-	HandOver *HandOver        `json:"handOver,omitempty"` // the last one with this server as its source
+	HandOver *HandOver        `json:"handOver,omitempty"` // the last hand-over with this server as its source
 
-	Source    *Giver    `json:"source,omitempty"` // the server that may hand its site over to this one; nil = never a standby
+	Source    *Giver    `json:"source,omitempty"` // the server that may hand its site over to this one; nil = this server was never a standby
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Activated string    `json:"activated,omitempty"` // id of the hand-over that made this server active
 	Refused   []string  `json:"refused,omitempty"`   // ids of hand-overs that will never be activated
@@ -168,7 +167,7 @@ func (f *File) Site() Site {
 func (s Site) clone() (out Site) {
 	b, err := json.Marshal(s)
 	if err == nil {
-		err = json.Unmarshal(b, &out) // out must be a new Site: s would share its pointers with the copy
+		err = json.Unmarshal(b, &out) // decode into a new Site: otherwise the copy would share pointers with s
 	}
 	if err != nil {
 		panic(err) // every field has a JSON form

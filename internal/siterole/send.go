@@ -25,7 +25,7 @@ type sender struct {
 	version string // version of this program
 	file    *File
 	tokens  *peerTokens
-	leaving func() Instance // returns the site that is handed over; nil = this server does not run it
+	leaving func() Instance // returns the site to hand over; nil if this server does not run it
 }
 
 // Copy implements SourceSteps: the archive holds both databases, their keys, and a manifest.
@@ -44,7 +44,7 @@ func (s sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	}
 
 	d := backup.NewDraft(id, s.version)
-	// Temporal needs a second to stop. Do not wait for it here: until the hand-over ends, no server answers machines.
+	// Stopping Temporal takes a second. Do not wait for that here: until the hand-over ends, no server answers machines.
 	ended, err := site.CopyDatabases(ctx, d, dir)
 	defer func() { err = errors.Join(err, ended()) }()
 	if err != nil {
@@ -69,8 +69,8 @@ func (s sender) Copy(ctx context.Context, id string) (_ Copy, err error) {
 	}, err
 }
 
-// addKeys wraps the keys with the digest of the peer token, which both source and target know. TLS protects the keys on the
-// network; the wrapping protects them on the disk.
+// addKeys encrypts the keys with the digest of the peer token, which source and target know. TLS protects the keys only on the network;
+// this encryption also protects them on the disk.
 func (s sender) addKeys(d *backup.Draft, file string) error {
 	token, ok := s.tokens.of(s.file.Site().HandOver.Peer)
 	if !ok {
@@ -97,7 +97,7 @@ func (s sender) temporalFiles() []string {
 // setAsideSuffix is the suffix that SetAside appends to the names of Temporal's files.
 func setAsideSuffix(id string) string { return ".handed-over-" + id }
 
-// SetAside renames Temporal's files, the database first: without it, Temporal does not start.
+// SetAside renames Temporal's files. The database is the first one, because Temporal does not start without it.
 func (s sender) SetAside(id string) error {
 	for _, f := range s.temporalFiles() {
 		if err := os.Rename(f, f+setAsideSuffix(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -115,7 +115,7 @@ func (s sender) syncTemporal() error {
 	return err
 }
 
-// PutBack reverts SetAside, the database last.
+// PutBack reverts SetAside. The database is the last file to get its name back, because Temporal can start only then.
 func (s sender) PutBack(id string) error {
 	for _, f := range slices.Backward(s.temporalFiles()) {
 		if err := os.Rename(f+setAsideSuffix(id), f); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +125,7 @@ func (s sender) PutBack(id string) error {
 	return errors.Join(s.syncTemporal(), os.RemoveAll(stagingDirOf(s.cfg)))
 }
 
-// Retire destroys the keys. Without them, no sealed secret in this host's databases can be opened.
+// Retire destroys the keys. Without them, no secret that is stored encrypted in this host's databases can be read.
 func (s sender) Retire(m Mark) error {
 	return errors.Join(DestroyKeys(s.cfg.KeyFile, m), os.RemoveAll(stagingDirOf(s.cfg)))
 }

@@ -13,27 +13,27 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SourceSteps are the side effects of a source on its host. Each can be repeated after a crash.
+// SourceSteps are the side effects of a source on its host. Each step can be repeated after a crash.
 type SourceSteps interface {
 	// Copy makes and verifies copies of both databases and of the keys. It stops Temporal after the copy of Temporal's database.
 	// When it returns without an error, both databases are closed.
 	Copy(ctx context.Context, id string) (Copy, error)
-	// SetAside renames Temporal's files, so that no server runs on them. PutBack reverts SetAside, and does nothing if
-	// the files were not renamed.
+	// SetAside renames Temporal's files, so that Temporal cannot start with them. PutBack reverts SetAside; it does nothing if the files were
+	// not renamed.
 	SetAside(id string) error
 	PutBack(id string) error
 	// Retire destroys the keys and writes the marker m in their place.
 	Retire(m Mark) error
 }
 
-// Copy is the archive of a site that the source sends to the target.
+// Copy is the archive that the source sends to the target. It contains the whole site.
 type Copy struct {
 	Digest string // SHA-256, hex
 	Size   int64
 	Open   func() (io.ReadCloser, error)
 }
 
-// TargetAPI are the requests of a source to its target. *Client implements it.
+// TargetAPI sends the requests of a source to its target. *Client implements it.
 type TargetAPI interface {
 	State(ctx context.Context, id string) (State, error)
 	Prepare(ctx context.Context, id string, epoch int64, c Copy) (State, error)
@@ -43,7 +43,7 @@ type TargetAPI interface {
 
 // Steps of a hand-over in order, each named after the state that it reaches.
 const (
-	StepSilent   = "silent" // the role file holds HandingOver
+	StepSilent   = "silent" // the role file contains the role HandingOver
 	StepCopied   = "copied"
 	StepPrepared = "prepared"
 	StepSetAside = "set-aside"
@@ -51,7 +51,7 @@ const (
 	StepRetired  = "retired"
 )
 
-// Source hands a site over. After a crash, it finds out how the hand-over ended.
+// Source is the server that hands the site over. After a crash, it finds out how the hand-over ended.
 type Source struct {
 	File  *File
 	Steps SourceSteps
@@ -59,23 +59,23 @@ type Source struct {
 	Dial func(p inventory.Peer) (TargetAPI, error)
 	Log  *slog.Logger
 	Now  func() time.Time
-	// Again is the pause before a peer is asked again; 0 = 2 s.
+	// Again is the pause before the same request is sent again to a peer; 0 = 2 s.
 	Again time.Duration
-	// Reached is called after each step, in tests only. Its error interrupts the hand-over, as a crash would.
+	// Reached is called after each step, in tests only. If it returns an error, the hand-over is interrupted as by a crash.
 	Reached func(step string) error
-	// Asked is called when a question to the operator is opened. Its error ends the wait for a decision. It may be nil.
+	// Asked is called when the operator is asked. If it returns an error, the wait for a decision ends. Asked may be nil.
 	Asked func() error
 
 	question question
 }
 
-// tries is how often a request is sent if no response comes.
+// tries is how often a request is sent as long as no response comes.
 const tries = 3
 
-// HandOver moves the site to the peer. The caller must first stop all answers, writes and workers of this server.
-// After nil, the role in s.File is Retired, or Active if the hand-over failed, with the reason in Site.HandOver.Why.
-// After inventory.ErrConflict with the role Active, nothing has begun. After any other error this server must not answer:
-// at its next start, Resume continues in the role HandingOver, and EnsureRetired in the role Retired.
+// HandOver moves the site to the peer. The caller must first stop all answers, writes and workers of this server. If HandOver returns nil,
+// the role in s.File is Retired, or, if the hand-over failed, Active with the reason in Site.HandOver.Why. If it returns
+// inventory.ErrConflict and the role is Active, nothing was done. After any other error, this server must not answer machines: at its next
+// start, Resume continues if the role is HandingOver, and EnsureRetired if it is Retired.
 func (s *Source) HandOver(ctx context.Context, id string, peer inventory.Peer, epoch int64) error {
 	_, err := s.File.Change(func(x *Site) error {
 		if err := x.require(Active); err != nil {
@@ -131,7 +131,7 @@ func (s *Source) reached(step string) error {
 	return s.Reached(step)
 }
 
-// repeat calls ask, up to tries times, until the peer responds, and returns the last error.
+// repeat calls ask until the peer responds, at most tries times, and returns the last error.
 func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(TargetAPI) error) error {
 	for try := 1; ; try++ {
 		api, err := s.Dial(peer)
@@ -148,7 +148,7 @@ func (s *Source) repeat(ctx context.Context, peer inventory.Peer, ask func(Targe
 	}
 }
 
-// again returns the pause before a peer is asked again.
+// again returns the pause before the same request is sent again to a peer.
 func (s *Source) again() time.Duration {
 	if s.Again <= 0 {
 		return 2 * time.Second
@@ -156,8 +156,8 @@ func (s *Source) again() time.Duration {
 	return s.Again
 }
 
-// activate asks the target to activate the site. If no response comes, it is unknown whether the target has: takeBack then
-// asks the target until it responds or the operator decides.
+// activate asks the target to activate the site. If no response comes, the target may or may not have activated it; takeBack then asks
+// until the target responds or the operator decides.
 func (s *Source) activate(ctx context.Context, id string, peer inventory.Peer) error {
 	err := s.repeat(ctx, peer, func(api TargetAPI) error {
 		_, err := api.Activate(ctx, id)
@@ -206,7 +206,7 @@ func (s *Source) EnsureRetired() error {
 	return s.Steps.Retire(s.markOf(id, to))
 }
 
-// unknownHandOver replaces the id of a hand-over that this server has not recorded.
+// unknownHandOver takes the place of the hand-over's id if this server has no record of the hand-over.
 const unknownHandOver = "unknown"
 
 // markOf returns the marker of a server whose site has moved to the given peer.
@@ -215,8 +215,8 @@ func (s *Source) markOf(id string, to inventory.Peer) (m Mark) {
 	return m
 }
 
-// takeBack ends a hand-over that failed because of why. If the target has activated it nevertheless, this server retires.
-// Otherwise the target refuses it permanently, and this server becomes active again.
+// takeBack ends a hand-over that failed with the error why. If the target has activated the site nevertheless, this server retires.
+// Otherwise the target refuses this hand-over permanently, and this server becomes active again.
 func (s *Source) takeBack(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // this process ends; Resume continues at the next start
@@ -238,8 +238,8 @@ func (s *Source) Resume(ctx context.Context) error {
 	return s.resolve(ctx, x.HandOver.ID, peer, errors.New("this server stopped during the hand-over"))
 }
 
-// resolve asks the target how the hand-over ended, until the target responds or the operator decides. Then it retires this
-// server or makes it active again, with why as the reason.
+// resolve asks the target how the hand-over ended, until the target responds or the operator decides. Then this server retires or becomes
+// active again; why is recorded as the reason that the hand-over failed.
 func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, why error) error {
 	for {
 		over, err := s.refuse(ctx, id, peer)
@@ -264,8 +264,8 @@ func (s *Source) resolve(ctx context.Context, id string, peer inventory.Peer, wh
 	}
 }
 
-// refuse reports whether the target has activated the hand-over. If over is false and err is nil, the target has
-// refused it permanently.
+// refuse reports whether the target has activated the site of this hand-over. If not, it makes the target refuse the hand-over permanently.
+// An error means that neither is certain.
 func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (over bool, err error) {
 	api, err := s.Dial(peer)
 	if err != nil {
@@ -293,8 +293,8 @@ func (s *Source) refuse(ctx context.Context, id string, peer inventory.Peer) (ov
 	return false, err
 }
 
-// goOn makes this server active again, with a site epoch that no target of this hand-over can own. It removes the peer forget,
-// if not nil: the operator has said that it is off, and it would otherwise be asked at the next start.
+// goOn makes this server active again, with a site epoch that no target of this hand-over can own. If forget is not nil, that peer is
+// removed: the operator has said that the peer is off, and this server would ask it at its next start.
 func (s *Source) goOn(id, why string, forget *inventory.Peer) error {
 	if err := s.Steps.PutBack(id); err != nil {
 		return fmt.Errorf("putting Temporal's file back: %w", err)

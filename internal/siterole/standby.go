@@ -23,7 +23,7 @@ const tokenFileName = "standby.token"
 
 func tokenFile(cfg config.Config) string { return besideKeys(cfg, tokenFileName) }
 
-// besideKeys returns the path of the file with that name next to the key file.
+// besideKeys returns the path of the file with the given name in the key file's directory.
 func besideKeys(cfg config.Config, name string) string {
 	return filepath.Join(filepath.Dir(cfg.KeyFile), name)
 }
@@ -34,22 +34,22 @@ func CertificateFile(cfg config.Config) string { return besideKeys(cfg, identity
 // Outcomes of MakeStandby.
 const (
 	StandbyMade       = "made"
-	StandbyReassigned = "reassigned" // it already was a standby, and now accepts the token of another source
+	StandbyReassigned = "reassigned" // the host was a standby already, and now accepts the token of another source
 	StandbyUnchanged  = "unchanged"
 )
 
 // StandbyResult describes a standby to the operator who has made it.
 type StandbyResult struct {
 	Outcome     string // StandbyMade, StandbyReassigned or StandbyUnchanged
-	Role        string // differs from Standby once a site was moved here
+	Role        string // role of this host; no longer Standby if a site was moved here earlier
 	Name        string // name among the peers
 	URL         string // URL of the peer API
 	Fingerprint string // fingerprint of the standby's key
-	TokenFile   string // path; the source needs a copy of the token in it
+	TokenFile   string // path of the file with the token; the source needs a copy of the token
 }
 
-// MakeStandby makes the host with this configuration a standby that a site can be moved to. It is idempotent. If name is "", the
-// configured name is used. It returns inventory.ErrConflict if the host is or was a site.
+// MakeStandby makes the host with this configuration a standby, to which a site can be moved. It may be repeated. If name is "", the
+// configured name is used. If the host is or was a site, the error is inventory.ErrConflict.
 func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyResult, error) {
 	f, err := Open(cfg.DataDir)
 	if err != nil {
@@ -72,7 +72,7 @@ func MakeStandby(ctx context.Context, cfg config.Config, name string) (StandbyRe
 		return describeStandby(cfg, s, StandbyUnchanged)
 	}
 
-	// A running server holds the role file in memory, and would overwrite this change.
+	// Do not change the role file while a server runs: the server has the file in memory, and would overwrite the change.
 	if hostnet.ServerAnswers(ctx, cfg) {
 		return StandbyResult{}, fmt.Errorf("%s contains another token, and a server is running at %s: stop ingot serve first: %w",
 			tokenFile(cfg), cfg.Listen, inventory.ErrConflict)
@@ -120,8 +120,8 @@ func newStandby(f *File, cfg config.Config, name string) (Site, error) {
 	})
 }
 
-// newSourceToken returns the token in a standby's token file if it differs from the token of the standby's source, and
-// otherwise "". They differ in a data directory that a Genesis run with an undone migration has left.
+// newSourceToken returns the token in the standby's token file if the standby does not accept it yet, otherwise "". This can happen in a
+// data directory that was left by a Genesis run with an undone migration.
 func newSourceToken(cfg config.Config, s Site) (string, error) {
 	if s.Role != Standby {
 		return "", nil
@@ -133,8 +133,8 @@ func newSourceToken(cfg config.Config, s Site) (string, error) {
 	return token, err
 }
 
-// awaitSource makes a standby accept the first source that shows the token. It returns inventory.ErrConflict if
-// the standby holds the prepared site of another source.
+// awaitSource makes a standby accept the first source that shows the token. If the standby already holds the prepared site of another
+// source, the error is inventory.ErrConflict.
 func awaitSource(f *File, token string) (Site, error) {
 	return f.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared != nil {
@@ -168,7 +168,7 @@ func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err erro
 	return certFile, token, fingerprint, err
 }
 
-// ServerName returns the name of this server among its peers: the configured name, the one in s, or the host name.
+// ServerName returns the name of this server among its peers: the configured name, otherwise the name in s, otherwise the host name.
 func ServerName(cfg config.Config, s Site) string {
 	if cfg.Site.Name != "" {
 		return cfg.Site.Name
@@ -185,7 +185,7 @@ func ServerName(cfg config.Config, s Site) string {
 	return name
 }
 
-// peerURL returns the configured URL of the peer API, or else one with the most likely address of this host.
+// peerURL returns the configured URL of the peer API. If there is none, it makes one from the most likely address of this host.
 func peerURL(cfg config.Config) string {
 	if cfg.Site.URL != "" {
 		return strings.TrimSuffix(cfg.Site.URL, "/")

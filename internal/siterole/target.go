@@ -23,24 +23,22 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TargetSteps are the side effects of a target on its host. Each can be repeated after a crash.
+// TargetSteps are the side effects of a target on its host. Each step can be repeated after a crash.
 type TargetSteps interface {
-	// Check returns the free space for the databases in bytes, and the problems that prevent this server from
-	// becoming the active one.
+	// Check returns the free space for the databases, in bytes, and the problems that prevent this server from becoming the active server.
 	Check(ctx context.Context) (free int64, problems []string)
-	// Receive verifies the archive in r and stages it as a site with that epoch. It replaces a site that was
-	// received earlier. It returns Prepared.Files.
+	// Receive verifies the archive in r and unpacks it as a site with the given site epoch, which becomes active later. A site that was
+	// received earlier is replaced. The result is the value for Prepared.Files.
 	Receive(ctx context.Context, id string, epoch int64, r io.Reader) (map[string]string, error)
 	// Discard removes the files that Receive has written.
 	Discard(id string) error
-	// Image returns how much of an image's file this host has. SendImage appends r to the file at offset; offset 0
-	// starts over.
+	// Image returns how much of an image's file this host already has. SendImage writes r to that file from offset; with offset 0, the file
+	// begins again.
 	Image(ctx context.Context, img inventory.Image) (ImageState, error)
 	SendImage(ctx context.Context, img inventory.Image, offset int64, r io.Reader) (ImageState, error)
 }
 
-// Target serves the peer API of a server that was made a standby. It continues after the server has become active or
-// has retired.
+// Target serves the peer API of a server that was made a standby. It still does so after this server has become active or has retired.
 type Target struct {
 	File     *File
 	Steps    TargetSteps
@@ -50,13 +48,12 @@ type Target struct {
 	// Log gets a record for each refused request. Log should be rate-limited, because unknown clients can send such requests.
 	Log *slog.Logger
 	Now func() time.Time
-	// Activated is called after an activation is on the disk.
+	// Activated is called once an activation is stored on the disk.
 	Activated func()
-	// Metadata returns the handler for the metadata requests that the retired source forwards, or nil if there is
-	// currently none.
+	// Metadata returns the handler for metadata requests that the retired source forwards; nil if there is none at this time.
 	Metadata func() http.Handler
 
-	preparing sync.Mutex // held while a site is received
+	preparing sync.Mutex // locked while a site is received
 }
 
 // Handler returns the handler of the peer API. Its listener must use ServerTLS.
@@ -87,7 +84,7 @@ func answer(t *Target, f route) http.HandlerFunc {
 		}
 		text, err := json.Marshal(v)
 		if err != nil {
-			panic(err) // every answer has a JSON form
+			panic(err) // cannot happen: every answer has a JSON form
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
@@ -95,8 +92,8 @@ func answer(t *Target, f route) http.HandlerFunc {
 	}
 }
 
-// checkToken returns the fingerprint of the client's key, or ErrStranger if the token is not the source's or the client
-// presents no key.
+// checkToken returns the fingerprint of the client's key. If the token is not the token of the source, or the client presents no key, the
+// error is ErrStranger.
 func (t *Target) checkToken(r *http.Request) (string, error) {
 	s := t.File.Site()
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -125,7 +122,7 @@ func (t *Target) known(f route) route {
 	}
 }
 
-// pair accepts the token from now on only with the key of the first client that has shown it.
+// pair binds the token to the key of the first client that shows it: later, the token is accepted only with this key.
 func (t *Target) pair(r *http.Request) (any, error) {
 	print, err := t.checkToken(r)
 	if err != nil {
@@ -199,7 +196,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	}
 
 	t.Log.Info("a site is being received", "handover", id, "from", s.Source.Name)
-	// Remove the record of the earlier site before Receive removes its files.
+	// Receive removes the files of the earlier site, so remove the record of that site first.
 	if _, err := t.File.Change(func(s *Site) error { s.Prepared = nil; return nil }); err != nil {
 		return nil, err
 	}
@@ -214,7 +211,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 	}
 
 	_, err = t.File.Change(func(s *Site) error {
-		if slices.Contains(s.Refused, id) { // refused since the check above
+		if slices.Contains(s.Refused, id) { // refused after the check above
 			return fmt.Errorf("hand-over %q was refused: %w", id, inventory.ErrConflict)
 		}
 		s.Prepared = &Prepared{ID: id, Epoch: epoch + 1, Digest: digest, At: t.Now().UTC(), Files: files}
@@ -231,7 +228,7 @@ func (t *Target) prepare(r *http.Request) (any, error) {
 // errBusy is temporary: the source repeats its request.
 var errBusy = errors.New("not now")
 
-// activate is the commit point: this server is the active one as soon as the role file is on the disk.
+// activate is the commit point: this server is the active server as soon as the role file is on the disk.
 func (t *Target) activate(r *http.Request) (any, error) {
 	id := r.PathValue("id")
 	now, err := t.File.Change(func(s *Site) error {
@@ -257,7 +254,7 @@ func (t *Target) activate(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// becomeActive changes s, a standby with a prepared site, to the active server of that site.
+// becomeActive changes s from a standby with a prepared site to the active server of this site.
 func becomeActive(s *Site, why string) {
 	s.Role, s.Why = Active, why
 	s.Epoch, s.Activated, s.ReKey = s.Prepared.Epoch, s.Prepared.ID, true
@@ -294,8 +291,8 @@ func (t *Target) refuse(r *http.Request) (any, error) {
 	return t.stateOf(id), nil
 }
 
-// TakeOver makes a standby active without its source, after the operator has stated that the source is off. It returns
-// inventory.ErrConflict if no site is prepared here.
+// TakeOver makes a standby active without its source, after the operator has stated that the source is off. If no site is prepared here,
+// the error is inventory.ErrConflict.
 func (t *Target) TakeOver(by string) error {
 	_, err := t.File.Change(func(s *Site) error {
 		if s.Role != Standby || s.Prepared == nil {
@@ -338,7 +335,7 @@ func (t *Target) sendImage(r *http.Request) (any, error) {
 	return t.Steps.SendImage(r.Context(), img, offset, r.Body)
 }
 
-// imageOf returns an image with the file, digest and path in place of a request, or inventory.ErrInvalid.
+// imageOf returns an image with the file name, the digest and the inPlace path that the request names, or inventory.ErrInvalid.
 func imageOf(r *http.Request) (inventory.Image, error) {
 	img := inventory.Image{File: r.PathValue("file"), SHA256: r.URL.Query().Get("digest")}
 	if path := r.URL.Query().Get("inPlace"); path != "" {

@@ -20,15 +20,15 @@ const (
 	maxProblems = 50
 )
 
-// CheckDocument checks a document of the given kind and returns, as inventory.Problems, everything for which the
-// system would refuse it. Each problem has file, line, field and remedy. Documents hold secrets: values of fields
-// that may be secret are removed from the texts.
+// CheckDocument checks a document of the given kind and returns every reason for which the system would refuse the document, as
+// inventory.Problems. Each problem has file, line, field and remedy. Documents hold secrets: values of fields that may be secret are
+// removed from the texts.
 func CheckDocument(kind, file string, contents []byte) error {
 	problems, _ := Review(kind, file, contents)
 	return problems.Err()
 }
 
-// Review is CheckDocument with warnings, which are valid only if there are no problems.
+// Review does what CheckDocument does, and also returns warnings. Use the warnings only if there are no problems.
 func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
 	system, kinds := Of(kind), inventory.DocumentKinds()
 	switch {
@@ -51,8 +51,8 @@ func Review(kind, file string, contents []byte) (problems, warnings inventory.Pr
 	return finish(file, secret, problems), finish(file, secret, warnings)
 }
 
-// finish sets the file of each problem, removes secret values from the texts, and sorts the problems by line. A
-// library's error may quote a value that it could not read.
+// finish sets the file of each problem and sorts the problems by line. It removes secret values from the texts, because the error of a
+// library may quote a value that it could not read.
 func finish(file string, secret []string, problems inventory.Problems) inventory.Problems {
 	for i := range problems {
 		p := &problems[i]
@@ -73,7 +73,7 @@ var secretName = regexp.MustCompile(`(?i)(token|secret|password|passphrase|key|c
 // ordinary words.
 const minSecret = 5
 
-// secretsOf returns the values of all fields whose names are those of secrets, the longest value first.
+// secretsOf returns the values of all fields whose names mark them as secret, the longest value first.
 func secretsOf(d Document, contents []byte) []string {
 	var secrets []string
 	if lister, ok := d.(SecretLister); ok {

@@ -1,6 +1,5 @@
-// Package systems describes the systems that are installed from a document: for each kind of document, what checks
-// it, and what else Ingot can do with the system. The packages below implement the systems and the clients of
-// their APIs.
+// Package systems describes the systems that are installed from a document. For each kind of document, it says what checks the document and
+// what else Ingot can do with the system. The packages below implement the systems and the clients of their APIs.
 package systems
 
 import (
@@ -14,8 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A System describes the system that a kind of document configures. Each field is a feature, nil if the system
-// lacks it.
+// A System describes the system that a kind of document configures. Each field is a feature; nil = the system does not have it.
 type System struct {
 	Document  Document
 	Relay     Relay
@@ -47,21 +45,21 @@ var table = map[string]System{
 
 // Document checks a document as strictly as the system itself would.
 type Document interface {
-	// Check returns everything for which the system would refuse the document, and as warnings what it accepts but is
-	// probably a mistake. Problems have line and field, but no file; their texts may repeat values.
+	// Check returns as problems why the system would refuse the document, and as warnings what the system accepts although it is probably a
+	// mistake. Problems have a line and a field, but no file. Their texts may repeat values of the document.
 	Check(file string, contents []byte) (problems, warnings inventory.Problems)
 }
 
 // SecretLister is implemented by documents that are not YAML.
 type SecretLister interface {
-	// Secrets returns the values of the fields for whose names isSecret returns true.
+	// Secrets returns the values of all fields whose names isSecret accepts.
 	Secrets(contents []byte, isSecret func(name string) bool) []string
 }
 
 // Relay is implemented by systems that relay DHCP.
 type Relay interface {
-	// CheckRelay returns why DHCP packets of machines behind the system would not reach the server; nothing for a
-	// document that cannot be read.
+	// CheckRelay returns why DHCP packets of machines behind the system would not reach the server. It returns nothing if the document cannot
+	// be read.
 	CheckRelay(contents []byte, server netip.Addr) inventory.Problems
 }
 
@@ -80,20 +78,20 @@ type Downloads interface {
 // Webhooks is implemented by systems whose installer reports to webhooks that
 // its document names.
 type Webhooks interface {
-	// AddWebhooks returns the document with a webhook for each event of the installer. Its URL is prefix followed by
-	// the event.
+	// AddWebhooks returns the document with a webhook for each event of the installer. The URL of each webhook is prefix followed by the
+	// event.
 	AddWebhooks(contents []byte, prefix string) ([]byte, error)
 }
 
 // Probe is implemented by systems that prove over the network which document
 // they were installed with.
 type Probe interface {
-	// Provable returns nil if Probe can succeed with the document, otherwise the reason why not.
+	// Provable returns nil if Probe can succeed with the document, otherwise the reason why it cannot.
 	Provable(contents []byte) error
-	// Probe returns a text about the proof that the system at the address runs with the document, or ErrUnreachable
-	// if it does not do so yet.
+	// Probe returns a text that describes the proof that the system at the address runs with the document. If the system does not show the
+	// proof yet, the error is ErrUnreachable.
 	Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error)
 }
 
-// Of returns the System of a kind of document, with all fields nil for a kind without one.
+// Of returns the System of a kind of document. If there is none for the kind, all fields of the result are nil.
 func Of(kind string) System { return table[kind] }

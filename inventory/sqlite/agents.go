@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Agents are the agents that redeemed the claims of boots, with the hashes of their tokens.
+// Agents stores the agents that have redeemed the claim of a boot, with the hashes of their tokens.
 type Agents struct{ *db }
 
 const agentColumns = "a.machine, a.run, a.epoch, a.boot, a.nonce, a.facts, a.hello, a.last_seen, a.used, a.conflict, a.wrote, a.revoked"
@@ -29,18 +29,20 @@ func (r agentRow) value() (inventory.Agent, error) {
 
 const agentOf = "machine = ?1 AND run = ?2 AND epoch = ?3 AND boot = ?4"
 
-// Redeem redeems the claim of a boot, which the caller has verified, and returns the agent. The store identifies an agent by the
-// hash of its token.
+// Redeem redeems the claim of a boot and returns the agent. The caller has already verified the claim. The stored agent is identified by
+// the hash of its token.
 //
-// The boot must be the one that the open netboot window allows. Redeem marks it as spent, opens the secrets window until
+// The boot must be the one that the open netboot window allows. Redeem marks the boot as spent, opens the secrets window until
 // r.SecretsUntil, revokes the agents of earlier boots, and appends the event "hello" with the facts.
 //
-// If the boot was redeemed with the same nonce, Redeem returns the same agent again, even if the window has closed since. Once
-// the agent's token was used, that is inventory.ErrConflict. Another nonce for a redeemed boot is inventory.ErrConflict, revokes
-// all agents of the machine, closes the secrets window and appends the event "claim-conflict". Everything else is
-// inventory.ErrNotFound, including an owner that lost the grant, so that a client without a valid claim learns nothing.
+// If the boot was redeemed before with the same nonce, Redeem returns the same agent again, even if the window has closed since then; but
+// if the agent's token was used or revoked, the error is inventory.ErrConflict. If the boot was redeemed before with another nonce, the
+// error is inventory.ErrConflict, and Redeem revokes all agents of the machine, closes the secrets window and appends the event
+// "claim-conflict". If the nonce or the facts are not valid, the error is inventory.ErrInvalid. In all other cases, such as an owner that
+// has lost the grant, the error is inventory.ErrNotFound, so that a client without a valid claim learns nothing.
 //
-// A boot that an operator armed by hand is never spent and opens no secrets window. Its agent is the one with the newest nonce.
+// A boot that an operator allowed by hand is never spent and opens no secrets window. Its agent is always the last one that sent a new
+// nonce.
 func (s Agents) Redeem(ctx context.Context, r inventory.Redemption) (inventory.Agent, error) {
 	what := fmt.Sprintf("redeeming the claim of boot %d of machine %q", r.Boot, r.Machine)
 	facts, err := toJSON(r.Hello.Facts)
@@ -89,8 +91,8 @@ func (s Agents) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 	return agent, nil
 }
 
-// newAgent makes the client that redeems r the agent of its boot. If counted is false, for an operator's grant, the boot is not
-// spent and no secrets window is opened.
+// newAgent makes the client that sent r the agent of its boot. If counted is false, as for an operator's grant, the boot is not marked as
+// spent, and no secrets window is opened.
 func (s Agents) newAgent(ctx context.Context, tx *transaction, r inventory.Redemption, facts string,
 	counted bool,
 ) (agent inventory.Agent, err error) {
@@ -118,9 +120,9 @@ func (s Agents) newAgent(ctx context.Context, tx *transaction, r inventory.Redem
 	return agent, addEvent(ctx, tx, e)
 }
 
-// ClaimConflict records that a client whose hardware cannot be o's machine presented the claim of o's boot. It revokes the agent
-// that may have redeemed this claim, because either of the two may be an impostor. It appends one event per boot, however often
-// it is called. If o has lost the grant, or boot is not the current boot, the error is inventory.ErrNotFound.
+// ClaimConflict records that the claim of o's boot came from a client whose hardware cannot be o's machine. It revokes the agent that may
+// have redeemed this claim, because either the agent or the client may be an impostor. It appends only one event per boot, however often it
+// is called. If o has lost the grant, or boot is not the current boot, the error is inventory.ErrNotFound.
 func (s Agents) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, message string,
 	facts json.RawMessage,
 ) error {
@@ -139,10 +141,10 @@ func (s Agents) ClaimConflict(ctx context.Context, o inventory.Owner, boot int, 
 		})
 }
 
-// conflict revokes every agent of e's machine, closes the secrets window of e's run, and appends e. The key of e distinguishes
-// kinds of conflict. If e was appended before and all agents are revoked, conflict does nothing.
+// conflict revokes every agent of e's machine, closes the secrets window of e's run, and appends e. The key of e distinguishes kinds of
+// conflict. If e is already stored and all agents are revoked, conflict does nothing.
 func (s Agents) conflict(ctx context.Context, tx *transaction, e inventory.Event) error {
-	// A claim that was captured on the network can be sent any number of times. Only the first time may cause a write.
+	// A claim that was captured on the network can be sent any number of times, but only the first time may cause a write.
 	known, err := scalar[bool](ctx, tx, `SELECT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND epoch = ?3
 		AND boot = ?4 AND kind = ?5 AND key = ?6)
 		AND NOT EXISTS (SELECT 1 FROM agent WHERE machine = ?1 AND revoked = 0)`,
@@ -163,10 +165,10 @@ func (s Agents) conflict(ctx context.Context, tx *transaction, e inventory.Event
 	return addEvent(ctx, tx, e)
 }
 
-// AgentByToken returns the agent whose token has this SHA-256. Only the grant decides whether the agent's run has ended: if the
-// grant is free or was taken since, the error is inventory.ErrFenced. If the token was revoked while the run holds the grant,
-// the error is inventory.ErrConflict. If the token is unknown, or its epoch is higher than the epoch of the machine's grant,
-// the error is inventory.ErrNotFound: after a restore, this database may be older than the agent.
+// AgentByToken returns the agent whose token has this SHA-256. The error is inventory.ErrFenced if the agent's run has ended, which is so
+// if the machine's grant is free or belongs to a later run; inventory.ErrConflict if the token was revoked while the run holds the grant;
+// and inventory.ErrNotFound if the token is unknown, or if its epoch is higher than the epoch of the grant, because after a restore this
+// database may be older than the agent.
 func (s Agents) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory.Agent, error) {
 	var r struct {
 		agentRow
@@ -191,8 +193,8 @@ func (s Agents) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 	return r.value()
 }
 
-// AgentUsed records that the token of o's boot was used. From then on, the claim of the boot cannot be redeemed again. A revoked
-// token is inventory.ErrConflict.
+// AgentUsed records that the token of o's boot was used. From then on, the claim of the boot cannot be redeemed again. If the token was
+// revoked, the error is inventory.ErrConflict.
 func (s Agents) AgentUsed(ctx context.Context, o inventory.Owner, boot int) error {
 	return s.write(ctx, fmt.Sprintf("recording the first use of a token of machine %q", o.Machine),
 		func(tx *transaction) error {
@@ -209,12 +211,12 @@ func (s Agents) AgentUsed(ctx context.Context, o inventory.Owner, boot int) erro
 		})
 }
 
-// Agent returns the agent of the latest boot of o's run whose claim was redeemed.
+// Agent returns the newest agent of o's run: the agent of the latest of the boots whose claims were redeemed.
 func (s Agents) Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error) {
 	return s.agentBy(ctx, o.Machine, "machine = ? AND run = ? AND epoch = ? ORDER BY boot DESC", o.Machine, o.Run, o.Epoch)
 }
 
-// MachineAgent returns the newest agent of a machine, even if it is no longer running. Its facts are the newest.
+// MachineAgent returns the newest agent of a machine, even if the agent no longer runs. Its facts are the newest.
 func (s Agents) MachineAgent(ctx context.Context, machine string) (inventory.Agent, error) {
 	return s.agentBy(ctx, machine, "machine = ? ORDER BY epoch DESC, boot DESC", machine)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Assignments are the attempts at actions that agents carry out, with their results.
+// Assignments stores the attempts at actions that agents carry out, with their results.
 type Assignments struct{ *db }
 
 // keyed is the SQL condition for one assignment. Parameters 1 to 3 are its owner, 4 and 5 are action and attempt.
@@ -37,23 +37,25 @@ func (s Assignments) assignment(r assignmentRow) (inventory.Assignment, error) {
 	return a, s.unseal(r.Run, r.Sealed, &a.Payload)
 }
 
-// nameAttempt returns what, followed by the attempt and its machine, for errors.
+// nameAttempt returns a text for errors: what, followed by the attempt and its machine.
 func nameAttempt(what string, o inventory.Owner, k action.Key) string {
 	return fmt.Sprintf("%s attempt %s of machine %q", what, k, o.Machine)
 }
 
-// Assign stores an attempt for the agent of a.Boot to fetch; boot 0 means the current boot. If the attempt exists, Assign changes
-// nothing and returns nil. But if the attempt has no result and was assigned to another boot, the error is inventory.ErrConflict,
-// because the agent of that boot may have begun: the caller must use another attempt. If no agent has redeemed the claim of the
-// boot, the error is also inventory.ErrConflict: a machine gets no work before it was armed and its agent said hello
-// (security S8). An operator's grant never gets work: the error is inventory.ErrInvalid.
+// Assign stores an attempt, which the agent of a.Boot will fetch; boot 0 means the current boot. If the attempt is already stored for the
+// same boot, or has a result, Assign changes nothing and returns nil.
+//
+// If the attempt has no result and was assigned to another boot, the error is inventory.ErrConflict: the agent of that boot may have begun,
+// so the caller must use another attempt. If no agent has redeemed the claim of the boot, the error is also inventory.ErrConflict: a
+// machine gets no work before its boot was allowed and its agent said hello (security S8). For an operator's grant, the error is
+// inventory.ErrInvalid: it never gets work.
 func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 	what := nameAttempt("assigning", a.Owner, a.Key)
 	if a.Key.Epoch != a.Epoch || a.Key.Action < 0 || a.Key.Attempt < 1 || strings.HasPrefix(a.Run, inventory.OperatorPrefix) {
 		return fmt.Errorf("%s at epoch %d: %w", what, a.Epoch, inventory.ErrInvalid)
 	}
 	return s.writeDoc(ctx, what, a.Payload, func(tx *transaction, doc string) error {
-		// Seal within the transaction: see Reseal.
+		// Encrypt within the transaction; Reseal says why.
 		sealed, err := s.seal(sealPlan, runBinding(a.Run), []byte(doc))
 		if err != nil {
 			return err
@@ -84,8 +86,8 @@ func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 	})
 }
 
-// recordActing records that the agent of a boot may now carry out a: the grant is Acting until a is the action that leaves the
-// agent. If a.Writes is set, it also records this boot as the machine's installation.
+// recordActing records that the agent of a boot may now carry out the action of a. The grant is marked as Acting, unless the action ends
+// the agent's work. If a.Writes is set, this boot is also recorded as the machine's installation.
 func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, boot int) error {
 	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving)
 	if err != nil || !a.Writes {
@@ -96,8 +98,8 @@ func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, 
 		a.Machine, a.Run, a.Epoch, boot)
 }
 
-// assignedBefore returns why Assign stored no new row for a: nil if the attempt is stored for the same boot or has its result,
-// otherwise inventory.ErrConflict.
+// assignedBefore finds out why Assign could not store a. It returns nil if the attempt is already stored for the same boot or has its
+// result, and otherwise inventory.ErrConflict.
 func assignedBefore(ctx context.Context, tx *transaction, a inventory.Assignment) error {
 	g, err := grantOf(ctx, tx, a.Machine)
 	if err != nil {
@@ -125,8 +127,8 @@ func assignedBefore(ctx context.Context, tx *transaction, a inventory.Assignment
 	return nil
 }
 
-// NextAssignment returns the oldest attempt of o's current boot that has neither a result nor an order to stop. If there is none,
-// the error is inventory.ErrNotFound.
+// NextAssignment returns the oldest attempt for o's current boot that has no result and no order to stop. If there is none, the error is
+// inventory.ErrNotFound.
 func (s Assignments) NextAssignment(ctx context.Context, o inventory.Owner) (inventory.Assignment, error) {
 	return s.readAssignment(ctx, "finding the next assignment", o, `SELECT `+assignmentColumns+` FROM assignment
 		WHERE machine = ?1 AND run = ?2 AND epoch = ?3 AND result IS NULL AND stop_at = 0
@@ -167,17 +169,17 @@ func (s Assignments) Delivered(ctx context.Context, o inventory.Owner, k action.
 	})
 }
 
-// An attemptChange is a change that is made at most once to an attempt, and only before the attempt has a result.
+// An attemptChange is a change to an attempt. It is made at most once, and only before the attempt has a result.
 type attemptChange struct {
 	what, event string
-	set         string    // SQL; parameter 6 is at, and args are the parameters after it
+	set         string    // SQL; parameter 6 is at, and the parameters after it are args
 	once        string    // SQL condition that is true until the change was made
 	at          time.Time // of the change
 	args        []any
 }
 
-// changeAttempt makes the change c to an attempt of o's run and appends its event. If the change was made before, or the attempt has
-// a result, it changes nothing and returns nil.
+// changeAttempt makes the change c to an attempt of o's run and appends its event. If the change was made before, or if the attempt already
+// has a result, changeAttempt changes nothing and returns nil.
 func (s Assignments) changeAttempt(ctx context.Context, o inventory.Owner, k action.Key, c attemptChange) error {
 	return s.write(ctx, nameAttempt(c.what, o, k), func(tx *transaction) error {
 		if k.Epoch != o.Epoch {
@@ -197,7 +199,7 @@ func (s Assignments) changeAttempt(ctx context.Context, o inventory.Owner, k act
 	})
 }
 
-// StopAssignment stores the order to stop an attempt. Only the first order is stored, and none if the attempt has a result.
+// StopAssignment stores the order to stop an attempt. It stores nothing if there is such an order already, or if the attempt has a result.
 func (s Assignments) StopAssignment(ctx context.Context, o inventory.Owner, k action.Key, at time.Time) error {
 	return s.changeAttempt(ctx, o, k, attemptChange{
 		what: "stopping", event: inventory.EventStop, set: "stop_at = ?6", at: at, once: "stop_at = 0",
@@ -213,8 +215,8 @@ func (s Assignments) Stops(ctx context.Context, o inventory.Owner) ([]action.Key
 }
 
 // Report stores the result r of an attempt, which the agent of o's boot reports. Only the first result of an attempt is stored; fresh
-// reports whether this one was. r.Log is added to the attempt's log, and the event "action-completed" contains the rest of r. A
-// state that is not final is inventory.ErrInvalid, an unknown attempt inventory.ErrNotFound, and a revoked agent
+// reports whether r is the first. r.Log is added to the attempt's log, and the event "action-completed" contains the rest of r. If the
+// state is not final, the error is inventory.ErrInvalid; if the attempt is unknown, inventory.ErrNotFound; if the agent was revoked,
 // inventory.ErrConflict.
 func (s Assignments) Report(ctx context.Context, o inventory.Owner, boot int, r action.Result) (fresh bool, err error) {
 	what := nameAttempt("reporting", o, r.Key)
@@ -273,8 +275,8 @@ func (s Assignments) Report(ctx context.Context, o inventory.Owner, boot int, r 
 	return fresh && err == nil, err
 }
 
-// next allows the installer's boot that follows the success of an attempt, if the attempt has NextUntil. If no boots remain, it
-// returns nil: the run gets this error when it requests the boot itself.
+// next allows the installer's boot that follows the success of an attempt with NextUntil. If no boots remain, next returns nil, because the
+// run will get that error when it requests the boot itself.
 func (s Assignments) next(ctx context.Context, tx *transaction, o inventory.Owner, k action.Key) error {
 	var row struct {
 		Boot      int

@@ -21,8 +21,8 @@ import (
 // Restores copies the database for backups, and turns a copy into the database of a running site.
 type Restores struct{ *db }
 
-// Copy writes a copy of the database to a new file at path while writes continue. It compares the copy with the database, and
-// then writes id, the id of the backup, into the copy.
+// Copy writes a copy of the database to a new file at path, while writes to the database continue. It compares the copy with the database.
+// Then it writes id, the id of the backup, into the copy.
 func (s *Store) Copy(ctx context.Context, path, id string) error {
 	return wrap(s.noRoom(s.copy(ctx, path, id)), "backing up the inventory to %q", path)
 }
@@ -43,8 +43,8 @@ func (s *Store) copy(ctx context.Context, path, id string) (err error) {
 	return err
 }
 
-// ReadCopy describes the copy at path, which no process may have open. A damaged copy, a database of another program, or a
-// schema that this program cannot migrate is an error.
+// ReadCopy describes the copy at path, which no process may have open. It returns an error if the copy is damaged, is the database of
+// another program, or has a schema that this program cannot migrate.
 func ReadCopy(ctx context.Context, path string) (dbcopy.Copy, error) {
 	c, err := readCopy(ctx, path)
 	return c, wrap(err, "reading the inventory's copy %q", path)
@@ -79,17 +79,17 @@ func readCopy(ctx context.Context, path string) (c dbcopy.Copy, err error) {
 	return c, get(ctx, db, &c.Schema, "PRAGMA user_version")
 }
 
-// Sealed returns the names of all stored secrets of machines, in the form of SecretsUnreadable. Without the keys, these secrets
-// are lost.
+// Sealed returns the names of all secrets of machines that are stored encrypted, in the same form as SecretsUnreadable. Without the keys,
+// these secrets are lost.
 func (s Restores) Sealed(ctx context.Context) ([]string, error) {
 	names, err := s.namesOfSecrets(ctx, func(sealedField) bool { return true })
 	return names, wrap(err, "listing secrets")
 }
 
-// Restored turns the database of a backup into the database of a running site. It increments the site epoch, removes all grants
-// and plans, and holds every run that is open in this database or listed in r.Held, which the caller reads from the backup of
-// Temporal. The next record of a held run replaces its stored record, whatever their Seq. New grants get epochs higher than all
-// epochs in the backup. Restored returns the record of the restore, which it stores.
+// Restored turns the database of a backup into the database of a running site. It increments the site epoch, removes all grants and plans,
+// and records as held every run that is open in this database or listed in r.Held. The caller reads r.Held from the backup of Temporal. The
+// next record of a held run replaces the stored record, even if its Seq is lower. Later grants get epochs higher than all epochs in the
+// backup. Restored stores the record of the restore and returns it.
 func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.Restore, error) {
 	r.Taken, r.At = r.Taken.UTC(), s.now().UTC()
 	err := s.write(ctx, "making a restored inventory live", func(tx *transaction) error {
@@ -104,15 +104,15 @@ func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.
 				max(coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
 				coalesce((SELECT max(epoch) FROM grant_), 0), coalesce((SELECT max(epoch) FROM event), 0))`),
 			stmt("DELETE FROM grant_"),
-			// What was written to disks after the backup is not known, so no run may continue its plan.
+			// No run may continue its plan, because it is not known what was written to disks after the backup.
 			stmt("DELETE FROM plan"),
-			// Temporal's copy is a little older than this one, so the next records of a held run may have a lower Seq than the
-			// stored record. PutWorkflow would ignore them, and with them the question to the operator.
+			// Temporal's backup is a little older than this one, so the next records of a held run may have a lower Seq than the stored record.
+			// PutWorkflow would ignore such records, and with them the question to the operator.
 			stmt("UPDATE workflow SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
 			stmt("UPDATE operation SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
 			// A file that was waiting for its removal may belong to an image that was stored again after the backup.
 			stmt("DELETE FROM image_unused"),
-			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // closed by a migration that is on hold now
+			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // a migration has closed it, which is on hold now
 		)
 		if err != nil {
 			return err
@@ -124,8 +124,8 @@ func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.
 	return r, err
 }
 
-// HoldRuns also holds the runs in there: those that are open in the Temporal cluster, which Restored does not read. It stores and
-// returns the changed record of the restore.
+// HoldRuns also records the runs in there as held: those that are open in the Temporal cluster, which Restored does not read. It
+// stores the changed record of the restore and returns it.
 func (s Restores) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r inventory.Restore, err error) {
 	err = s.write(ctx, "marking the runs of the Temporal cluster as held", func(tx *transaction) error {
 		if r, err = readDoc[inventory.Restore](ctx, tx, lastRestore); err != nil {
@@ -147,7 +147,7 @@ func (s Restores) HoldRuns(ctx context.Context, there []inventory.HeldRun) (r in
 	return r, err
 }
 
-// hold adds runs to r.Held, appends an event for each run of a machine that was not held before, and stores r.
+// hold adds runs to r.Held and stores r. It appends an event for each added run of a machine, unless the run was held before.
 func (s Restores) hold(ctx context.Context, tx *transaction, r *inventory.Restore, runs []inventory.HeldRun) error {
 	held := map[string]inventory.HeldRun{}
 	for _, h := range r.Held {
@@ -177,7 +177,7 @@ func (s Restores) hold(ctx context.Context, tx *transaction, r *inventory.Restor
 	return do(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES ('restore', ?)", doc)
 }
 
-// openRuns returns the runs of machines that have not ended or that hold a grant.
+// openRuns returns the runs of machines that have not ended, or that still hold a grant.
 func openRuns(ctx context.Context, tx *transaction) (runs []inventory.HeldRun, err error) {
 	err = tx.SelectContext(ctx, &runs, `SELECT run, machine, coalesce(json_extract(doc, '$.id'), '') AS workflow
 		FROM workflow WHERE final = 0

@@ -8,10 +8,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BMCJobs are the records of jobs: lists of tasks for BMCs.
+// BMCJobs are the records of BMC jobs. A BMC job is a list of tasks for the BMC of one machine.
 type BMCJobs struct{ *db }
 
-// PutBMCJob stores a job and replaces an earlier job of the same machine and name.
+// PutBMCJob stores a job. If a job with the same machine and name is stored, the new job replaces it.
 func (s BMCJobs) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 	what := fmt.Sprintf("storing BMC job %q of machine %q", j.Name, j.Machine)
 	if j.Name == "" || j.Machine == "" {
@@ -24,7 +24,7 @@ func (s BMCJobs) PutBMCJob(ctx context.Context, j inventory.BMCJob) error {
 	})
 }
 
-// BMCJobs returns the newest 200 jobs of a machine, or of all machines if machine is "". The newest job comes first.
+// BMCJobs returns the 200 newest jobs of a machine, or of all machines if machine is "". The newest job comes first.
 func (s BMCJobs) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJob, error) {
 	q := selection{query: "SELECT doc FROM bmc_job WHERE true"}
 	q.where(machine != "", "machine = ?", machine)
@@ -33,14 +33,14 @@ func (s BMCJobs) BMCJobs(ctx context.Context, machine string) ([]inventory.BMCJo
 	return jobs, wrap(err, "listing BMC jobs")
 }
 
-// BMCJob returns the job of a machine that is called name, or inventory.ErrNotFound.
+// BMCJob returns the job of this machine with this name, or inventory.ErrNotFound.
 func (s BMCJobs) BMCJob(ctx context.Context, machine, name string) (inventory.BMCJob, error) {
 	j, err := readDoc[inventory.BMCJob](ctx, s.ro, "SELECT doc FROM bmc_job WHERE machine = ? AND name = ?", machine, name)
 	return j, wrap(err, "reading BMC job %q of machine %q", name, machine)
 }
 
-// PruneBMCJobs deletes up to limit jobs that began before a time and whose run has neither a record nor a grant. It returns the
-// number of deleted jobs.
+// PruneBMCJobs deletes jobs that began before the given time and whose run has neither a record nor a grant, but at most limit jobs. It
+// returns the number of deleted jobs.
 func (s BMCJobs) PruneBMCJobs(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "BMC jobs", find: `SELECT j.rowid FROM bmc_job j WHERE j.started < ?1

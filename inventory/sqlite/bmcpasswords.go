@@ -7,23 +7,25 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BMCPasswords are the sealed passwords of BMCs. During a rotation, a BMC has a current password and a candidate to replace it.
+// BMCPasswords are the passwords of BMCs, stored encrypted. While a password is being rotated, the store has the current password and a
+// candidate, which is to replace it.
 type BMCPasswords struct{ *db }
 
-// BMCPassword returns the current password of a machine's BMC, or zero if there is none. If the password cannot be opened, the error is
-// inventory.ErrSealed.
+// BMCPassword returns the current password of a machine's BMC, or the zero Secret if none is stored. If the password cannot be decrypted,
+// the error is inventory.ErrSealed.
 func (s BMCPasswords) BMCPassword(ctx context.Context, name string) (inventory.Secret, error) {
 	out, err := s.reveal(ctx, name, "bmc.password")
 	return out[0], wrap(err, "reading the BMC password of machine %q", name)
 }
 
-// candidateBinding is bmcBinding for the candidate.
+// candidateBinding returns the binding with which the candidate for a BMC's password is sealed. bmcBinding does the same for the current
+// password.
 func candidateBinding(machine string, b *inventory.BMC) string {
 	return bmcBinding(machine, b) + " candidate"
 }
 
-// BMCCandidate returns the candidate for the password of a machine's BMC, and the run that stored it. Both are zero if no rotation
-// is unfinished.
+// BMCCandidate returns the candidate for the password of a machine's BMC, and the run that stored the candidate. Both are zero if no
+// rotation is in progress.
 func (s BMCPasswords) BMCCandidate(ctx context.Context, machine string) (candidate inventory.Secret, run string, err error) {
 	out, err := s.reveal(ctx, machine, "bmc.candidate")
 	if err == nil && !out[0].IsZero() {
@@ -32,8 +34,8 @@ func (s BMCPasswords) BMCCandidate(ctx context.Context, machine string) (candida
 	return out[0], run, wrap(err, "reading the candidate for the BMC password of machine %q", machine)
 }
 
-// PutBMCCandidate stores the password that o's run is about to set in the machine's BMC as the candidate. The current password
-// stays stored. If o does not hold the grant, the error is inventory.ErrFenced.
+// PutBMCCandidate stores candidate, the password that o's run is about to set in the machine's BMC. The current password stays stored. If o
+// does not hold the machine's grant, the error is inventory.ErrFenced.
 func (s BMCPasswords) PutBMCCandidate(ctx context.Context, o inventory.Owner, candidate inventory.Secret) error {
 	return s.rotate(ctx, "storing a candidate for the BMC password", o.Machine, func(tx *transaction, r secretRow, b *inventory.BMC) error {
 		sealed, err := s.seal(sealBMC, candidateBinding(r.Name, b), []byte(candidate.Reveal()))
@@ -45,8 +47,8 @@ func (s BMCPasswords) PutBMCCandidate(ctx context.Context, o inventory.Owner, ca
 	})
 }
 
-// CommitBMCCandidate makes candidate the current password of the machine's BMC. If it is no longer the stored candidate, the error
-// is inventory.ErrConflict.
+// CommitBMCCandidate makes candidate the current password of the machine's BMC. If another candidate is stored, or none, the error is
+// inventory.ErrConflict.
 func (s BMCPasswords) CommitBMCCandidate(ctx context.Context, machine string, candidate inventory.Secret) error {
 	return s.rotate(ctx, "storing the new BMC password", machine, func(tx *transaction, r secretRow, b *inventory.BMC) error {
 		if err := s.isCandidate(r, b, candidate); err != nil {
@@ -61,9 +63,9 @@ func (s BMCPasswords) CommitBMCCandidate(ctx context.Context, machine string, ca
 	})
 }
 
-// DropBMCCandidate removes the stored candidate if it is equal to candidate, and if the run that stored it is the run by or no
-// longer holds the machine. Otherwise it returns inventory.ErrConflict: the run that holds the machine may be about to set the
-// candidate in the BMC.
+// DropBMCCandidate removes the stored candidate, for the run by. If another candidate is stored, or none, the error is
+// inventory.ErrConflict. The error is the same if another run has stored the candidate and still holds the machine, because that run may be
+// about to set the candidate in the BMC.
 func (s BMCPasswords) DropBMCCandidate(ctx context.Context, machine string, candidate inventory.Secret, by string) error {
 	return s.rotate(ctx, "removing the candidate for the BMC password", machine, func(tx *transaction, r secretRow, b *inventory.BMC) error {
 		if err := s.isCandidate(r, b, candidate); err != nil {
@@ -75,7 +77,7 @@ func (s BMCPasswords) DropBMCCandidate(ctx context.Context, machine string, cand
 	})
 }
 
-// isCandidate returns nil if candidate is the candidate stored in r, or inventory.ErrConflict if there is another one or none.
+// isCandidate returns nil if r contains this candidate. If r contains another candidate or none, the error is inventory.ErrConflict.
 func (s BMCPasswords) isCandidate(r secretRow, b *inventory.BMC, candidate inventory.Secret) error {
 	if len(r.BMCCandidate) == 0 {
 		return fmt.Errorf("the candidate is no longer stored: %w", inventory.ErrConflict)
@@ -87,7 +89,7 @@ func (s BMCPasswords) isCandidate(r secretRow, b *inventory.BMC, candidate inven
 	return err
 }
 
-// rotate calls change in a transaction, with the machine's sealed secrets and its BMC. A machine without a BMC is
+// rotate runs change in a transaction. change gets the machine's sealed secrets and its BMC. If the machine has no BMC, the error is
 // inventory.ErrConflict.
 func (s BMCPasswords) rotate(ctx context.Context, what, machine string,
 	change func(tx *transaction, r secretRow, b *inventory.BMC) error,

@@ -8,10 +8,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// BMCRefusals are the log-ins that BMCs have refused.
+// BMCRefusals say how often in a row each BMC has refused a log-in.
 type BMCRefusals struct{ *db }
 
-// BMCRefusals returns the log-ins that the BMC at address has refused since it accepted one; zero if there are none.
+// BMCRefusals returns how often the BMC at address has refused a log-in since it last accepted one. The result is zero if the BMC has
+// refused none since.
 func (s BMCRefusals) BMCRefusals(ctx context.Context, address string) (inventory.BMCRefusals, error) {
 	var row struct {
 		Count       int
@@ -25,7 +26,7 @@ func (s BMCRefusals) BMCRefusals(ctx context.Context, address string) (inventory
 	return inventory.BMCRefusals{Count: row.Count, Last: time.Unix(0, row.Last), Credentials: strings.Fields(row.Credentials)}, nil
 }
 
-// PutBMCRefusals replaces the refusals of the BMC at address. A count of 0 removes them.
+// PutBMCRefusals replaces the stored refusals of the BMC at address. If r.Count is 0, it deletes them.
 func (s BMCRefusals) PutBMCRefusals(ctx context.Context, address string, r inventory.BMCRefusals) error {
 	return s.write(ctx, "recording the refusals of a BMC", func(tx *transaction) error {
 		if r.Count == 0 {

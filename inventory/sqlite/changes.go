@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Changes notifies subscribers of the writes of this process.
+// Changes notifies subscribers when this process writes to the database.
 type Changes struct{ *db }
 
-// Subscribe returns a channel that receives a value after this process commits a write. If the receiver is slow, several writes
-// cause one value; the store never waits for the receiver. Call cancel when done.
+// Subscribe returns a channel that receives a value after each write that this process commits. The store never waits for the receiver: if
+// the receiver is slow, it gets one value for several writes. Call cancel when done.
 func (s Changes) Subscribe() (ch <-chan struct{}, cancel func()) { return s.subscribe("") }
 
-// Watch is Subscribe for the grant, assignments and events of one machine. A write for a machine thus wakes only its own agent,
-// even if a thousand agents wait.
+// Watch is like Subscribe, but only for changes of one machine's grant, assignments and events. So a write for a machine wakes only the
+// agent of this machine, even if a thousand agents wait.
 func (s Changes) Watch(machine string) (ch <-chan struct{}, cancel func()) {
 	return s.subscribe(machine)
 }
@@ -36,18 +36,19 @@ func (s *db) subscribe(machine string) (ch <-chan struct{}, cancel func()) {
 	}
 }
 
-// touch makes the commit of tx wake the machine's watchers and report the machine to followers.
+// touch records that tx changes the machine. After the commit, the subscribers that watch the machine are woken, and followers learn that
+// the machine has changed.
 func (tx *transaction) touch(machine string) { tx.touched[machine] = true }
 
-// show makes the commit of tx report the machine to followers only, for changes
-// that no agent waits for.
+// show records that tx changes the machine in a way for which no agent waits. After the commit, followers learn that the machine has
+// changed, but subscribers that watch the machine are not woken.
 func (tx *transaction) show(machine string) {
 	if !tx.touched[machine] {
 		tx.touched[machine] = false
 	}
 }
 
-// fire wakes the subscribers after a commit and reports the touched machines to the followers.
+// fire is called after a commit. It wakes the subscribers, and records the touched machines for the followers.
 func (s *db) fire(touched map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,14 +71,15 @@ func (s *db) fire(touched map[string]bool) {
 	}
 }
 
-// touchedOperations is the key in touched for records of operations. No machine can have this name.
+// touchedOperations takes the place of a machine's name in touched, and means that a record of an operation was written. No machine can
+// have this name.
 const touchedOperations = "operations/"
 
-// A follower collects the touched machines until they are fetched.
+// A follower collects the names of changed machines until they are fetched (see Follow).
 type follower struct{ touched map[string]bool }
 
-// Follow returns the function take. take returns the machines that this process has changed since the last call of take, and whether
-// it has written a record of an operation since. Call cancel when done.
+// Follow returns the function take. take returns the machines that this process has changed since the previous call of take. operations is
+// true if a record of an operation was also written since then. Call cancel when done.
 func (s Changes) Follow() (take func() (machines []string, operations bool), cancel func()) {
 	f := &follower{touched: map[string]bool{}}
 	s.mu.Lock()

@@ -10,11 +10,11 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// ErrDamaged means that SQLite cannot read the content of the database file, which has to be replaced by a backup.
+// ErrDamaged means that SQLite cannot read the database file. The operator has to restore a backup.
 var ErrDamaged = errors.New("the database is damaged: restore a backup with ingot restore")
 
-// Check reads the whole database at path, which other processes may have open, and checks its structure (PRAGMA quick_check). If the
-// database is damaged, the error is ErrDamaged; if the file is missing, it is fs.ErrNotExist.
+// Check reads the whole database at path and checks its structure (PRAGMA quick_check). Other processes may have the database open. If the
+// database is damaged, the error is ErrDamaged. If the file is missing, it is fs.ErrNotExist.
 func Check(ctx context.Context, path string) error {
 	if err := check(ctx, path); err != nil {
 		return fmt.Errorf("checking the inventory %q: %w", path, asDamaged(err))
@@ -41,7 +41,7 @@ func check(ctx context.Context, path string) (err error) {
 	return nil
 }
 
-// asDamaged wraps an error of the driver that means a damaged database in ErrDamaged. It returns any other error unchanged.
+// asDamaged wraps err in ErrDamaged if err is the driver's error for a damaged database. It returns any other error unchanged.
 func asDamaged(err error) error {
 	var e sqlite3.Error
 	if errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB) {

@@ -20,8 +20,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// db is the database handle that all fields of Store share: Machines, Grants and so on. They read with ro and write with write.
-// Functions that several of them call within a transaction take a *transaction.
+// db is the database handle that all fields of Store share, such as Machines and Grants. Their methods read with ro and write with the
+// method write. A function that several fields use within a transaction takes a *transaction.
 type db struct {
 	rw, ro *sqlx.DB
 	path   string
@@ -30,28 +30,28 @@ type db struct {
 	full   func() // called when the disk is full; may be nil
 
 	keys Sealer
-	bad  atomic.Pointer[map[string]error] // purposes whose keys must not be used for sealing, and why
+	bad  atomic.Pointer[map[string]error] // why a key must not be used for sealing, by the purpose of the key
 	// notices are the events for which notices are written; nil = no notices are written.
 	notices []string
 	index   *index
 
 	mu        sync.Mutex
-	subs      map[string]map[chan struct{}]bool // by the watched machine; "" = all changes
+	subs      map[string]map[chan struct{}]bool // by the name of the watched machine; "" = subscribers to all changes
 	followers map[*follower]bool
 }
 
-// A transaction is one write to the database.
+// A transaction is a database transaction that writes.
 type transaction struct {
 	*sqlx.Tx
 	db *db
-	// touched are the machines that the transaction changes. The value is true if agents wait for the change: a change of
-	// grants, assignments or events.
+	// touched are the names of the machines that the transaction changes. The value is true if agents wait for the change, that is, if a
+	// grant, an assignment or an event changes.
 	touched map[string]bool
 }
 
-// Limits of the write-ahead log: the size in bytes to which it is truncated, and the number of pages after which its content is
-// written into the database. The log grows beyond these limits while a reader uses an older state of the database. Most readers
-// run one statement that takes milliseconds, but Copy and Check use one state until they have read everything.
+// Limits of the write-ahead log: maxJournal is the size in bytes to which SQLite truncates it. After checkpointEvery pages, SQLite copies
+// its content into the database file. The log can grow beyond these limits while a reader still uses an older state of the database. Most
+// readers run one statement, which takes milliseconds, but Copy and Check use the same state until they have read everything.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
@@ -65,8 +65,8 @@ func sqliteDriver() driver.Driver {
 	}}
 }
 
-// pool returns a pool of connections with these driver parameters. prepare, if not nil, is called
-// with each new connection.
+// pool returns a pool of connections. params are the parameters for the driver. If prepare is not nil, it is called with each new
+// connection.
 func (s *db) pool(params string, prepare func(driver.Conn) error) *sqlx.DB {
 	db := sqlx.NewDb(sql.OpenDB(connector{s.driver, dsn(s.path, params), prepare}), "sqlite3")
 	db.MapperFunc(columnOf)
@@ -75,12 +75,12 @@ func (s *db) pool(params string, prepare func(driver.Conn) error) *sqlx.DB {
 
 var wordEnd = regexp.MustCompile("([a-z])([A-Z])")
 
-// columnOf returns the column of a field, such as boots_left for BootsLeft.
+// columnOf returns the name of the column for a field of a struct, such as boots_left for BootsLeft.
 func columnOf(field string) string {
 	return strings.ToLower(wordEnd.ReplaceAllString(field, "${1}_${2}"))
 }
 
-// connector opens the connections of a pool.
+// connector opens the connections of a pool. It implements driver.Connector.
 type connector struct {
 	driver  driver.Driver
 	dsn     string
@@ -114,8 +114,8 @@ func isFull(err error) bool {
 		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// noRoom wraps an error of a full disk in inventory.ErrFull, after calling the function of WithFull. It returns any other error
-// unchanged.
+// noRoom wraps err in inventory.ErrFull if err means that the disk is full, and calls the function that was given to WithFull. It returns
+// any other error unchanged.
 func (s *db) noRoom(err error) error {
 	if !isFull(err) {
 		return err
@@ -126,8 +126,8 @@ func (s *db) noRoom(err error) error {
 	return fmt.Errorf("%w: %w", inventory.ErrFull, err)
 }
 
-// write runs do in one transaction and notifies the subscribers after the commit. Before the commit, it drops the changed machines
-// from the index. If the disk is full, the error is inventory.ErrFull and nothing is written.
+// write runs do in one transaction and notifies the subscribers after the commit. Before the commit, it removes the changed machines from
+// the index in memory. If the disk is full, the error is inventory.ErrFull and nothing is written.
 func (s *db) write(ctx context.Context, what string, do func(tx *transaction) error) error {
 	sqlTx, err := s.rw.BeginTxx(ctx, nil)
 	if err != nil {

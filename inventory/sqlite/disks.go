@@ -9,11 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Disks are the disks that runs have written.
+// Disks are the records of disks to which runs have written.
 type Disks struct{ *db }
 
-// DiskWritten records that o's run is about to write to disk d of its machine, which returns an available machine to service. A
-// disk that has neither serial number nor WWN is inventory.ErrInvalid, because it could not be identified later.
+// DiskWritten records that o's run is about to write to disk d of its machine. If the machine was available, it is in service from then on.
+// If the disk has neither a serial number nor a WWN, the error is inventory.ErrInvalid, because Ingot could not recognize the disk later.
 func (s Disks) DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error {
 	var ids []string
 	if d.Serial != "" {
@@ -40,14 +40,13 @@ func (s Disks) DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk
 			}
 		}
 
-		// A machine is in service again when a run writes to it.
+		// When a run writes to an available machine, the machine is in service again.
 		tx.show(o.Machine)
 		return do(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", o.Machine, inventory.StandingAvailable)
 	})
 }
 
-// DisksWritten returns, for each disk of a machine, the run that wrote it last. The keys are identities of disks: "serial:X" or
-// "wwn:Y".
+// DisksWritten returns the run that last wrote to each disk of a machine. The keys of the map identify the disks, as "serial:X" or "wwn:Y".
 func (s Disks) DisksWritten(ctx context.Context, machine string) (map[string]string, error) {
 	var rows []struct{ Identity, Run string }
 	if err := s.ro.SelectContext(ctx, &rows, "SELECT identity, run FROM disk_written WHERE machine = ?",

@@ -20,8 +20,8 @@ import (
 // Events are the events of machines, runs and operators.
 type Events struct{ *db }
 
-// Size limits of an event, in bytes. The number of rows is limited, too, for events that any host on the network can cause: they
-// share one row per machine, run, epoch, boot and kind.
+// Size limits of an event, in bytes. maxWireText is for events that any host on the network can cause. The number of these events in the
+// database is limited, too: there is only one for each machine, run, epoch, boot and kind, and it has a count.
 const (
 	maxWireText = 512
 	maxMessage  = 16 << 10
@@ -56,7 +56,7 @@ func (r eventRow) value() (inventory.Event, error) {
 
 const eventColumns = "seq, machine, run, epoch, boot, kind, key, at, count, message, detail, by"
 
-// addEvent appends e. If e has no time, it is now; the count is at least 1.
+// addEvent appends e. If e has no time, it gets the current time. If e has no count, it gets the count 1.
 func addEvent(ctx context.Context, tx *transaction, e inventory.Event) error {
 	if e.At.IsZero() {
 		e.At = tx.db.now()
@@ -90,28 +90,29 @@ func addEvent(ctx context.Context, tx *transaction, e inventory.Event) error {
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?) `+conflict,
 		e.Machine, e.Run, e.Epoch, e.Boot, e.Kind, e.Key, nanos(e.At), e.Count, e.Message, detail, e.By, !signal)
 	if err == nil && e.Kind == inventory.EventPhoneHome {
-		// The system that phones home was installed, so its installer was delivered completely, even if SpendBoot was not called.
-		// The machine must not boot the installer again.
+		// The phone-home shows that the installer has installed a system. So the machine must not boot the installer again, even if SpendBoot was
+		// not called.
 		err = do(ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+" AND boot = ?4 AND installer = 1", e.Machine,
 			e.Run, e.Epoch, e.Boot)
 	}
 	return err
 }
 
-// addOperatorEvent appends an event for an operator's command.
+// addOperatorEvent appends an event that records a command of an operator. by is the name of the operator.
 func addOperatorEvent(ctx context.Context, tx *transaction, machine, by, message string) error {
 	return addEvent(ctx, tx, inventory.Event{
 		Machine: machine, Kind: inventory.EventOperator, Key: rand.Text(), By: by, Message: message,
 	})
 }
 
-// clip cuts text to at most n bytes of valid UTF-8 without NUL.
+// clip returns text as valid UTF-8 without NUL, cut to at most n bytes.
 func clip(text string, n int) string {
 	return plaintext.Head(strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", ""), n)
 }
 
-// AppendEvents appends events in one transaction. Events that any host on the network can cause share one row per machine, run,
-// epoch, boot and kind, with the sum of their counts. Of other events, a second one with the same Key is ignored.
+// AppendEvents appends events in one transaction. Some kinds of events can be caused by any host on the network. Of these, only one is
+// stored for each machine, run, epoch, boot and kind, with the sum of the counts. An event of another kind is ignored if all these values
+// and its Key are equal to those of a stored event.
 func (s Events) AppendEvents(ctx context.Context, events []inventory.Event) error {
 	return writeEach(ctx, s.db, "appending events", events, func(tx *transaction, e inventory.Event) error {
 		return addEvent(ctx, tx, e)
@@ -141,18 +142,18 @@ func lastSeq(ctx context.Context, q sqlx.QueryerContext) (int64, error) {
 	return n, wrap(err, "reading the newest event")
 }
 
-// NewestEvent returns the latest time of all events, or the zero time if there are no events. If the clock shows an earlier time, it
-// is wrong.
+// NewestEvent returns the latest time of all events, or the zero time if there are no events. If the clock shows an earlier time than this,
+// the clock is wrong.
 func (s Events) NewestEvent(ctx context.Context) (time.Time, error) {
 	n, err := scalar[int64](ctx, s.ro, "SELECT coalesce(max(at), 0) FROM event")
 	return moment(n), wrap(err, "reading the newest event")
 }
 
-// live is the SQL condition that the run of event e holds the grant at the epoch of e.
+// live is an SQL condition. It is true if the run of event e still holds the grant with the epoch that e has.
 const live = "EXISTS (SELECT 1 FROM grant_ g WHERE g.machine = e.machine AND g.run = e.run AND g.epoch = e.epoch)"
 
-// Unsignalled returns up to limit events, with sequence numbers greater than after, that have not been sent to their runs as signals
-// yet. Events of runs that no longer hold their grant are marked as sent and left out.
+// Unsignalled returns events that have not been sent to their runs as signals yet and whose sequence numbers are greater than after, but at
+// most limit events. It leaves out events whose run no longer holds the grant, and marks them as sent.
 func (s Events) Unsignalled(ctx context.Context, after int64, limit int) ([]inventory.Event, error) {
 	out, err := s.unsignalled(ctx, after, limit)
 	return out, wrap(err, "listing unsent signals")
@@ -189,23 +190,23 @@ func (s Events) unsignalled(ctx context.Context, after int64, limit int) (out []
 	return out, nil
 }
 
-// MarkSignalled records that the events with these sequence numbers have been sent to their runs as signals.
+// MarkSignalled records that the events with the sequence numbers seqs have been sent to their runs as signals.
 func (s Events) MarkSignalled(ctx context.Context, seqs []int64) error {
 	return writeEach(ctx, s.db, "marking signals as sent", seqs, func(tx *transaction, seq int64) error {
 		return do(ctx, tx, "UPDATE event SET signalled = 1 WHERE seq = ?", seq)
 	})
 }
 
-// PendingSignals counts the events of o's run that have not been sent to it as signals yet.
+// PendingSignals counts the events of o's run that have not been sent to the run as signals yet.
 func (s Events) PendingSignals(ctx context.Context, o inventory.Owner) (int, error) {
 	n, err := scalar[int](ctx, s.ro,
 		"SELECT count(*) FROM event WHERE signalled = 0 AND machine = ? AND run = ? AND epoch = ?", o.Machine, o.Run, o.Epoch)
 	return n, wrap(err, "counting unsent signals of run %q", o.Run)
 }
 
-// PruneEvents deletes up to limit events from before a time whose run has neither a record nor a grant, or that have no run: commands
-// of operators, and events of machines between runs. It keeps the newest event, by which a clock that is behind is detected. It
-// returns the number of deleted events.
+// PruneEvents deletes events from before the given time, but at most limit events, and returns the number of deleted events. It keeps
+// events of runs that still have a record or a grant. It deletes events without a run: commands of operators, and events of machines that
+// no run owned. It always keeps the newest event, because its time shows whether the clock is behind (see NewestEvent).
 func (s Events) PruneEvents(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "events", find: `SELECT seq FROM event e WHERE at < ?1 AND at < (SELECT max(at) FROM event)

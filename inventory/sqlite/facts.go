@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutFact stores a result of an operation, sealed, and replaces an earlier one with the same name. operation is the id of its
-// workflow.
+// PutFact encrypts and stores a fact, which is a result of an operation. It replaces the stored fact with the same operation and name.
+// operation is the id of the operation's workflow.
 func (s Genesis) PutFact(ctx context.Context, operation, name string, value inventory.Secret) error {
 	key := factKey(operation, name)
 	return s.write(ctx, fmt.Sprintf("storing %q", key), func(tx *transaction) error {
@@ -26,7 +26,7 @@ func putFact(ctx context.Context, tx *transaction, key string, value inventory.S
 	return do(ctx, tx, "INSERT OR REPLACE INTO fact (run, sealed) VALUES (?, ?)", key, sealed)
 }
 
-// Fact returns a stored fact, or inventory.ErrNotFound.
+// Fact returns the fact of an operation with this name, or inventory.ErrNotFound.
 func (s Genesis) Fact(ctx context.Context, operation, name string) (inventory.Secret, error) {
 	return s.fact(ctx, s.ro, factKey(operation, name))
 }

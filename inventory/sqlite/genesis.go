@@ -8,11 +8,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Genesis are the lab files, their machines, and the facts: the results that their operations store.
+// Genesis are the lab files, the machines in lab files, and the facts, which are results of operations.
 type Genesis struct{ *db }
 
-// PutGenesis stores a lab file with the files that it names, and replaces a stored one of the same name. It returns the lab file
-// with its digest and times, without the files.
+// PutGenesis stores a lab file together with the files that it names. It replaces a stored lab file of the same name. It returns the lab
+// file with its digest and times, but without the files.
 func (s Genesis) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by string) (inventory.GenesisBundle, error) {
 	what := fmt.Sprintf("storing lab file %q", b.Name)
 	if err := b.Check(); err != nil {
@@ -62,8 +62,8 @@ func (s Genesis) PutGenesis(ctx context.Context, b inventory.GenesisBundle, by s
 
 func genesisKey(name string) string { return "genesis/" + name }
 
-// Genesis returns the lab file called name with the files that it names. If the key was lost, the error is inventory.ErrSealed.
-// After ResetSecrets has then emptied the files, the error is inventory.ErrNotFound.
+// Genesis returns the lab file called name together with the files that it names. If the key that opens the files was lost, the error is
+// inventory.ErrSealed. Once ResetSecrets has deleted such files, the error is inventory.ErrNotFound.
 func (s Genesis) Genesis(ctx context.Context, name string) (inventory.GenesisBundle, error) {
 	b, err := s.readGenesis(ctx, name)
 	return b, wrap(err, "reading lab file %q", name)
@@ -93,13 +93,13 @@ func (s Genesis) readGenesis(ctx context.Context, name string) (b inventory.Gene
 	return b, nil
 }
 
-// GenesisList returns all lab files by name, without the files.
+// GenesisList returns all lab files, sorted by name, without the files that they name.
 func (s Genesis) GenesisList(ctx context.Context) ([]inventory.GenesisBundle, error) {
 	out, err := listDocs[inventory.GenesisBundle](ctx, s.ro, "SELECT doc FROM genesis ORDER BY name")
 	return out, wrap(err, "listing lab files")
 }
 
-// DeleteGenesis removes the lab file called name.
+// DeleteGenesis deletes the lab file called name.
 func (s Genesis) DeleteGenesis(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting lab file %q", name), func(tx *transaction) error {
 		return deleteNamed(ctx, tx, "genesis", name, by)

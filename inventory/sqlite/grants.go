@@ -13,19 +13,20 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Grants say which run owns a machine, and which windows are open for the run. Each statement that needs a grant compares
-// machine, run and epoch with it.
+// Grants are the grants of machines. A grant says which run owns the machine. It also says until when the machine may boot from the network
+// (the netboot window) and until when it gets secrets (the secrets window). A statement that only the owner may run compares its machine,
+// run and epoch with those of the grant.
 type Grants struct{ *db }
 
-// held is the SQL condition that fences a statement: parameters 1 to 3 are machine, run and epoch of an owner that must hold the
-// grant. A free grant has no owner.
+// held is the SQL condition for statements that require an owner to hold the machine's grant. Parameters 1 to 3 are machine, run and epoch
+// of the owner. A free grant has run "", and no owner holds it.
 const held = "EXISTS (SELECT 1 FROM grant_ WHERE grant_.machine = ?1 AND grant_.run = ?2 AND grant_.epoch = ?3 AND grant_.run <> '')"
 
-// owns is the same condition for statements on grant_ itself.
+// owns is the same condition as held, for statements on the table grant_ itself.
 const owns = "machine = ?1 AND run = ?2 AND epoch = ?3 AND run <> ''"
 
-// grantColumns are the columns of a grantRow. joinedGrantColumns are the same for a join in which the alias of the table is g.
-// Both are computed once, because every query for a packet contains them.
+// grantColumns are the columns of a grantRow. joinedGrantColumns are the same columns for a join in which the table grant_ is named g. Both
+// are computed only once, because every DHCP packet can cause a query that contains them.
 var grantColumns, joinedGrantColumns = listGrantColumns(""), listGrantColumns("g.")
 
 func listGrantColumns(prefix string) string {
@@ -56,13 +57,13 @@ func (r grantRow) grant() inventory.Grant {
 	return g
 }
 
-// grantOf returns the grant of a machine, or the zero Grant if it never had one.
+// grantOf returns the grant of a machine. If the machine never had a grant, it returns the zero Grant.
 func grantOf(ctx context.Context, q sqlx.QueryerContext, machine string) (inventory.Grant, error) {
 	return optional(read[grantRow](ctx, q, "SELECT "+grantColumns+" FROM grant_ WHERE machine = ?", machine))
 }
 
-// fencedOr returns why a fenced statement of o changed nothing: inventory.ErrFenced if o does not hold the grant, otherwise
-// other.
+// fencedOr is called after a statement that requires o to hold the grant has changed nothing. It returns inventory.ErrFenced if o does not
+// hold the grant; otherwise it returns other.
 func fencedOr(ctx context.Context, q sqlx.QueryerContext, o inventory.Owner, other error) error {
 	g, err := grantOf(ctx, q, o.Machine)
 	if err != nil {
@@ -74,21 +75,21 @@ func fencedOr(ctx context.Context, q sqlx.QueryerContext, o inventory.Owner, oth
 	return other
 }
 
-// Grant returns the grant of a machine, or the zero Grant if it never had one.
+// Grant returns the grant of a machine. If the machine never had a grant, it returns the zero Grant.
 func (s Grants) Grant(ctx context.Context, machine string) (inventory.Grant, error) {
 	g, err := grantOf(ctx, s.ro, machine)
 	return g, wrap(err, "reading the grant of machine %q", machine)
 }
 
-// Grants returns the grants that have an owner, by machine.
+// Grants returns all grants that are not free, sorted by machine.
 func (s Grants) Grants(ctx context.Context) ([]inventory.Grant, error) {
 	out, err := list[grantRow](ctx, s.ro, "SELECT "+grantColumns+" FROM grant_ WHERE run <> '' ORDER BY machine")
 	return out, wrap(err, "listing grants")
 }
 
-// take returns the SQL statement that changes the owner of a grant if the condition is true. Its parameters are machine, run,
-// workflow, boot, boots left, the time now, and the end of the netboot window. The statement returns the grant. It returns no row
-// if the machine is unknown, the record of the run is final, or the condition is false for the present grant.
+// take returns the SQL statement that gives a grant to a new owner if condition is true. Its parameters are machine, run, workflow, boot,
+// boots left, the current time, and the end of the netboot window. The statement returns the new grant. It returns no row if the machine is
+// unknown, if the record of the run is final, or if condition is false for the stored grant.
 func take(condition string) string {
 	return `INSERT INTO grant_ (machine, run, epoch, site_epoch, workflow, boot, boots_left, spent, netboot_until, secrets_until, taken)
 		SELECT name, ?2, 1 + coalesce((SELECT value FROM meta WHERE name = 'epoch_floor'), 0),
@@ -100,17 +101,16 @@ func take(condition string) string {
 		WHERE ` + condition + ` RETURNING ` + grantColumns
 }
 
-// TakeGrant makes run the owner of machine, in one compare-and-set that increments the epoch. After that, no statement of an
-// earlier owner has an effect.
+// TakeGrant makes run the owner of machine and increments the epoch of the grant, in one atomic step. From then on, a statement that
+// requires the grant has no effect for an earlier owner.
 //
-// A run that already holds the grant gets it back unchanged. Otherwise the grant must be free, or held by an operator or by
-// another run of the same workflow, or force must be set. Another run of the same workflow has ended, because Temporal allows
-// only one; but a run that has held the grant before cannot take it back for this reason. If none of these applies, the error is
-// inventory.ErrConflict and names the holder. An unknown machine is inventory.ErrNotFound.
+// If run already holds the grant, TakeGrant returns the grant unchanged. If the grant is free or an operator holds it, run gets it. If
+// another run of the same workflow holds it, run gets it, too, unless run has held it before: the other run must have ended, because
+// Temporal executes only one run of a workflow at a time. In all other cases, force must be set, or the error is inventory.ErrConflict and
+// names the holder. For an unknown machine, the error is inventory.ErrNotFound.
 //
-// An activity may outlive its run. Therefore a run whose record is final cannot take a grant, and a run that began before the
-// present holder cannot take the grant from it, even with force. Both are inventory.ErrConflict. The order of the records decides
-// which run began first, because clocks can be set.
+// An activity may outlive its run. Therefore the error is inventory.ErrConflict, even with force, if the record of run is final, or if run
+// began before the run that holds the grant. The order of the records decides which run began first, because clocks can be set.
 func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("taking the grant of machine %q", machine)
@@ -141,7 +141,7 @@ func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, 
 	return g, err
 }
 
-// notTaken returns the error that says why run did not get the grant g of a machine.
+// notTaken returns the error that explains why TakeGrant did not give the grant g to run.
 func notTaken(ctx context.Context, tx *transaction, g inventory.Grant, run string) error {
 	var mine struct {
 		State          string
@@ -171,16 +171,16 @@ func holder(g inventory.Grant) string {
 	return fmt.Sprintf("run %q of workflow %q owns the machine", g.Run, g.Workflow)
 }
 
-// revokeEarlier revokes the agents of the machine that do not belong to o.
+// revokeEarlier revokes all agents of o's machine that belong to another owner than o.
 func revokeEarlier(ctx context.Context, tx *transaction, o inventory.Owner) error {
 	return do(ctx, tx, "UPDATE agent SET revoked = 1 WHERE machine = ? AND revoked = 0 AND (run <> ? OR epoch <> ?)",
 		o.Machine, o.Run, o.Epoch)
 }
 
-// ArmByHand takes the grant of a machine for an operator, for rescue. The machine may boot any number of times until the netboot
-// window closes at the time until; it gets no assignments and no secrets. Arming again starts a new epoch. If a run holds the
-// grant, the error is inventory.ErrConflict. If ctx belongs to a repeated keyed request that has already armed the machine,
-// nothing changes and the result is the zero Grant.
+// ArmByHand gives the grant of a machine to an operator, for rescue. The machine may boot from the network any number of times until the
+// given time, but gets no assignments and no secrets. Each further call starts a new epoch. If a run holds the grant, the error is
+// inventory.ErrConflict. If ctx belongs to a repeated request (one with the Idempotency-Key of an earlier request) and the earlier request
+// has armed the machine, nothing changes and the result is the zero Grant.
 func (s Grants) ArmByHand(ctx context.Context, machine, by string, until time.Time) (inventory.Grant, error) {
 	var g inventory.Grant
 	what := fmt.Sprintf("arming machine %q by hand", machine)
@@ -214,8 +214,9 @@ func (s Grants) ArmByHand(ctx context.Context, machine, by string, until time.Ti
 	return g, err
 }
 
-// DisarmByHand ends the grant of an operator. If the grant is free, it does nothing. If a run holds the grant, the error is
-// inventory.ErrConflict unless force is set. With force, the run loses the machine and asks an operator at its next step.
+// DisarmByHand ends the grant that an operator holds. If the grant is free, it does nothing. If a run holds the grant and force is not set,
+// the error is inventory.ErrConflict. With force, it ends the grant of the run; at its next step, the run notices that it has lost the
+// machine, and asks an operator.
 func (s Grants) DisarmByHand(ctx context.Context, machine, by string, force bool) error {
 	return s.writeOnce(ctx, fmt.Sprintf("disarming machine %q by hand", machine), func(tx *transaction) error {
 		g, err := grantOf(ctx, tx, machine)
@@ -240,8 +241,8 @@ func (s Grants) DisarmByHand(ctx context.Context, machine, by string, force bool
 	})
 }
 
-// EndGrant closes both windows of o's grant, revokes o's agents and frees the grant, which keeps its epoch. If o does not hold
-// the grant, EndGrant does nothing and returns nil.
+// EndGrant closes the netboot window and the secrets window of o's grant, revokes o's agents and frees the grant. The grant keeps its
+// epoch. If o does not hold the grant, EndGrant does nothing and returns nil.
 func (s Grants) EndGrant(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("ending the grant of machine %q", o.Machine), func(tx *transaction) error {
 		was, err := read[grantRow](ctx, tx, "SELECT "+grantColumns+" FROM grant_ WHERE "+owns, o.Machine, o.Run, o.Epoch)

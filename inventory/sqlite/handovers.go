@@ -7,11 +7,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// HandOvers are the requests to move this site to another server, and the site epoch.
+// HandOvers are the requests to move this site to another server. They also contain the site epoch, which each move or restore of the site
+// increments.
 type HandOvers struct{ *db }
 
-// RequestHandOver stores the request to move this site, with the next site epoch for the target. A request with this ID that is
-// already stored is not changed.
+// RequestHandOver stores the request h to move this site to the server h.Target, with the site epoch that the site will have there. If a
+// request with the same ID is stored already, it stays unchanged.
 func (s HandOvers) RequestHandOver(ctx context.Context, h inventory.HandOver) error {
 	if h.ID == "" || h.Target == "" {
 		return fmt.Errorf("requesting a hand-over: id or target is missing: %w", inventory.ErrInvalid)
@@ -21,7 +22,7 @@ func (s HandOvers) RequestHandOver(ctx context.Context, h inventory.HandOver) er
 			SELECT ?, ?, value + 1, ?, ? FROM meta WHERE name = 'site_epoch'`, h.ID, h.Target, h.Force, nanos(s.now()))
 }
 
-// LastHandOver returns the newest request, or inventory.ErrNotFound if there is none.
+// LastHandOver returns the newest request to move the site, or inventory.ErrNotFound if there is none.
 func (s HandOvers) LastHandOver(ctx context.Context) (inventory.HandOver, error) {
 	h, err := read[handOverRow](ctx, s.ro, "SELECT id, target, site_epoch, force, requested FROM handover ORDER BY rowid DESC LIMIT 1")
 	return h, wrap(err, "reading the last hand-over")
@@ -48,14 +49,14 @@ func (s HandOvers) OpenIntake(ctx context.Context) error {
 	return s.writeOne(ctx, "opening the intake", "DELETE FROM meta WHERE name = 'intake_closed'")
 }
 
-// Intake returns the reason why new runs are refused, or "" if they are accepted.
+// Intake returns the reason why the server refuses new runs, or "" if it accepts them.
 func (s HandOvers) Intake(ctx context.Context) (why string, err error) {
 	why, err = optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'intake_closed'"))
 	return why, wrap(err, "reading whether new runs are accepted")
 }
 
-// Owned raises the site epoch of the database to epoch and sets it in every grant, so that open runs continue. New runs are
-// accepted again. If epoch is not higher than the stored one, Owned changes nothing.
+// Owned makes epoch the site epoch of the database and of every grant, so that open runs continue. It also makes the server accept new runs
+// again. If epoch is not higher than the stored site epoch, Owned changes nothing.
 func (s HandOvers) Owned(ctx context.Context, epoch int64) error {
 	return s.write(ctx, fmt.Sprintf("beginning site epoch %d", epoch), func(tx *transaction) error {
 		n, err := exec(ctx, tx, "UPDATE meta SET value = ? WHERE name = 'site_epoch' AND value < ?", epoch, epoch)

@@ -30,13 +30,13 @@ func (s Images) Image(ctx context.Context, name string) (inventory.Image, error)
 	return i, wrap(err, "reading image %q", name)
 }
 
-// Images returns all images by name.
+// Images returns all images, sorted by name.
 func (s Images) Images(ctx context.Context) ([]inventory.Image, error) {
 	out, err := list[imageRow](ctx, s.ro, "SELECT doc, created FROM image ORDER BY name")
 	return out, wrap(err, "listing images")
 }
 
-// PutImage stores the record of an image and replaces a stored one of the same name.
+// PutImage stores the record of an image. It replaces the stored record of the same name.
 func (s Images) PutImage(ctx context.Context, i inventory.Image, by string) error {
 	return s.writeDoc(ctx, fmt.Sprintf("storing image %q", i.Name), i, func(tx *transaction, doc string) error {
 		if err := recordUnused(ctx, tx, i.Name); err != nil {
@@ -52,8 +52,8 @@ func (s Images) PutImage(ctx context.Context, i inventory.Image, by string) erro
 	})
 }
 
-// DeleteImage removes the record of the image called name. UnusedImageFiles then removes the file, unless another image or the plan
-// of an open run needs it.
+// DeleteImage removes the record of the image called name. The next call of UnusedImageFiles removes the image's file, unless another image
+// or the plan of an open run needs it.
 func (s Images) DeleteImage(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting image %q", name), func(tx *transaction) error {
 		if err := recordUnused(ctx, tx, name); err != nil {
@@ -63,32 +63,32 @@ func (s Images) DeleteImage(ctx context.Context, name, by string) error {
 	})
 }
 
-// ExpectImageFile records the digest of a file that is about to be moved into the image directory for PutImage. If PutImage is never
-// called, UnusedImageFiles removes the file.
+// ExpectImageFile is called before a new file is moved into the image directory, and records its digest. If no PutImage with this file
+// follows, UnusedImageFiles removes the file.
 func (s Images) ExpectImageFile(ctx context.Context, digest string) error {
 	return s.writeOne(ctx, "recording the digest of a new image file", "INSERT OR IGNORE INTO image_unused (sha256) VALUES (?)", digest)
 }
 
-// recordUnused records the stored digest of the image called name as unused, before the image is changed or deleted.
+// recordUnused records that the file of the image called name may be unused soon. It is called before the image is replaced or deleted.
 func recordUnused(ctx context.Context, tx *transaction, name string) error {
 	return do(ctx, tx, `INSERT OR IGNORE INTO image_unused (sha256)
 		SELECT json_extract(doc, '$.sha256') FROM image WHERE name = ? AND json_extract(doc, '$.sha256') <> ''`, name)
 }
 
-// SetImageFile changes only the path of an image's file in the record.
+// SetImageFile stores a new path for the file of an image, and changes nothing else in its record.
 func (s Images) SetImageFile(ctx context.Context, name, file string) error {
 	return s.writeOne(ctx, fmt.Sprintf("storing the new file path of image %q", name),
 		"UPDATE image SET doc = json_set(doc, '$.file', ?) WHERE name = ?", file, name)
 }
 
-// PlannedImages returns the files that the plans of open runs need.
+// PlannedImages returns the image files that the plans of open runs need.
 func (s Images) PlannedImages(ctx context.Context) ([]inventory.PlannedImage, error) {
 	out, err := s.plannedImages(ctx, s.ro)
 	return out, wrap(err, "reading the plans of open runs")
 }
 
-// plannedImages is PlannedImages within a transaction. It treats a run without a record as open, because a run that was reset from
-// outside stores its plan before its first record.
+// plannedImages is PlannedImages within a transaction. A run without a record counts as open: after a reset from outside of Ingot, a run
+// stores its plan before its first record.
 func (s Images) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inventory.PlannedImage, error) {
 	var rows []struct {
 		Run, Machine string
@@ -112,18 +112,17 @@ func (s Images) plannedImages(ctx context.Context, q sqlx.QueryerContext) ([]inv
 	return out, err
 }
 
-// UnusedImageFiles calls remove with the digest of each file that was recorded as unused and that no image and no plan of an open run
-// needs. If remove returns nil, the digest is deleted. At the first error of remove, UnusedImageFiles stops and deletes no
-// digest; the next call tries again. It runs in one write transaction, so no plan and no image can be stored until all files are
-// removed.
+// UnusedImageFiles calls remove for each file that was recorded as unused and that neither an image nor the plan of an open run needs.
+// remove gets the digest of the file. If remove returns an error, UnusedImageFiles stops, and the next call tries all these files again. It
+// runs in one write transaction, so no plan and no image can be stored while files are being removed.
 func (s Images) UnusedImageFiles(ctx context.Context, remove func(digest string) error) error {
 	what := "removing unused image files"
 	if some, err := scalar[bool](ctx, s.ro, "SELECT EXISTS (SELECT 1 FROM image_unused)"); err != nil || !some {
 		return wrap(err, "%s", what)
 	}
 
-	// If the context of a transaction ends, database/sql rolls back at once and the next writer may begin, while remove would still
-	// act on data that this transaction has read.
+	// The transaction must not end early: if its context ended, database/sql would roll it back at once, and another writer could store an
+	// image while remove deletes its file.
 	ctx = context.WithoutCancel(ctx)
 	return s.write(ctx, what, func(tx *transaction) error {
 		err := do(ctx, tx, "DELETE FROM image_unused WHERE sha256 IN (SELECT json_extract(doc, '$.sha256') FROM image)")

@@ -12,58 +12,55 @@ import (
 )
 
 const (
-	// checkIndexEvery is how often the index looks for writes of other processes. If the last check is older than checkedFor, the
-	// index answers no lookup.
+	// checkIndexEvery is how often KeepIndex checks whether other processes have written to the database. If the last check is older than
+	// checkedFor, the index is not used.
 	checkIndexEvery = time.Second
 	checkedFor      = 2 * checkIndexEvery
-	// loadAtOnce is how many machines are read into the index by one statement.
+	// loadAtOnce is how many machines one statement reads into the index.
 	loadAtOnce = 500
-	// missesAtOnce is how many lookups may read the database at once while the index is being loaded and has no entry for them.
-	// Other lookups wait for the index. Otherwise, thousands of packets a second, each with its own query, would use the
-	// processor and the connections that loading needs: with 100,000 machines and eight lookups at once, it took four times as
-	// long.
+	// missesAtOnce is how many lookups of machines that are not in the index may read the database at once, while the index is being loaded.
+	// Other lookups wait until the index is complete. Without this limit, thousands of packets a second would each run a query, and take
+	// processor time and connections from the loading. With 100,000 machines and a limit of eight, loading took four times as long.
 	missesAtOnce = 1
 )
 
 // index holds the machines and their grants in memory, so that most packets and fetches of metadata run no SQL.
 //
-// It answers only for a machine whose grant is free. Such a machine gets only its reservation, "boot from disk" and public
-// metadata. If a run or an operator holds the grant, the lookup reads machine and grant from the database in one query; the
-// entry then only saves decoding the machine if its row is the same. Therefore an outdated entry cannot open a window: either it
-// says that the grant is free, and the machine boots from disk and gets no secret, or the database decides.
+// An entry answers a lookup only if the grant is free. Such a machine gets only its reservation, "boot from disk" and public metadata. If a
+// run or an operator holds the grant, the lookup reads machine and grant from the database in one query, and uses the entry only to avoid
+// decoding an unchanged machine. Therefore an outdated entry can never allow a network boot or reveal a secret.
 //
-// A write of this Store never leaves an outdated entry. Triggers record which machines a transaction changes (watchChanges). The
-// entries of these machines are dropped before the commit, and KeepIndex reads the machines again after it. So when a run arms a
-// machine and then switches it on, the machine never gets an answer from before. After a write of another process, an outdated
-// entry is used for at most checkedFor.
+// A write of this Store never leaves an outdated entry: triggers record which machines a transaction changes (watchChanges). Their entries
+// are removed before the commit, and KeepIndex reads these machines again after the commit. So when a run arms a machine and then switches
+// it on, the machine never gets an outdated answer. After a write of another process, an outdated entry may be used for at most checkedFor.
 type index struct {
 	mu        sync.RWMutex
 	byMAC     map[string]*indexEntry
 	byAddress map[netip.Addr]*indexEntry
-	// byName has all machines that were read, even if their entries were dropped from byMAC and byAddress. networks counts the
-	// reservations of these machines by network.
+	// byName has all machines that were read, even if their entries were removed from byMAC and byAddress. networks says how many reservations
+	// these machines have in each network.
 	byName   map[string]*indexEntry
 	networks map[netip.Prefix]int
-	// stale are the machines that must be read. held are the machines that running transactions change, with the number of these
-	// transactions: put ignores them.
+	// stale has the names of the machines that must be read again. held has the machines that open transactions change; the value is the
+	// number of these transactions. put ignores the machines in held.
 	stale map[string]bool
 	held  map[string]int
-	// listed is false if the names of all machines must be read.
+	// listed is false if the names of all machines must be read from the database.
 	listed bool
-	// whole is closed once all machines have been read after the last dropAll. misses contains one element for each lookup that
-	// reads the database while whole is open.
+	// whole is open while machines still have to be read after the last dropAll, and closed once all have been read. While whole is open,
+	// misses contains one element for each lookup that is reading the database.
 	whole   chan struct{}
 	misses  chan struct{}
-	version int64     // data_version of the writing connection; -1 = not read yet
+	version int64     // data_version of the connection for writing; -1 = not read yet
 	checked time.Time // when version was read
 	wake    chan struct{}
 }
 
-// An indexEntry is returned by several lookups at once, so it must not be changed.
+// An indexEntry must not be changed, because several lookups may have got it.
 type indexEntry struct {
 	machine inventory.Machine
 	grant   inventory.Grant
-	row     *machineRow // row from which machine was decoded; nil if the grant is free: lookups then read no row
+	row     *machineRow // the row that was decoded into machine; nil if the grant is free, because lookups then need no row
 }
 
 func newIndex() *index {
@@ -76,8 +73,8 @@ func newIndex() *index {
 	return x
 }
 
-// findMAC returns the entry for a MAC, or nil if there is none. usable reports whether the entry is the answer, without a query
-// of the database. findAddress does the same for an address.
+// findMAC returns the entry of the machine with this MAC, or nil if there is none. If usable is true, the entry answers the lookup, and no
+// query is needed. findAddress does the same for an IP address.
 func (x *index) findMAC(mac string) (e *indexEntry, usable bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -96,8 +93,8 @@ func (x *index) usable(e *indexEntry) bool {
 	return e != nil && e.grant.Run == "" && time.Since(x.checked) <= checkedFor
 }
 
-// hold drops the entries of machines that a transaction changes, and keeps put from adding new ones until release is called. Call
-// release when the transaction has ended: then KeepIndex reads the machines again.
+// hold is called before a transaction commits. It removes the entries of the machines that the transaction changes, and keeps put from
+// adding entries for them. Call release when the transaction has ended: KeepIndex then reads these machines again.
 func (x *index) hold(machines []string) (release func()) {
 	if len(machines) == 0 {
 		return func() {}
@@ -121,8 +118,8 @@ func (x *index) hold(machines []string) (release func()) {
 	}
 }
 
-// drop removes a machine from byMAC and byAddress, so that lookups read it from the database. The machine's networks are counted
-// until it is read again.
+// drop removes the machine called name from byMAC and byAddress, so that lookups read it from the database. The machine stays in byName and
+// networks until it is read again.
 func (x *index) drop(name string) {
 	e := x.byName[name]
 	if e == nil {
@@ -138,7 +135,7 @@ func (x *index) drop(name string) {
 	}
 }
 
-// dropAll drops all entries, and makes loadIndex read all machines again.
+// dropAll removes all entries from byMAC and byAddress. The next loadIndex then reads all machines again.
 func (x *index) dropAll() {
 	x.byMAC, x.byAddress = map[string]*indexEntry{}, map[netip.Addr]*indexEntry{}
 	x.listed, x.version = false, -1
@@ -146,21 +143,21 @@ func (x *index) dropAll() {
 		x.whole = make(chan struct{})
 	}
 	for name := range x.byName {
-		x.stale[name] = true // even if the machine was deleted: put then removes it
+		x.stale[name] = true // also deleted machines: put removes them
 	}
 	signal(x.wake)
 }
 
-// reconnect drops all entries. It is called when a new connection takes over writing: data_version of the new connection does not
-// show which writes came before.
+// reconnect calls dropAll. It is called when there is a new connection for writing, because data_version of a new connection does not show
+// whether another process has written before.
 func (x *index) reconnect() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.dropAll()
 }
 
-// seen records the data_version of the writing connection at a time. If data_version has changed, another process has written,
-// and seen drops all entries.
+// seen gets the data_version of the connection for writing, and when it was read. If data_version has changed, another process has written,
+// and seen calls dropAll.
 func (x *index) seen(version int64, at time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -170,7 +167,7 @@ func (x *index) seen(version int64, at time.Time) {
 	x.version, x.checked = version, at
 }
 
-// takeListing reports whether the names of all machines must be read. Further calls return false until the next dropAll.
+// takeListing returns true if the names of all machines must be read. It returns true only once after each dropAll.
 func (x *index) takeListing() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -179,8 +176,8 @@ func (x *index) takeListing() bool {
 	return !was
 }
 
-// take removes up to n machines from those that must be read, and returns their names. If such a machine changes before put is
-// called, it must be read again.
+// take removes up to n names from stale and returns them; the caller reads these machines and calls put. If one of them changes before
+// that, its name is in stale again.
 func (x *index) take(n int) (names []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -194,7 +191,7 @@ func (x *index) take(n int) (names []string) {
 	return names
 }
 
-// isWhole reports whether all machines have been read.
+// isWhole reports whether all machines have been read since the last dropAll.
 func (x *index) isWhole() bool {
 	select {
 	case <-x.whole:
@@ -204,7 +201,7 @@ func (x *index) isWhole() bool {
 	}
 }
 
-// complete closes whole if no machine must be read.
+// complete closes whole if no machine has to be read any more.
 func (x *index) complete() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -213,8 +210,8 @@ func (x *index) complete() {
 	}
 }
 
-// wait waits until all machines have been read, or until fewer than missesAtOnce other lookups read the database. Call release
-// when the lookup has ended.
+// wait returns once all machines have been read, or once fewer than missesAtOnce other lookups are reading the database. Call release when
+// the lookup has ended.
 func (x *index) wait(ctx context.Context) (release func(), err error) {
 	x.mu.RLock()
 	whole := x.whole
@@ -234,7 +231,7 @@ func (x *index) wait(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// mark records that these machines must be read.
+// mark records that the machines called names must be read.
 func (x *index) mark(names []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -243,12 +240,12 @@ func (x *index) mark(names []string) {
 	}
 }
 
-// put stores the entries in read for names, which take has returned. A machine that is not in read does not exist and is removed.
-// put ignores machines that have changed since take, because their entries may be outdated.
+// put stores what was read for names, which take has returned. A machine that is missing in read was deleted: put removes it. put ignores
+// machines that have changed since take was called, because what was read may be outdated.
 func (x *index) put(names []string, read map[string]*indexEntry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.listed { // dropAll was called since take
+	if !x.listed { // dropAll was called after take
 		return
 	}
 	for _, name := range names {
@@ -273,7 +270,7 @@ func (x *index) put(names []string, read map[string]*indexEntry) {
 	}
 }
 
-// count adds by to the count of each network in which e has a reservation; e may be nil.
+// count adds the number by to the counts of all networks in which the machine of e has a reservation; e may be nil.
 func (x *index) count(e *indexEntry, by int) {
 	if e == nil {
 		return
@@ -301,8 +298,8 @@ func signal(wake chan<- struct{}) {
 	}
 }
 
-// InReservedNetwork reports whether an address is in the network of a reservation. It uses only the index, which learns of a new
-// reservation a moment after it was written.
+// InReservedNetwork reports whether an address is in a network in which any machine has a reservation. It uses only the index, which
+// contains a new reservation only a moment after it was stored.
 func (s Machines) InReservedNetwork(a netip.Addr) bool {
 	s.index.mu.RLock()
 	defer s.index.mu.RUnlock()
@@ -314,13 +311,13 @@ func (s Machines) InReservedNetwork(a netip.Addr) bool {
 	return false
 }
 
-// KeepIndex keeps all machines in memory until ctx ends, with 1 to 2 kB for each. While it has not read all machines, lookups of
-// the missing ones read the database, at most missesAtOnce at a time.
+// KeepIndex keeps all machines in memory until ctx ends; each takes 1 to 2 kB. A lookup of a machine that KeepIndex has not read yet reads
+// the database; at most missesAtOnce lookups do so at a time.
 func (s Machines) KeepIndex(ctx context.Context) error {
 	tick := time.NewTicker(checkIndexEvery)
 	defer tick.Stop()
 	for check := true; ctx.Err() == nil; {
-		// Errors are not reported here: lookups then read the database and return its errors.
+		// Ignore errors: lookups then read the database, and return its errors.
 		if !check || s.checkIndex(ctx) == nil {
 			_ = s.loadIndex(ctx)
 		}
@@ -335,8 +332,8 @@ func (s Machines) KeepIndex(ctx context.Context) error {
 	return nil
 }
 
-// checkIndex looks for writes of other processes: they change data_version as the writing connection sees it. Writes of this Store
-// do not change it.
+// checkIndex checks whether another process has written to the database. Such a write changes data_version on the connection for writing; a
+// write of this Store does not.
 func (s Machines) checkIndex(ctx context.Context) error {
 	begun := time.Now()
 	version, err := scalar[int64](ctx, s.rw, "PRAGMA data_version")
@@ -347,7 +344,7 @@ func (s Machines) checkIndex(ctx context.Context) error {
 	return nil
 }
 
-// loadIndex reads all machines that must be read, up to loadAtOnce at a time.
+// loadIndex reads those machines into the index that must be read, at most loadAtOnce at a time.
 func (s Machines) loadIndex(ctx context.Context) error {
 	if s.index.takeListing() {
 		var names []string
@@ -379,7 +376,7 @@ func (s Machines) loadIndex(ctx context.Context) error {
 	}
 }
 
-// commonValues are values that several machines may have in common, by their text.
+// commonValues are values that several machines may have in common. The keys of each map are the values as text.
 type commonValues struct {
 	texts  map[string]string
 	keys   map[string][]string
@@ -387,8 +384,8 @@ type commonValues struct {
 	labels map[string]map[string]string
 }
 
-// share replaces values of m by equal values of other machines, so that memory contains each value once. Otherwise, an index of
-// 100,000 machines consists of a million objects, which every garbage collection visits.
+// share replaces values of m by equal values of other machines, so that each value is in memory only once. Otherwise, an index of 100,000
+// machines would consist of a million objects, and every garbage collection would visit all of them.
 func (c commonValues) share(m *inventory.Machine) {
 	m.Labels = shareValue(c.labels, fmt.Sprintf("%q", m.Labels), m.Labels)
 	m.SSHKeys = shareValue(c.keys, fmt.Sprintf("%q", m.SSHKeys), m.SSHKeys)
@@ -406,7 +403,7 @@ func (c commonValues) share(m *inventory.Machine) {
 	}
 }
 
-// shareValue returns the value that known has for text. If it has none, it adds v and returns it.
+// shareValue returns the value that is stored in known under text. If there is none, it stores v and returns v.
 func shareValue[T any](known map[string]T, text string, v T) T {
 	if same, ok := known[text]; ok {
 		return same
@@ -415,7 +412,7 @@ func shareValue[T any](known map[string]T, text string, v T) T {
 	return v
 }
 
-// readEntries reads machines with their grants.
+// readEntries reads these machines and their grants.
 func (s Machines) readEntries(ctx context.Context, names []string) (map[string]*indexEntry, error) {
 	list, err := toJSON(names)
 	if err != nil {
@@ -445,8 +442,8 @@ func (s Machines) readEntries(ctx context.Context, names []string) (map[string]*
 	return read, rows.Err()
 }
 
-// watchChanges is the SQL that makes a connection record in changed_machine which machines a transaction changes. A rollback also
-// removes these records.
+// watchChanges is SQL that is run on a new connection for writing. From then on, the names of the machines that a transaction changes are
+// recorded in the table changed_machine. A rollback also removes these records.
 var watchChanges = func() string {
 	script := "PRAGMA temp_store = MEMORY; CREATE TEMP TABLE changed_machine (name TEXT NOT NULL);"
 	for table, column := range map[string]string{
@@ -463,14 +460,14 @@ var watchChanges = func() string {
 	return script
 }()
 
-// watch runs watchChanges on a new writing connection.
+// watch runs watchChanges on the new connection c for writing.
 func (s *db) watch(c driver.Conn) error {
 	_, err := c.(driver.ExecerContext).ExecContext(context.Background(), watchChanges, nil)
 	s.index.reconnect()
 	return err
 }
 
-// holdChanged calls hold for the machines that tx has changed. Call release after the commit or rollback.
+// holdChanged calls index.hold for the machines that tx has changed. Call release after the commit or rollback.
 func (s *db) holdChanged(ctx context.Context, tx *transaction) (release func(), err error) {
 	if s.index == nil { // Open is still migrating
 		return func() {}, nil

@@ -8,9 +8,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SpendBoot records that the last payload of o's installer boot was delivered completely, and appends the event "payload". From
-// then on, PXE requests are answered with a boot from disk. A boot that is already spent is not an error. If boot is not the
-// current boot of o's grant, or not an installer's, the error is inventory.ErrFenced.
+// SpendBoot records that the last payload of the installer was delivered completely in this boot of o's run: it marks the boot as spent and
+// appends the event "payload". A machine whose boot is spent does not boot from the network again: PXE requests are answered with a boot
+// from disk. If the boot is already spent, that is not an error. If boot is not the current boot of o's grant, or not a boot of an
+// installer, the error is inventory.ErrFenced.
 func (s Plans) SpendBoot(ctx context.Context, o inventory.Owner, boot int, payload string) error {
 	return s.write(ctx, fmt.Sprintf("marking boot %d of machine %q as used", boot, o.Machine), func(tx *transaction) error {
 		if _, err := spendInstallerBoot(ctx, tx, o, boot); err != nil {
@@ -20,8 +21,9 @@ func (s Plans) SpendBoot(ctx context.Context, o inventory.Owner, boot int, paylo
 	})
 }
 
-// InstallerReported stores the final report of the installer in o's current boot: the event inventory.EventInstalled or, if failed
-// is set, EventInstallFailed, with the message. Only the first report of a boot is stored; fresh reports whether this one was.
+// InstallerReported stores the final report of the installer that runs in o's current boot. It appends the event inventory.EventInstalled
+// or, if failed is true, EventInstallFailed, with the message. Only the first report in a boot is stored; fresh is true if this is the
+// first.
 //
 // The boot is also marked as spent, in case SpendBoot was not called: otherwise the machine, which restarts after the report,
 // would boot the installer again before the run has read the report.
@@ -50,11 +52,11 @@ func (s Plans) InstallerReported(ctx context.Context, o inventory.Owner, failed 
 	return fresh && err == nil, err
 }
 
-// presentBoot, in place of the number of a boot, means the current boot of the grant.
+// presentBoot is given to spendInstallerBoot in place of a number, and means the current boot of the grant.
 const presentBoot = -1
 
-// spendInstallerBoot marks the current boot of o's grant as spent and returns its number. If boot is another number, or if the
-// current boot is not an installer's, the error is inventory.ErrFenced.
+// spendInstallerBoot marks the current boot of o's grant as spent and returns its number. boot is this number or presentBoot. If the
+// current boot has another number, or is not a boot of an installer, the error is inventory.ErrFenced.
 func spendInstallerBoot(ctx context.Context, tx *transaction, o inventory.Owner, boot int) (int, error) {
 	n, err := scalar[int](ctx, tx, "UPDATE grant_ SET spent = 1 WHERE "+owns+` AND boot > 0 AND ?4 IN (boot, -1)
 		AND installer = 1 RETURNING boot`, o.Machine, o.Run, o.Epoch, boot)

@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// KeyedRequests are the requests with an Idempotency-Key.
+// KeyedRequests are the records of API requests that have an Idempotency-Key.
 type KeyedRequests struct{ *db }
 
 const (
@@ -34,7 +34,7 @@ func (r keyedRow) value() inventory.KeyedRequest {
 	return out
 }
 
-// BeginKeyedRequest returns the record of an earlier request with the same id. If there is none, it stores r and returns it. It
+// BeginKeyedRequest returns the stored record of an earlier request that has the ID of r. If there is none, it stores r and returns r. It
 // first deletes records that are older than a day. If maxKeyedRequests are stored, the error is inventory.ErrTooManyKeys.
 func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedRequest) (inventory.KeyedRequest, error) {
 	err := s.write(ctx, "storing an Idempotency-Key", func(tx *transaction) error {
@@ -61,8 +61,8 @@ func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedR
 	return r, err
 }
 
-// SetKeyedWorkflow records which workflow the keyed request with this id is about to start. workflow is the id of the workflow, and
-// before the newest run of this workflow so far. If the record of the request has expired, the error is
+// SetKeyedWorkflow records which workflow the keyed request with this id is about to start. It stores the id of the workflow and, in the
+// column before, the newest run that this workflow has had so far. If the record of the request has expired, the error is
 // inventory.ErrUnavailable.
 func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, before string) error {
 	return s.write(ctx, "storing the workflow of a request with an Idempotency-Key", func(tx *transaction) error {
@@ -71,7 +71,7 @@ func (s KeyedRequests) SetKeyedWorkflow(ctx context.Context, id, workflow, befor
 	})
 }
 
-// AnswerKeyedRequest records the answer to the keyed request r.ID.
+// AnswerKeyedRequest stores the answer to the keyed request that has the ID of r.
 func (s KeyedRequests) AnswerKeyedRequest(ctx context.Context, r inventory.KeyedRequest) error {
 	var answer any
 	if r.Answer != nil {
@@ -81,7 +81,7 @@ func (s KeyedRequests) AnswerKeyedRequest(ctx context.Context, r inventory.Keyed
 		"UPDATE keyed_request SET status = ?, answer = ? WHERE id = ?", r.Status, answer, r.ID)
 }
 
-// PruneKeyedRequests deletes up to limit records older than a day.
+// PruneKeyedRequests deletes records that are older than a day, but at most limit records.
 func (s KeyedRequests) PruneKeyedRequests(ctx context.Context, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "Idempotency-Keys", find: "SELECT rowid FROM keyed_request WHERE created < ?1 ORDER BY created LIMIT ?2",
@@ -89,9 +89,9 @@ func (s KeyedRequests) PruneKeyedRequests(ctx context.Context, limit int) (int, 
 	}, s.now().Add(-keyedFor), limit)
 }
 
-// writeOnce is write for the change of a request. If ctx belongs to a keyed request, the transaction also records the change in the
-// record of the request. If the request is repeated, writeOnce changes nothing and returns nil. A request may make only one such
-// change.
+// writeOnce is like write, but makes the change of a keyed request only once. If ctx belongs to a request with an Idempotency-Key, the same
+// transaction also records in this request's record that the change was made. If the client repeats the request, writeOnce changes nothing
+// and returns nil. A request may make only one such change.
 func (s *db) writeOnce(ctx context.Context, what string, change func(tx *transaction) error) error {
 	id := inventory.KeyedRequestOf(ctx)
 	if id == "" {

@@ -8,17 +8,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Keys are the keys that seal secrets. The database contains a check value for the key of each purpose.
+// Keys are the keys that encrypt secrets. Each purpose has its own key. For each key, the database contains a check value, which shows
+// whether the server has the same key as before.
 type Keys struct{ *db }
 
-// Purposes of the keys that the store uses.
+// The purposes for which the store uses keys.
 const (
 	sealBMC      = "bmc"
 	sealUserData = "userdata"
 	sealPlan     = "plan"
 )
 
-// A check value is checkText, sealed with the key of its purpose.
+// The check value of a key is checkText, encrypted with this key.
 const (
 	checkText    = "ingot"
 	checkBinding = "check"
@@ -26,8 +27,8 @@ const (
 
 func purposes() []string { return []string{sealBMC, sealUserData, sealPlan} }
 
-// checkKeys checks the key of each purpose against its check value, and writes missing check values. It records in s.bad which
-// keys must not be used for sealing.
+// checkKeys checks the key of each purpose against the stored check value, and stores missing check values. It records in s.bad which keys
+// must not be used for sealing.
 func (s *db) checkKeys(ctx context.Context) error {
 	bad := map[string]error{}
 	for _, p := range purposes() {
@@ -48,11 +49,11 @@ func (s *db) checkKeys(ctx context.Context) error {
 	return nil
 }
 
-// unfit returns why the key of the purpose must not be used for sealing, or nil if it may be used.
+// unfit returns nil if the key of the purpose may be used for sealing; otherwise it returns the reason why not.
 func (s *db) unfit(purpose string) error { return (*s.bad.Load())[purpose] }
 
-// checkKey returns nil if the key of the purpose opens its stored check value, inventory.ErrSealed if it does not, or
-// inventory.ErrNotFound if no check value is stored yet.
+// checkKey returns nil if the key of the purpose can open the stored check value. If it cannot, the error is inventory.ErrSealed. If no
+// check value is stored yet, the error is inventory.ErrNotFound.
 func (s *db) checkKey(ctx context.Context, purpose string) error {
 	sealed, err := scalar[[]byte](ctx, s.ro, "SELECT value FROM meta WHERE name = ?", "key_check."+purpose)
 	if err == nil {
@@ -72,11 +73,11 @@ func (s *db) writeCheck(ctx context.Context, purpose string) error {
 	if err != nil {
 		return err
 	}
-	return s.checkKey(ctx, purpose) // another process may have written a check value first, with another key
+	return s.checkKey(ctx, purpose) // another process, with another key, may have stored its check value first
 }
 
-// KeyCheck returns nil if every key opened its check value when the keys were last checked. Otherwise it returns
-// inventory.ErrSealed with the name of the key. It is called before a machine is armed.
+// KeyCheck returns nil if all keys were correct when checkKeys last ran. Otherwise it returns inventory.ErrSealed with the purpose of a
+// wrong key. It is called before a machine is armed.
 func (s Keys) KeyCheck(context.Context) error {
 	for _, p := range purposes() {
 		if err := s.unfit(p); err != nil {
@@ -86,8 +87,8 @@ func (s Keys) KeyCheck(context.Context) error {
 	return nil
 }
 
-// seal seals plain with the key of the purpose. It refuses a key that does not belong to this database, because the database's
-// own key could not open the result.
+// seal encrypts plain with the key of the purpose. It returns an error if this key is not the one that belongs to the database: with the
+// correct key, the result could not be decrypted.
 func (s *db) seal(purpose, binding string, plain []byte) ([]byte, error) {
 	if err := s.unfit(purpose); err != nil {
 		return nil, err
@@ -102,8 +103,8 @@ func (s *db) open(purpose, binding string, sealed []byte) ([]byte, error) {
 	return s.keys.Open(purpose, binding, sealed)
 }
 
-// SecretsUnreadable returns the secrets of machines that cannot be opened with the current keys and have to be entered again, as
-// "<machine>: <field>".
+// SecretsUnreadable returns the secrets of machines that the current keys cannot decrypt, so that an operator has to enter them again. The
+// names have the form "<machine>: <field>".
 func (s Keys) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	out, err := s.namesOfSecrets(ctx, func(f sealedField) bool {
 		_, err := s.open(f.purpose, f.binding, f.sealed)
@@ -112,7 +113,7 @@ func (s Keys) SecretsUnreadable(ctx context.Context) ([]string, error) {
 	return out, wrap(err, "listing unreadable secrets")
 }
 
-// RunsUnreadable returns the rows of runTables, such as plans and assignments, that cannot be opened with the current keys.
+// RunsUnreadable returns the rows of the tables runTables that the current keys cannot decrypt, such as plans and assignments.
 func (s Keys) RunsUnreadable(ctx context.Context) ([]string, error) {
 	var out []string
 	for _, table := range runTables {
@@ -130,10 +131,9 @@ func (s Keys) RunsUnreadable(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// ResetSecrets makes the current keys the keys of this database and deletes the secrets of machines that these keys cannot open.
-// It returns the names of the deleted secrets in the form of SecretsUnreadable. Plans, assignments, facts and lab files that
-// the keys cannot open are emptied and stay unreadable. If there are no keys at all, the error is inventory.ErrSealed and
-// nothing is deleted.
+// ResetSecrets makes the current keys the keys of this database. It deletes the secrets of machines that these keys cannot decrypt, and
+// returns their names as SecretsUnreadable does. It also empties plans, assignments, facts and lab files that these keys cannot decrypt;
+// they stay unreadable. If a key is missing, the error is inventory.ErrSealed and nothing is deleted.
 func (s Keys) ResetSecrets(ctx context.Context, by string) ([]string, error) {
 	lost, err := s.resetSecrets(ctx, by)
 	if err == nil {
@@ -171,7 +171,7 @@ func (s Keys) resetSecrets(ctx context.Context, by string) (lost []string, err e
 					continue
 				}
 
-				// Keep a value that was entered after rows was read.
+				// The second condition keeps a secret that was entered after rows was read.
 				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL WHERE name = ? AND "+f.column+" = ?", r.Name,
 					f.sealed)
 				if err != nil {

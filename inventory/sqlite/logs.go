@@ -10,10 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// maxLog is how many bytes at the end of an attempt's log are kept.
+// maxLog is the number of bytes that are kept of each attempt's log. If the log is longer, its beginning is removed.
 const maxLog = 64 << 10
 
-// AppendLog adds text to the log of an attempt and keeps the last maxLog bytes of the log.
+// AppendLog adds text to the log of an attempt. It keeps only the last maxLog bytes of the log.
 func (s Agents) AppendLog(ctx context.Context, o inventory.Owner, k action.Key, text string) error {
 	if text == "" {
 		return nil
@@ -57,8 +57,8 @@ func putLog(ctx context.Context, tx *transaction, run string, k action.Key, text
 		k.Epoch, k.Action, k.Attempt, text)
 }
 
-// mergeLog adds tail, the end of the log that a result contains, to the stored log. It leaves out the part of tail that heartbeats
-// have already added.
+// mergeLog adds tail to the stored log of an attempt. tail is the end of the log, which the attempt's result contains. Heartbeats may have
+// added a part of tail already: mergeLog does not add this part again.
 func mergeLog(ctx context.Context, tx *transaction, run string, k action.Key, tail string) error {
 	if tail == "" {
 		return nil
@@ -70,14 +70,14 @@ func mergeLog(ctx context.Context, tx *transaction, run string, k action.Key, ta
 	return putLog(ctx, tx, run, k, have+tail[overlap(have, tail):])
 }
 
-// overlap returns how many bytes at the beginning of tail are also the end of have. If have contains tail anywhere, it returns the
-// length of tail.
+// overlap compares the stored log, have, with tail. It returns how many bytes at the beginning of tail are also the end of the stored log.
+// If the stored log contains all of tail, anywhere, the result is the length of tail.
 func overlap(have, tail string) int {
 	if strings.Contains(have, tail) {
 		return len(tail)
 	}
 	for from := 0; ; from++ {
-		// An overlap begins with the first byte of tail.
+		// The common part begins with the first byte of tail: look for this byte in have.
 		i := strings.IndexByte(have[from:], tail[0])
 		if i < 0 {
 			return 0
@@ -89,8 +89,8 @@ func overlap(have, tail string) int {
 	}
 }
 
-// Log returns the log of an attempt at an action of a run. Attempt 0 means the newest. If there is no log, the error is
-// inventory.ErrNotFound.
+// Log returns the log of an attempt at an action of a run. For attempt 0, it returns the log of the newest attempt. If there is no log, the
+// error is inventory.ErrNotFound.
 func (s Workflows) Log(ctx context.Context, run string, actionIndex, attempt int) (string, error) {
 	text, err := scalar[string](ctx, s.ro, `SELECT text FROM log
 		WHERE run = ?1 AND action = ?2 AND (?3 = 0 OR attempt = ?3) ORDER BY epoch DESC, attempt DESC LIMIT 1`,

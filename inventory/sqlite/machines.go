@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Machines are the machines of the inventory. Their secrets are stored sealed.
+// Machines are the machines of the inventory. Their secrets are stored encrypted.
 type Machines struct{ *db }
 
 const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.updated AS updated,
@@ -51,15 +51,16 @@ func (s Machines) Machine(ctx context.Context, name string) (inventory.Machine, 
 	return m, wrap(err, "reading machine %q", name)
 }
 
-// Machines returns all machines by name, without their secrets.
+// Machines returns all machines, sorted by name, without their secrets.
 func (s Machines) Machines(ctx context.Context) ([]inventory.Machine, error) {
 	out, err := list[machineRow](ctx, s.ro, "SELECT "+machineColumns+" FROM machine m ORDER BY m.name")
 	return out, wrap(err, "listing machines")
 }
 
-// MachineByMAC returns the machine that has an interface with that canonical MAC, and its grant, which is zero if the machine
-// never had one. It runs at most one SELECT and never waits for a writer. A machine whose grant is free comes from memory
-// (KeepIndex). The caller must not change what the machine points to, because other callers get the same pointers.
+// MachineByMAC returns the machine that has an interface with this canonical MAC, together with its grant. If the machine never had a
+// grant, the grant is zero. If the grant is free, the answer usually comes from memory (see KeepIndex); otherwise, MachineByMAC runs one
+// SELECT, which never waits for a writer. The caller must not change anything that a pointer in the machine points to, because other
+// callers get the same pointers.
 func (s Machines) MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error) {
 	if e, usable := s.index.findMAC(mac); usable {
 		return e.machine, e.grant, nil
@@ -67,7 +68,7 @@ func (s Machines) MachineByMAC(ctx context.Context, mac string) (inventory.Machi
 	return s.lookUp(ctx, "mac", mac, func() (*indexEntry, bool) { return s.index.findMAC(mac) })
 }
 
-// MachineByAddress is MachineByMAC for the machine that has an interface with that reserved address.
+// MachineByAddress is like MachineByMAC, for the machine that has an interface with this reserved address.
 func (s Machines) MachineByAddress(ctx context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
 	a = a.Unmap()
 	if e, usable := s.index.findAddress(a); usable {
@@ -76,8 +77,8 @@ func (s Machines) MachineByAddress(ctx context.Context, a netip.Addr) (inventory
 	return s.lookUp(ctx, "address", a.String(), func() (*indexEntry, bool) { return s.index.findAddress(a) })
 }
 
-// lookUp finds the machine for which column of table interface has the value. If the index has no entry for it, lookUp waits until
-// the index is complete and may answer, or until fewer than missesAtOnce other lookups read the database. find looks in the index.
+// lookUp finds the machine for which the given column of the table interface has this value. find looks in the index. If find returns no
+// entry, lookUp calls index.wait, and then find again. If the index has no answer, lookUp reads the database.
 func (s Machines) lookUp(ctx context.Context, column, value string, find func() (*indexEntry, bool)) (
 	inventory.Machine, inventory.Grant, error,
 ) {
@@ -96,7 +97,7 @@ func (s Machines) lookUp(ctx context.Context, column, value string, find func() 
 	return s.machineBy(ctx, column, value, e)
 }
 
-// machineByQuery are the queries of machineBy, by column.
+// machineByQuery are the queries that machineBy uses, by the name of the column.
 var machineByQuery = map[string]string{"mac": machineBySQL("mac"), "address": machineBySQL("address")}
 
 func machineBySQL(column string) string {
@@ -104,13 +105,14 @@ func machineBySQL(column string) string {
 		JOIN machine m ON m.name = i.machine LEFT JOIN grant_ g ON g.machine = m.name WHERE i.` + column + " = ?"
 }
 
-// A grantedMachineRow is a row of machineColumns and joinedGrantColumns.
+// A grantedMachineRow is a row with the columns machineColumns and joinedGrantColumns.
 type grantedMachineRow struct {
 	machineRow
 	Grant grantRow
 }
 
-// scan reads the columns one by one, in the order of the query. sqlx would use reflection, which takes longer than the query.
+// scan reads the columns of a row one by one, in the order of the query. sqlx would use reflection, which takes longer than the query
+// itself.
 func (r *grantedMachineRow) scan(rows *sql.Rows) error {
 	m, g := &r.machineRow, &r.Grant
 	return rows.Scan(
@@ -120,8 +122,9 @@ func (r *grantedMachineRow) scan(rows *sql.Rows) error {
 	)
 }
 
-// machineBy reads the machine for which column of table interface, mac or address, has the value, and its grant. known is the
-// entry of the index, or nil: if the machine's row is the row from which known was decoded, machineBy does not decode it again.
+// machineBy reads a machine and its grant. It finds the machine for which the given column of the table interface, mac or address, has this
+// value. known is the machine's entry in the index, or nil. If the machine's row has not changed since known was made, machineBy returns
+// the machine of known and does not decode the row again.
 func (s Machines) machineBy(ctx context.Context, column, value string, known *indexEntry) (
 	m inventory.Machine, g inventory.Grant, err error,
 ) {
@@ -131,7 +134,7 @@ func (s Machines) machineBy(ctx context.Context, column, value string, known *in
 		return m, g, err
 	}
 	defer conn.Close()
-	// The query reads one row and never waits. With a context that can end, the driver would start two goroutines for it.
+	// The query reads one row and never waits, so it does not need ctx. If ctx could end, the driver would start two goroutines for the query.
 	rows, err := conn.QueryContext(context.WithoutCancel(ctx), machineByQuery[column], value)
 	if err != nil {
 		return m, g, err
@@ -151,9 +154,9 @@ func (s Machines) machineBy(ctx context.Context, column, value string, known *in
 	return m, r.Grant.grant(), err
 }
 
-// DeleteMachine removes a machine with all its secrets, including those of its runs. If a run is open, or a medium is not ejected
-// yet, the error is inventory.ErrConflict. An operator's grant ends. The records and events of the machine's runs stay, and so
-// does the epoch of its grant.
+// DeleteMachine removes a machine with all its secrets, including the secrets in plans and assignments of its runs. If the machine has an
+// open run, or if an inserted medium has not been ejected yet, the error is inventory.ErrConflict. If an operator holds the grant, the
+// grant ends. The records and events of the machine's runs stay, and so does the epoch of its grant.
 func (s Machines) DeleteMachine(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *transaction) error {
 		run, err := openRun(ctx, tx, name)

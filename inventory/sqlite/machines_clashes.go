@@ -9,16 +9,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// clashes returns the values that machines of ms share with each other or with stored machines, as inventory.Problems, or as
-// inventory.Conflicts if a stored machine has one of them. Without replace, a name in ms that is stored is
-// inventory.ErrConflict.
+// clashes returns an error if two machines of ms, or a machine of ms and a stored one, have a value that only one machine may have. The
+// error is an inventory.Conflicts if a stored machine has one of these values, and otherwise an inventory.Problems. If replace is false and
+// a machine with a name in ms is stored already, the error is inventory.ErrConflict.
 func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error {
 	batch := map[string]bool{}
 	for _, m := range ms {
 		batch[m.Name] = true
 	}
-	owner := map[string]string{}    // key of a thing → machine
-	gateways := map[string]string{} // address → stored machine that uses it as gateway
+	owner := map[string]string{}    // key of a thing → name of the machine that has the thing
+	gateways := map[string]string{} // address → name of a stored machine whose gateway is this address
 	var existing []string
 
 	for _, m := range stored {
@@ -37,7 +37,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 		return fmt.Errorf("machine %s exists already: %w", strings.Join(existing, ", "), inventory.ErrConflict)
 	}
 
-	// A router may be in the same batch as the machines that use it.
+	// A machine of ms may be the router of other machines of ms. Then its address may be the gateway of stored machines, too.
 	for _, m := range ms {
 		for _, i := range m.Interfaces {
 			delete(gateways, i.Gateway.String())
@@ -67,7 +67,7 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 			}
 		}
 		if slices.Contains(existing, strconv.Quote(m.Name)) {
-			continue // a stored machine may be the router, and may have had the address before
+			continue // the router itself may be stored again with its address
 		}
 
 		for n, i := range m.Interfaces {
@@ -85,10 +85,10 @@ func clashes(ms []inventory.Machine, stored []storedMachine, replace bool) error
 	return ps.Err()
 }
 
-// A thing is a value that only one machine may have.
+// A thing is a value that only one machine may have, such as a MAC.
 type thing struct {
 	key, field, text string
-	repeats          bool // may occur twice within one machine
+	repeats          bool // one machine may have it twice
 }
 
 func things(m inventory.Machine) []thing {
@@ -117,8 +117,8 @@ func things(m inventory.Machine) []thing {
 	return out
 }
 
-// bmcKey returns a key that identifies a BMC. One host may have several BMCs on different ports, and one Redfish service several
-// systems. It returns "" if the BMC is manual, or if its host does not identify it (Shared).
+// bmcKey returns a text that identifies a BMC. It contains more than the host, because a host may have several BMCs on different ports, and
+// a Redfish service may have several systems. bmcKey returns "" if the BMC is manual, or if several machines may share it (Shared).
 func bmcKey(b *inventory.BMC) string {
 	if b.Address() == "" || b.Capabilities().Shared {
 		return ""

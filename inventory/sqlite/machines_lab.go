@@ -11,25 +11,26 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// factMachines is the name of the fact that records who stored the machines of a lab file.
+// factMachines is the name of the fact that records which run stored the machines of a lab file. The type of its value is placed.
 const factMachines = "machines"
 
-// placed is the value of this fact: the run that stored the machines, and the SHA-256 of the lab file.
+// placed is the value of the fact factMachines: the run that stored the machines, and the SHA-256 of the lab file.
 type placed struct {
 	Run    string `json:"run"`
 	SHA256 string `json:"sha256"`
 }
 
-// MergeLabMachines returns the machines of a lab file as PutLabMachines would store them, in the order of the file, with the fields
-// in which they differ from the stored machines. It also compares secrets, but does not return the stored ones.
+// MergeLabMachines returns the machines of a lab file, in the order of the file, as PutLabMachines would store them. For each machine, it
+// also returns the fields that differ from those of the stored machine. It compares secrets, too, but does not return stored secrets.
 func (s Genesis) MergeLabMachines(ctx context.Context, l inventory.LabMachines) ([]inventory.MergedMachine, error) {
 	out, err := s.mergeLab(ctx, s.ro, l)
 	return out, wrap(err, "comparing the machines of %s", l.Operation)
 }
 
-// PutLabMachines stores the machines of a lab file for a run of its Genesis. It does so once: it only adds missing machines if this
-// run has stored them before, or if l.Resume is set and an earlier run has stored them from the same file. Without l.Replace, it
-// returns inventory.Problems with the machines that differ from stored ones. It also returns the problems of PutMachines.
+// PutLabMachines stores the machines of a lab file for a run of the workflow Genesis. Stored machines are not changed again if this run has
+// stored them before, or if l.Resume is set and an earlier run has stored them from the same file: then only missing machines are added.
+// Without l.Replace, the error is an inventory.Problems with the machines that differ from stored ones. Problems of PutMachines are
+// returned, too.
 func (s Genesis) PutLabMachines(ctx context.Context, l inventory.LabMachines, by string) error {
 	return s.write(ctx, "storing the machines of "+l.Operation, func(tx *transaction) error {
 		merged, err := s.mergeLab(ctx, tx, l)
@@ -92,7 +93,7 @@ func (s Genesis) mergeLab(ctx context.Context, q sqlx.QueryerContext, l inventor
 	return out, nil
 }
 
-// keepsLab reports whether the stored machines of a lab file must not be changed; see PutLabMachines.
+// keepsLab returns true if PutLabMachines must not change stored machines of the lab file again, but only add missing ones.
 func (s Genesis) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventory.LabMachines) (bool, error) {
 	if l.Run == "" {
 		return false, nil
@@ -108,7 +109,7 @@ func (s Genesis) keepsLab(ctx context.Context, q sqlx.QueryerContext, l inventor
 	return was.Run == l.Run || l.Resume && was.SHA256 == l.SHA256, err
 }
 
-// describe returns m as Machines.Machine does, with its Has fields set, but without times, standing and installation.
+// describe returns m as the method Machines.Machine does, with the Has fields of its secrets, but without times, standing and installation.
 func (m storedMachine) describe() inventory.Machine {
 	out := m.Machine
 	sealed := map[string][]byte{"userData": m.sealed.UserData, "vendorData": m.sealed.VendorData, "bmc.password": m.sealed.BMCPassword}
@@ -118,8 +119,8 @@ func (m storedMachine) describe() inventory.Machine {
 	return out
 }
 
-// isStored reports whether given, the secret called name that is given for m, is equal to the one stored in old. It returns false
-// if the stored one cannot be opened, or if it is the password of another BMC.
+// isStored reports whether given is equal to the secret called name that is stored in old. m is the machine for which given was entered. If
+// the stored secret cannot be decrypted, or if it is the password of another BMC than m has, isStored returns false.
 func (s *db) isStored(old storedMachine, m inventory.Machine, name string, given inventory.Secret) bool {
 	if name == "bmc.password" && bmcBinding(m.Name, m.BMC) != bmcBinding(m.Name, old.BMC) {
 		return false

@@ -11,19 +11,19 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// PutMachines stores machines that inventory.Validate has accepted, either all of them or none.
+// PutMachines stores machines that inventory.Validate has accepted. It stores either all of them or, with an error, none.
 //
-// Without replace, a machine with an existing name is inventory.ErrConflict. Names, MACs, addresses, host names and BMCs that two
-// machines would share are reported together as inventory.Problems. They are inventory.Conflicts if one of the two machines is
-// already stored. A change of a value on which an open run relies is inventory.Conflicts, too.
+// If replace is false and a machine with the same name is stored, the error is inventory.ErrConflict. If two machines would have the same
+// name, MAC, address, host name or BMC, the error is an inventory.Problems, which lists all these values. It is an inventory.Conflicts
+// instead if one of two such machines is already stored, or if a value would change on which an open run relies.
 //
-// If a secret is zero and its Has field is set, the stored secret is kept. But the password is removed if the way to reach the
-// BMC changes (see bmcBinding): otherwise it would be sent to another address.
+// If a secret is zero and its Has field is set, the stored secret is kept. There is one exception: if a setting for reaching the BMC
+// changes (see bmcBinding), the stored password is deleted, so that it is not sent to another address.
 func (s Machines) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
 	return s.writeOnce(ctx, "storing machines", func(tx *transaction) error { return putMachines(ctx, tx, ms, replace, by) })
 }
 
-// CheckMachines returns the error that PutMachines would return, and stores nothing.
+// CheckMachines returns the error that PutMachines would return. It stores nothing.
 func (s Machines) CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error {
 	undo := errors.New("undo")
 	err := s.write(ctx, "checking machines", func(tx *transaction) error {
@@ -56,7 +56,7 @@ func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, r
 		return err
 	}
 
-	// First delete all addresses: the machines of one batch may swap addresses.
+	// First delete the addresses of all these machines, because two of them may swap their addresses.
 	for _, m := range ms {
 		err := doAll(ctx, tx, stmt("DELETE FROM interface WHERE machine = ?", m.Name),
 			stmt("UPDATE machine SET bmc = NULL WHERE name = ?", m.Name))
@@ -73,14 +73,14 @@ func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, r
 	return nil
 }
 
-// putMachine replaces the stored machine old by m, or adds m if old is nil.
+// putMachine stores m in place of old, which is the stored machine of the same name. If old is nil, putMachine adds m.
 func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *storedMachine, by string) error {
 	exists := old != nil
 	if !exists {
 		old = &storedMachine{}
 	}
 
-	// A given secret that is equal to the stored one is not sealed again.
+	// If a given secret is equal to the stored one, keep the stored one.
 	for _, f := range m.SecretFields() {
 		if exists && !f.Value.IsZero() && tx.db.isStored(*old, m, f.Name, *f.Value) {
 			*f.Value, *f.Stored = inventory.Secret{}, true
@@ -123,7 +123,7 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 		}
 	}
 
-	// The candidate of an unfinished rotation is kept only if the password that it was to replace is kept.
+	// The candidate of an unfinished password rotation is kept only if the current password is kept.
 	var candidate []byte
 	if m.BMC != nil && len(password) > 0 && m.BMC.Password.IsZero() {
 		candidate = old.sealed.BMCCandidate
@@ -150,7 +150,7 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 	return addOperatorEvent(ctx, tx, m.Name, by, what)
 }
 
-// sealMachine returns the entered secret, sealed. If none was entered, it returns stored if keep is set, and nil otherwise.
+// sealMachine returns the entered secret, encrypted. If no secret was entered, it returns stored if keep is true, and nil if keep is false.
 func (s *db) sealMachine(entered inventory.Secret, keep bool, purpose, binding string, stored []byte) ([]byte,
 	error,
 ) {

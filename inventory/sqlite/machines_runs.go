@@ -8,9 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// keepForRuns returns an inventory.Conflicts if ms would change values on which open runs rely (see changesForRuns). If an
-// operator holds the grant of such a machine, keepForRuns ends this grant instead. It runs in the transaction that changes the
-// machines.
+// keepForRuns is called in the transaction that changes the machines ms. It returns an inventory.Conflicts if a value would change on which
+// an open run relies (see changesForRuns). If no run owns such a machine but an operator holds its grant, the change is allowed, and
+// keepForRuns ends this grant.
 func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 	stored map[string]*storedMachine, by string,
 ) error {
@@ -61,8 +61,8 @@ func keepForRuns(ctx context.Context, tx *transaction, ms []inventory.Machine,
 	return nil
 }
 
-// changesForRuns returns the first field on which a run relies from its plan to its end and that differs between the versions a
-// and b of a machine; "" if there is none.
+// changesForRuns compares two versions, a and b, of a machine. It returns the name of the first field that differs and that must not change
+// while a run is open, or "" if there is none.
 func changesForRuns(a, b inventory.Machine) (string, error) {
 	nics := func(m inventory.Machine) any {
 		out := []inventory.Interface{}
@@ -82,7 +82,7 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 		{"interfaces", nics},
 		{"disks", func(m inventory.Machine) any { return append([]inventory.DeclaredDisk{}, m.Disks...) }},
 		{"diskSelector", func(m inventory.Machine) any { return m.DiskSelector }},
-		// Only removing a disk counts. Adding one is allowed, because Bind and Assign read the list again.
+		// During a run, a protected disk may be added but not removed: Bind and Assign read the list again.
 		{"protectedDisks", func(m inventory.Machine) any {
 			return slices.DeleteFunc(slices.Clone(a.ProtectedDisks),
 				func(d action.DiskID) bool { return slices.Contains(m.ProtectedDisks, d) })
@@ -103,7 +103,8 @@ func changesForRuns(a, b inventory.Machine) (string, error) {
 	return "", nil
 }
 
-// openRun returns the run that holds the machine's grant, or else one whose record is open; "" if there is none.
+// openRun returns the run that holds the machine's grant. If no run holds it, openRun returns a run of the machine that has not ended, or
+// "" if there is none.
 func openRun(ctx context.Context, tx *transaction, machine string) (string, error) {
 	return optional(scalar[string](ctx, tx,
 		`SELECT run FROM grant_ WHERE machine = ?1 AND run <> '' AND run NOT GLOB 'operator:*'

@@ -18,7 +18,7 @@ type secretRow struct {
 	BMCCandidate         []byte `db:"bmc_candidate"`
 }
 
-// A storedMachine is a machine in the database, with sealed secrets.
+// A storedMachine is a machine as the database contains it, with its secrets encrypted.
 type storedMachine struct {
 	inventory.Machine
 	sealed secretRow
@@ -34,10 +34,10 @@ type sealedField struct {
 	sealed                         []byte
 }
 
-// sealedFields returns the secrets of r that are set.
+// sealedFields returns the encrypted secrets that r contains.
 func (r secretRow) sealedFields() []sealedField {
 	var m inventory.Machine
-	// Without a readable document, the bindings of the BMC's secrets are wrong, and these secrets cannot be opened.
+	// Ignore an error: then the bindings of the BMC's secrets are wrong, and decrypting these secrets fails.
 	_ = json.Unmarshal([]byte(r.Doc), &m)
 	all := []sealedField{
 		{"userData", "user_data", sealUserData, userBinding(r.Name, "user"), r.UserData},
@@ -54,7 +54,7 @@ func (s *db) secrets(ctx context.Context) ([]secretRow, error) {
 	return rows, err
 }
 
-// namesOfSecrets returns the names of the stored secrets of machines for which wanted returns true, as "<machine>: <field>".
+// namesOfSecrets returns the names of all stored secrets for which wanted returns true, in the form "<machine>: <field>".
 func (s *db) namesOfSecrets(ctx context.Context, wanted func(sealedField) bool) (names []string, err error) {
 	rows, err := s.secrets(ctx)
 	for _, r := range rows {
@@ -67,8 +67,8 @@ func (s *db) namesOfSecrets(ctx context.Context, wanted func(sealedField) bool) 
 	return names, err
 }
 
-// reveal opens the secrets of a machine that names lists, and returns them in the same order. A secret that is not set is zero.
-// With an error, all returned secrets are zero.
+// reveal decrypts those secrets of a machine that names lists, and returns them in the order of names. A secret that is not stored is zero.
+// If there is an error, all returned secrets are zero.
 func (s *db) reveal(ctx context.Context, machine string, names ...string) ([]inventory.Secret, error) {
 	out := make([]inventory.Secret, len(names))
 	var r secretRow
@@ -87,8 +87,8 @@ func (s *db) reveal(ctx context.Context, machine string, names ...string) ([]inv
 	return out, nil
 }
 
-// UserData returns a machine's user data and vendor data; each is zero if there is none. If one of them cannot be opened, the error is
-// inventory.ErrSealed.
+// UserData returns the user data and the vendor data of a machine. Each is zero if none is stored. If one of the two cannot be decrypted,
+// the error is inventory.ErrSealed.
 func (s Machines) UserData(ctx context.Context, name string) (user, vendor inventory.Secret, err error) {
 	out, err := s.reveal(ctx, name, "userData", "vendorData")
 	return out[0], out[1], wrap(err, "reading user data of machine %q", name)

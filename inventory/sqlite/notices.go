@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Notices are the outbox of notices: the transaction that stores a record also stores its notice, which waits there for its
-// delivery. The row of a delivered notice is deleted some time later.
+// Notices are the notices to operators that have to be sent. A notice is stored in the same transaction as the record that it is about, and
+// waits in the database until it is sent. Its row is deleted some time after that.
 type Notices struct{ *db }
 
 // WithNotices makes the store write notices for these events. If no events are given, it writes notices for all of
@@ -23,14 +23,15 @@ func WithNotices(events ...string) Option {
 	}
 }
 
-// Limits of the outbox. maxNotices is how many notices may wait. keepNotices is how many rows at the end of the table are kept even
-// if their notices are delivered or dropped, so that no notice is written twice.
+// maxNotices is how many notices may wait to be sent. keepNotices is the number of newest rows that are never deleted, even if their
+// notices were sent or dropped, so that no notice is stored twice.
 const (
 	maxNotices  = 1000
 	keepNotices = 2000
 )
 
-// addNotice stores the first of the notices whose event is enabled. If it is stored already, nothing changes.
+// addNotice stores only one of the given notices: the first whose event is enabled (see WithNotices). If this notice is stored already,
+// nothing changes.
 func addNotice(ctx context.Context, tx *transaction, notices []inventory.Notice) error {
 	i := slices.IndexFunc(notices, func(n inventory.Notice) bool { return slices.Contains(tx.db.notices, n.Event) })
 	if i < 0 {
@@ -54,8 +55,8 @@ func addNotice(ctx context.Context, tx *transaction, notices []inventory.Notice)
 	)
 }
 
-// maxNoticeWait is longer than any pause between two attempts. If a notice is due later than that, the clock was set back since
-// it was stored, and the notice counts as due.
+// maxNoticeWait is longer than any pause between two attempts to send a notice. If a notice is due even later, the clock was set back after
+// the notice was stored; the notice then counts as due now.
 const maxNoticeWait = time.Hour
 
 type noticeRow struct {
@@ -68,7 +69,7 @@ func (r noticeRow) value() (inventory.OpenNotice, error) {
 	return inventory.OpenNotice{Notice: n, Attempts: r.Attempts}, err
 }
 
-// NextNotice returns the notice that has been due for the longest time, or inventory.ErrNotFound if none is due.
+// NextNotice returns the notice whose time to be sent came first, or inventory.ErrNotFound if no notice has to be sent now.
 func (s Notices) NextNotice(ctx context.Context) (inventory.OpenNotice, error) {
 	now := s.now()
 	n, err := read[noticeRow](ctx, s.ro,
@@ -83,7 +84,7 @@ func (s Notices) NoticeSent(ctx context.Context, id string) error {
 		"UPDATE notice SET state = 'sent', at = ?, attempts = attempts + 1, error = '' WHERE id = ?", nanos(s.now()), id)
 }
 
-// NoticeFailed records a failed attempt to deliver a notice. why is the reason. due is the time of the next attempt; zero means that
+// NoticeFailed records that an attempt to send a notice failed. why is the reason, and due is the time of the next attempt. If due is zero,
 // the notice is dropped.
 func (s Notices) NoticeFailed(ctx context.Context, id, why string, due time.Time) error {
 	return s.writeOne(ctx, "recording that a notice was not sent",
@@ -91,8 +92,8 @@ func (s Notices) NoticeFailed(ctx context.Context, id, why string, due time.Time
 			WHERE id = ?3 AND state = 'open'`, nanos(due), why, id)
 }
 
-// CloseNotices drops all waiting notices, because no receiver is configured any more, and returns their number. It appends one event
-// for each notice, with the notice's machine and run.
+// CloseNotices drops all waiting notices, because no receiver is configured any more, and returns how many there were. For each of them, it
+// appends an event to the machine and run that the notice was about.
 func (s Notices) CloseNotices(ctx context.Context, why string) (int, error) {
 	closed := 0
 	err := s.write(ctx, "closing notices", func(tx *transaction) error {
@@ -116,7 +117,7 @@ func (s Notices) CloseNotices(ctx context.Context, why string) (int, error) {
 	return closed, err
 }
 
-// Notices counts the notices in the outbox.
+// Notices returns how many notices wait and how many were dropped, and related values.
 func (s Notices) Notices(ctx context.Context) (inventory.NoticeCounts, error) {
 	var r struct {
 		inventory.NoticeCounts

@@ -7,11 +7,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Operations are the records of operations: workflows that do not belong to one machine.
+// Operations are the records of operations. An operation is a workflow that does not belong to one machine.
 type Operations struct{ *db }
 
-// PutOperation stores the record of an operation. A final record is never changed. An open record with a lower Seq than the
-// stored one is ignored. Some changes write a notice.
+// PutOperation stores the record of an operation. Once a final record is stored, it is never changed. If the given record is open and has a
+// lower Seq than the stored record, it is ignored. Some changes also store a notice.
 func (s Operations) PutOperation(ctx context.Context, o inventory.Operation) error {
 	what := fmt.Sprintf("storing the record of operation %q", o.ID)
 	if o.Run == "" || o.ID == "" {
@@ -39,13 +39,13 @@ func (s Operations) PutOperation(ctx context.Context, o inventory.Operation) err
 	})
 }
 
-// Operation returns the record of an operation by its run.
+// Operation returns the record of the operation that has this run.
 func (s Operations) Operation(ctx context.Context, run string) (inventory.Operation, error) {
 	o, err := readDoc[inventory.Operation](ctx, s.ro, "SELECT doc FROM operation WHERE run = ?", run)
 	return o, wrap(err, "reading the record of operation %q", run)
 }
 
-// Operations returns records, by default the newest first.
+// Operations returns the records that f selects. The newest comes first, unless f says otherwise.
 func (s Operations) Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error) {
 	q := selection{query: "SELECT doc FROM operation WHERE true"}
 	q.where(f.ID != "", "id = ?", f.ID)

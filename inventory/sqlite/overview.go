@@ -10,15 +10,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Overview has the numbers of the whole site, for metrics.
+// Overview has the numbers about the whole site that are shown as metrics.
 type Overview struct{ *db }
 
-// openWorkRow is a row about open work. Parts are the fields of the record that value needs, as one JSON array, so that SQLite parses
-// each record only once.
+// openWorkRow is a row of a query for open runs or operations. Parts is a JSON array of those fields of the record that an
+// inventory.OpenWork is made of. Reading all of them at once makes SQLite parse each record only once.
 type openWorkRow struct {
 	Count                int
 	Kind, Machine, Parts string
-	Name                 string // name of an operation; "" for runs
+	Name                 string // name of the operation; "" for rows about runs
 }
 
 func (r openWorkRow) value() (inventory.OpenWork, error) {
@@ -45,10 +45,10 @@ func (r openWorkRow) value() (inventory.OpenWork, error) {
 	return w, nil
 }
 
-// OpenWork returns the runs and the operations that have not ended. Runs that do not wait for an operator are only counted, by type
-// and phase, so that a thousand of them make a few rows.
+// OpenWork returns the runs and operations that have not ended. It returns one element for each operation and for each run that waits for
+// an operator. Of the other runs, it returns only how many there are of each type in each phase.
 func (s Overview) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
-	// An open run has a Next command only while it waits for an operator.
+	// An open run waits for an operator if its record has a Next command.
 	runs, err := list[openWorkRow](ctx, s.ro, `SELECT count(*) AS count, '' AS kind, '' AS name,
 			iif(coalesce(json_extract(doc, '$.next'), '') = '', '', machine) AS machine,
 			iif(coalesce(json_extract(doc, '$.next'), '') = '', json_extract(doc, '$.type', '$.phase'),
@@ -63,11 +63,11 @@ func (s Overview) OpenWork(ctx context.Context) ([]inventory.OpenWork, error) {
 	return append(runs, operations...), wrap(err, "reading open operations")
 }
 
-// OpenWindows returns the windows that are open now. Windows of open runs are only counted. A netboot window whose boot is spent
-// does not count as open.
+// OpenWindows returns the netboot windows and secrets windows that are open now. Windows of runs that have not ended are only counted. A
+// netboot window does not count as open if its boot is spent.
 func (s Overview) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, error) {
 	var rows []struct {
-		Machine, Run               string // "" = the windows of all open runs
+		Machine, Run               string // "" = this row counts the windows of all open runs
 		Netboot, Secrets           int
 		NetbootUntil, SecretsUntil int64
 	}
@@ -102,7 +102,8 @@ func (s Overview) OpenWindows(ctx context.Context) ([]inventory.OpenWindow, erro
 	return out, nil
 }
 
-// Standings returns how many machines have each standing, by state. Machines in service have none and are not counted.
+// Standings returns how many machines are out of service, by the state of their standing, such as quarantined. Machines in service have no
+// standing and are not counted.
 func (s Overview) Standings(ctx context.Context) (map[string]int, error) {
 	var rows []struct {
 		State string
@@ -118,7 +119,7 @@ func (s Overview) Standings(ctx context.Context) (map[string]int, error) {
 	return out, nil
 }
 
-// maxEventsAtOnce is how many events one call of PhaseEnds looks at, so that it takes only milliseconds.
+// maxEventsAtOnce is how many events one call of PhaseEnds looks at. The limit makes a call take only milliseconds.
 const maxEventsAtOnce = 20_000
 
 type phaseEndRow struct {
@@ -132,8 +133,8 @@ func (r phaseEndRow) value() (inventory.PhaseEnd, error) {
 	return p, json.Unmarshal([]byte(r.Detail), &p.PhaseChange)
 }
 
-// PhaseEnds returns the changes of phases among the next maxEventsAtOnce events, whose sequence numbers are greater than after. It
-// also returns the sequence number up to which it has looked, for the next call.
+// PhaseEnds looks at the next maxEventsAtOnce events whose sequence numbers are greater than after, and returns the changes of phases among
+// them. It also returns the last sequence number that it has looked at: the next call continues there.
 func (s Overview) PhaseEnds(ctx context.Context, after int64) ([]inventory.PhaseEnd, int64, error) {
 	last, err := lastSeq(ctx, s.ro)
 	if err != nil {
@@ -150,8 +151,8 @@ func (s Overview) PhaseEnds(ctx context.Context, after int64) ([]inventory.Phase
 	return out, last, nil
 }
 
-// Pools returns the statistics of the reading connections and of the writing one.
+// Pools returns the statistics of the connections for reading and of the connection for writing.
 func (s Overview) Pools() (read, write sql.DBStats) { return s.ro.Stats(), s.rw.Stats() }
 
-// Path returns the file of the database.
+// Path returns the path of the database file.
 func (s *Store) Path() string { return s.path }

@@ -8,16 +8,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Plans are the sealed plans of runs, and the boots and reports of their installers.
+// Plans are the plans of runs, stored encrypted. The type also has the methods for the boots and reports of installers.
 type Plans struct{ *db }
 
 func runBinding(run string) string { return "run=" + run }
 
-// PutPlan stores the plan of a run, sealed. A run keeps its first plan; storing a plan with another digest is
-// inventory.ErrConflict.
+// PutPlan stores the plan of a run, encrypted. If the run has a plan already, the stored plan is kept; if p has another digest, the error
+// is inventory.ErrConflict.
 func (s Plans) PutPlan(ctx context.Context, p inventory.Plan) error {
 	return s.writeDoc(ctx, fmt.Sprintf("storing the plan of run %q", p.Run), p, func(tx *transaction, doc string) error {
-		// Seal within the transaction: see Reseal.
+		// This must happen within the transaction; Reseal relies on it.
 		sealed, err := s.seal(sealPlan, runBinding(p.Run), []byte(doc))
 		if err != nil {
 			return err
@@ -48,14 +48,14 @@ func (s Plans) Plan(ctx context.Context, run string) (inventory.Plan, error) {
 	return p, wrap(err, "reading the plan of run %q", run)
 }
 
-// forgetOtherPlans deletes the plans of all other runs of o's machine. Once o's run may write to the machine's disks, no other run
-// may be continued.
+// forgetOtherPlans deletes the plans of all other runs of o's machine. It is called when o's run may begin to write to the machine's disks,
+// because no other run can be continued after that.
 func forgetOtherPlans(ctx context.Context, tx *transaction, o inventory.Owner) error {
 	return do(ctx, tx, "DELETE FROM plan WHERE run <> ?2 AND run IN (SELECT run FROM workflow WHERE machine = ?1)",
 		o.Machine, o.Run)
 }
 
-// unseal decodes a sealed value of a run into v.
+// unseal decrypts a value that is stored for a run, and decodes its JSON into v.
 func (s *db) unseal(run string, sealed []byte, v any) error {
 	plain, err := s.open(sealPlan, runBinding(run), sealed)
 	if err != nil {

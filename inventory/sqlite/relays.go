@@ -10,12 +10,12 @@ import (
 // Relays are the DHCP relays from which packets have arrived.
 type Relays struct{ *db }
 
-// maxRelays limits the rows that packets can create. Packets with forged giaddrs can displace only the relays with the oldest
-// contact, and these are recorded again at their next packet.
+// maxRelays is how many relays are stored at most, because a packet with a forged giaddr adds a relay, too. A new relay replaces the one
+// whose last packet is oldest. A real relay that was replaced is stored again at its next packet.
 const maxRelays = 256
 
-// PutRelay records that a packet of the relay with this giaddr arrived at a time. If the stored time is later, it is kept, unless
-// it is in the future because the clock was ahead.
+// PutRelay records when a packet from the relay with this giaddr arrived. If a later time is stored already, it is kept, unless it is in
+// the future, which shows that the clock was ahead.
 func (s Relays) PutRelay(ctx context.Context, giaddr netip.Addr, at time.Time) error {
 	return s.write(ctx, fmt.Sprintf("recording a packet of relay %s", giaddr), func(tx *transaction) error {
 		now := nanos(s.now())

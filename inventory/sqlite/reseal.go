@@ -11,15 +11,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Reseal opens all sealed values and seals them again with the Sealer's current keys. It returns the number of values that it
-// sealed.
+// Reseal decrypts all encrypted values and encrypts them again with the current keys of the Sealer. It returns the number of values that it
+// encrypted.
 //
-// Each table is one transaction. After a crash, some values still need the earlier keys, and Reseal has to be called again. Every
-// writer seals its value within the transaction that stores it, and transactions run one at a time. Therefore Reseal misses no
-// value that was sealed with the earlier keys. The earlier ciphertexts are overwritten in the file (secure_delete).
+// It uses one transaction for each table. After a crash, some values still need the earlier keys, and Reseal has to be called again. It
+// misses no value that was encrypted with the earlier keys, because all other functions encrypt a value within the transaction that stores
+// it, and transactions run one at a time. SQLite overwrites the earlier ciphertexts in the file (secure_delete).
 //
-// If the keys do not belong to this database, the error is inventory.ErrSealed and nothing is changed. Values that no key opens
-// are not changed; the error then lists them and is also inventory.ErrSealed. With any error, the earlier keys must be kept.
+// If the keys do not belong to this database, the error is inventory.ErrSealed and nothing is changed. If some values cannot be decrypted
+// with any key, they are not changed, and the error, also inventory.ErrSealed, lists them. After any error, the earlier keys must be kept.
 func (s Keys) Reseal(ctx context.Context) (int, error) {
 	n, err := s.reseal(ctx)
 	return n, wrap(err, "sealing secrets again")
@@ -30,7 +30,7 @@ func (s Keys) reseal(ctx context.Context) (total int, err error) {
 		return 0, err
 	}
 
-	// KeyCheck returns the result of the last checkKeys, mostly from the start of the server. The keys may have changed since.
+	// KeyCheck only returns the result of the last checkKeys, which usually ran when the server started. The keys may have changed since.
 	for _, p := range purposes() {
 		if err := s.checkKey(ctx, p); err != nil {
 			return 0, err
@@ -62,8 +62,8 @@ func (s Keys) reseal(ctx context.Context) (total int, err error) {
 		return total, err
 	}
 
-	// The write-ahead log still contains pages with the earlier ciphertexts. If a reader blocks this checkpoint, the next
-	// checkpoint removes them.
+	// The write-ahead log still contains pages with the earlier ciphertexts: truncate it. If a reader prevents this now, the next checkpoint
+	// does it.
 	if _, err = s.rw.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || len(shut) == 0 {
 		return total, err
 	}
@@ -77,7 +77,8 @@ func (s Keys) reseal(ctx context.Context) (total int, err error) {
 // maxNamed is the maximum number of secrets that an error lists.
 const maxNamed = 20
 
-// sealAgain returns the value sealed with the current keys, or nil if no key opens it.
+// sealAgain decrypts sealed, and returns the value encrypted with the current key of the purpose. If no key can decrypt sealed, the result
+// is nil.
 func (s Keys) sealAgain(purpose, binding string, sealed []byte) ([]byte, error) {
 	plain, err := s.open(purpose, binding, sealed)
 	if errors.Is(err, inventory.ErrSealed) {
@@ -116,11 +117,12 @@ func (s Keys) resealMachines(ctx context.Context, tx *transaction) (n int, shut 
 	return n, shut, nil
 }
 
-// runTables are the tables whose column sealed is bound to the name in their column run (see runBinding): the id of a run, or a
-// name for an operation's fact or a lab file.
+// runTables are the tables whose column sealed has encrypted values. Each value is bound to the name in the column run (see runBinding):
+// the id of a run, or the key of a fact or a lab file.
 var runTables = []string{"plan", "assignment", "fact", "genesis"}
 
-// resealRuns seals the rows of one of runTables with the current keys.
+// resealRuns encrypts the values in one of runTables again, with the current keys. It returns how many it has encrypted, and the names of
+// those that no key can decrypt.
 func (s Keys) resealRuns(ctx context.Context, tx *transaction, table string) (n int, shut []string, err error) {
 	rows, err := sealedRuns(ctx, tx, table)
 	if err != nil {
@@ -146,7 +148,7 @@ func (s Keys) resealRuns(ctx context.Context, tx *transaction, table string) (n 
 	return n, shut, nil
 }
 
-// sealedRun is the sealed value in a row of one of runTables.
+// sealedRun is a row of one of runTables.
 type sealedRun struct {
 	ID     int64 `db:"rowid"`
 	Run    string
@@ -167,7 +169,7 @@ func (s Keys) resealChecks(ctx context.Context, tx *transaction) error {
 			return err
 		}
 
-		// Keys that do not open the check value must not seal a new one, which would confirm the wrong keys.
+		// First check that the key can open the stored check value: a new check value of a wrong key would make this key count as correct.
 		if _, err := s.open(p, checkBinding, check); err != nil {
 			return err
 		}

@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// A pruning describes how old rows are deleted. find is a query for the numbers of rows, with a time and a limit as parameters.
-// remove is a statement that deletes one row, with its number and the time as parameters. what names the rows in errors.
+// A pruning describes how old rows are deleted. find is a query for the rowids of old rows; its parameters are a time and a limit. remove
+// is a statement that deletes one row; its parameters are the rowid and the same time. Errors contain the text what as the name of the
+// rows.
 type pruning struct{ what, find, remove string }
 
-// prune deletes up to limit rows that are older than before, and returns how many. It first looks for such rows: if there are none,
-// it starts no write transaction and wakes no subscriber.
+// prune deletes rows that are older than before, but at most limit rows, and returns how many it deleted. If there are no such rows, it
+// starts no write transaction, and so wakes no subscriber.
 func (s *db) prune(ctx context.Context, p pruning, before time.Time, limit int) (int, error) {
 	var rows []int64
 	if err := s.ro.SelectContext(ctx, &rows, p.find, nanos(before), limit); err != nil {
@@ -27,8 +28,8 @@ func (s *db) prune(ctx context.Context, p pruning, before time.Time, limit int) 
 	return len(rows), nil
 }
 
-// Shrink returns up to pages unused pages of the database to the file system. left is how many unused pages remain, or 0 if this
-// call could not return any page: then another call would not help.
+// Shrink returns unused pages of the database to the file system; pages is their maximum number. left is how many unused pages remain. It
+// is 0 if this call could not return any page, because calling Shrink again would not help.
 func (s *Store) Shrink(ctx context.Context, pages int) (left int, err error) {
 	before, err := s.countFreePages(ctx)
 	if err == nil && before > 0 {
@@ -51,7 +52,7 @@ func (s *Store) countFreePages(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// vacuum returns up to that many unused pages to the file system. SQLite frees one page for each row that is read.
+// vacuum returns unused pages to the file system; pages is their maximum number. SQLite returns one page each time rows.Next is called.
 func (s *Store) vacuum(ctx context.Context, pages int) (err error) {
 	rows, err := s.rw.QueryContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", pages))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// writeDoc is write for a transaction that stores v: do gets v as JSON in doc.
+// writeDoc is like write for a transaction that stores v. The function do also gets v as JSON.
 func (s *db) writeDoc(ctx context.Context, what string, v any, do func(tx *transaction, doc string) error) error {
 	doc, err := toJSON(v)
 	if err != nil {
@@ -23,12 +23,12 @@ func (s *db) writeDoc(ctx context.Context, what string, v any, do func(tx *trans
 	return s.write(ctx, what, func(tx *transaction) error { return do(tx, doc) })
 }
 
-// writeOne is write for a transaction of one statement.
+// writeOne runs one statement in a transaction, with write.
 func (s *db) writeOne(ctx context.Context, what, query string, args ...any) error {
 	return s.write(ctx, what, func(tx *transaction) error { return do(ctx, tx, query, args...) })
 }
 
-// writeEach is write for a transaction that calls do with each item. If there are no items, it does nothing.
+// writeEach calls do for each of the items in one transaction, with write. If there are no items, it starts no transaction.
 func writeEach[T any](ctx context.Context, s *db, what string, items []T, do func(tx *transaction, item T) error) error {
 	if len(items) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func do(ctx context.Context, tx *transaction, query string, args ...any) error {
 	return err
 }
 
-// doOne runs one statement that has to change a row. If it changes no row, doOne returns the error none.
+// doOne runs one statement that has to change at least one row. If it changes none, doOne returns the error none.
 func doOne(ctx context.Context, tx *transaction, none error, query string, args ...any) error {
 	n, err := exec(ctx, tx, query, args...)
 	if err == nil && n == 0 {
@@ -67,7 +67,7 @@ func doOne(ctx context.Context, tx *transaction, none error, query string, args 
 	return err
 }
 
-// A boundStatement is SQL with its parameters.
+// A boundStatement is an SQL statement with the values of its parameters.
 type boundStatement struct {
 	query string
 	args  []any
@@ -102,7 +102,7 @@ func scalar[T any](ctx context.Context, q sqlx.QueryerContext, query string, arg
 	return v, err
 }
 
-// optional turns inventory.ErrNotFound into a zero value without an error.
+// optional returns v and err. If err is inventory.ErrNotFound, it returns a zero value and no error instead.
 func optional[T any](v T, err error) (T, error) {
 	if errors.Is(err, inventory.ErrNotFound) {
 		var zero T
@@ -111,10 +111,10 @@ func optional[T any](v T, err error) (T, error) {
 	return v, err
 }
 
-// A row is a result row that can be converted into a T.
+// A row is a row of a query. value converts it to a T.
 type row[T any] interface{ value() (T, error) }
 
-// read reads one row. If there is no row, the error is inventory.ErrNotFound.
+// read reads one row and converts it. If there is no row, the error is inventory.ErrNotFound.
 func read[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (v T, err error) {
 	var r R
 	if err := get(ctx, q, &r, query, args...); err != nil {
@@ -140,14 +140,14 @@ func list[R row[T], T any](ctx context.Context, q sqlx.QueryerContext, query str
 	return out, nil
 }
 
-// A selection is a SELECT that contains only the requested conditions. If a parameter switched a condition off, SQLite could not
-// use an index for it.
+// A selection is a SELECT to which only the requested conditions are added. A constant SELECT, with parameters that switch conditions off,
+// could not use the indexes.
 type selection struct {
 	query string
 	args  []any
 }
 
-// where adds a condition if wanted is true.
+// where adds the condition to the SELECT if wanted is true.
 func (s *selection) where(wanted bool, condition string, args ...any) {
 	if wanted {
 		s.query += " AND " + condition
@@ -155,8 +155,8 @@ func (s *selection) where(wanted bool, condition string, args ...any) {
 	}
 }
 
-// whereState selects the runs in a state. For [inventory.FilterWaiting], it selects the open runs for which
-// Workflow.AwaitsOperator is true. table is the name of the table workflow in the query.
+// whereState selects the runs in this state. If state is [inventory.FilterWaiting], it selects the open runs for which
+// Workflow.AwaitsOperator is true. table is the name that the query uses for the table workflow.
 func (s *selection) whereState(table, state string) {
 	waiting := state == inventory.FilterWaiting
 	s.where(state != "" && !waiting, table+".state = ?", state)
@@ -165,14 +165,14 @@ func (s *selection) whereState(table, state string) {
 		inventory.PhaseWaiting, inventory.PhasePower)
 }
 
-// page adds the order and the limit.
+// page adds ORDER BY and LIMIT to the SELECT.
 func (s *selection) page(order string, limit int) {
 	s.query += " ORDER BY " + order + " LIMIT ?"
 	s.args = append(s.args, limit)
 }
 
-// pageOfRuns adds the beginning of page p, the order and the limit to a selection of runs or operations, which have the columns
-// started and run. Without a limit, it is 100.
+// pageOfRuns is for a SELECT of runs or operations, which have the columns started and run. It adds the condition for the beginning of page
+// p, the order, and the limit. If limit is 0, it is 100.
 func (s *selection) pageOfRuns(p inventory.RunPage, limit int) {
 	order, after := "started DESC, run DESC", "(started, run) < (?, ?)"
 	if p.Oldest {
@@ -183,7 +183,7 @@ func (s *selection) pageOfRuns(p inventory.RunPage, limit int) {
 	s.page(order, cmp.Or(max(limit, 0), 100))
 }
 
-// A docRow is a T as JSON in the column doc.
+// A docRow is a row with the column doc, which contains a T as JSON.
 type docRow[T any] struct{ Doc string }
 
 func (r docRow[T]) value() (v T, err error) {
@@ -191,17 +191,17 @@ func (r docRow[T]) value() (v T, err error) {
 	return v, err
 }
 
-// readDoc reads one T from its column doc. If there is no row, the error is inventory.ErrNotFound.
+// readDoc reads one row whose column doc contains a T as JSON. If there is no row, the error is inventory.ErrNotFound.
 func readDoc[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) (T, error) {
 	return read[docRow[T], T](ctx, q, query, args...)
 }
 
-// listDocs reads all rows, each a T in the column doc.
+// listDocs reads all rows of a query whose column doc contains a T as JSON.
 func listDocs[T any](ctx context.Context, q sqlx.QueryerContext, query string, args ...any) ([]T, error) {
 	return list[docRow[T], T](ctx, q, query, args...)
 }
 
-// wrap prefixes err with the step that failed. It returns nil if err is nil.
+// wrap adds the text, which says what failed, in front of err. If err is nil, it returns nil.
 func wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -209,7 +209,7 @@ func wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// nanos converts a time for the database: 0 for the zero time.
+// nanos returns t as the database stores it: Unix time in nanoseconds, and 0 for the zero time.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -217,7 +217,7 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// moment is the reverse of nanos; its result is in UTC.
+// moment converts the result of nanos back to a time, in UTC.
 func moment(n int64) time.Time {
 	if n == 0 {
 		return time.Time{}
@@ -225,7 +225,7 @@ func moment(n int64) time.Time {
 	return time.Unix(0, n).UTC()
 }
 
-// toJSON encodes v for a column.
+// toJSON returns v as JSON text, to be stored in a column.
 func toJSON(v any) (string, error) {
 	b, err := json.Marshal(v)
 	return string(b), err

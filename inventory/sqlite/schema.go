@@ -20,15 +20,16 @@ import (
 //go:embed migrations/*.sql
 var embedded embed.FS
 
-// applicationID is "Ingo". It distinguishes inventories from other databases, such as Temporal's in
-// the same directory.
+// applicationID is the application_id of an inventory ("Ingo" in ASCII). It distinguishes an inventory from other SQLite files, such as
+// Temporal's in the same directory.
 const applicationID = 0x496e676f
 
-// A schema is the ordered list of migrations that this program contains. The first migration, the baseline, creates all tables;
-// each later one changes the schema of the one before it.
+// A schema is the list of migrations that this program contains, in order. The first migration, called the baseline, creates all tables.
+// Each later migration changes the schema that the migrations before it have made.
 type schema []migration
 
-// A migration is a file NNNN_subject.sql. Its number is the user_version of the database after it.
+// A migration is a file NNNN_subject.sql with the statements that change the schema. After these statements, the user_version of the
+// database is NNNN.
 type migration struct {
 	version int
 	name    string
@@ -47,7 +48,7 @@ func embeddedSchema() (schema, error) {
 	return readSchema(dir)
 }
 
-// readSchema reads the migrations of a folder.
+// readSchema reads the migrations from a folder.
 func readSchema(dir fs.FS) (schema, error) {
 	names, err := fs.Glob(dir, "*.sql")
 	if err != nil {
@@ -72,7 +73,7 @@ func readSchema(dir fs.FS) (schema, error) {
 	return out, nil
 }
 
-// checkFile runs check on the database file at path without changing it.
+// checkFile calls check for the database file at path. It does not change the file.
 func (s schema) checkFile(ctx context.Context, path string) (err error) {
 	db, err := sqlx.Open("sqlite3", dsn(path, "_busy_timeout=10000&_query_only=on"))
 	if err != nil {
@@ -82,8 +83,7 @@ func (s schema) checkFile(ctx context.Context, path string) (err error) {
 	return s.check(ctx, db)
 }
 
-// check returns an error if db belongs to another program or has a schema that this program cannot migrate. It accepts an empty
-// database.
+// check returns an error if db is not an inventory, or if this program cannot migrate its schema. An empty database is accepted.
 func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 	var have, app, tables int
 	for query, dest := range map[string]*int{
@@ -111,7 +111,8 @@ func (s schema) check(ctx context.Context, db *sqlx.DB) error {
 	return nil
 }
 
-// migrate applies the migrations after user_version in one transaction. If a schema exists, it makes a backup first.
+// migrate applies, in one transaction, the migrations whose numbers are greater than the database's user_version. If the database is not
+// new, it first makes a backup.
 func (s *Store) migrate(ctx context.Context, known schema) error {
 	var have int
 	if err := s.rw.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
@@ -127,7 +128,7 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	}
 
 	return s.write(ctx, "migrating", func(tx *transaction) error {
-		// Another process may have migrated since.
+		// Read the version again: another process may have migrated the database since.
 		if err := tx.GetContext(ctx, &have, "PRAGMA user_version"); err != nil {
 			return err
 		}
@@ -148,10 +149,10 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	})
 }
 
-// backupSchema makes a verified copy of the database next to it and keeps the last few copies. version is the version of the
-// database's schema.
+// backupSchema copies the database to a file next to it and verifies the copy. It keeps only the last few of these copies. version is the
+// version of the database's schema, and becomes part of the copy's name.
 func (s *Store) backupSchema(ctx context.Context, version int) error {
-	// Before that, remove the incomplete copy of an attempt that was killed, to free its disk space.
+	// To free disk space for the copy, first remove an incomplete copy that an earlier, killed process has left.
 	if err := s.pruneBackups(); err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func (s *Store) backupSchema(ctx context.Context, version int) error {
 	return s.pruneBackups()
 }
 
-// pruneBackups removes all but the last few backups made by backupSchema.
+// pruneBackups deletes the backups that backupSchema has made, except the last few.
 func (s *Store) pruneBackups() error {
 	if err := dbcopy.Prune(s.path, dbcopy.Keep); err != nil {
 		return fmt.Errorf("removing old backups: %w", err)

@@ -12,13 +12,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Seen are the MACs that requested an address and belong to no machine of the inventory.
+// Seen are the unknown MACs: they requested an address, but no machine of the inventory has them.
 type Seen struct{ *db }
 
-// maxSeen is how many unknown MACs are kept. It is limited because any host on the network can invent MACs.
+// maxSeen is how many unknown MACs are stored at most. There is a limit because any host on the network can invent MACs.
 const maxSeen = 1000
 
-// SeenUnknown returns the unknown MACs that requested an address, the newest first.
+// SeenUnknown returns the stored unknown MACs. The MAC that was seen last comes first.
 func (s Seen) SeenUnknown(ctx context.Context) ([]inventory.Seen, error) {
 	out, err := list[seenRow](ctx, s.ro, "SELECT mac, first, last, count, giaddr, class, facts, reported FROM seen ORDER BY last DESC, mac")
 	return out, wrap(err, "listing unknown MACs")
@@ -30,8 +30,8 @@ func (s Seen) SeenMAC(ctx context.Context, mac string) (inventory.Seen, error) {
 	return x, wrap(err, "reading the unknown MAC %q", mac)
 }
 
-// PutDiscovered stores the facts that an unknown machine has reported. If the MAC belongs to a machine of the inventory, it
-// returns the name of that machine and stores nothing.
+// PutDiscovered stores the facts that an unknown machine with this MAC has reported. If a machine of the inventory has this MAC,
+// PutDiscovered returns the name of this machine and stores nothing.
 func (s Seen) PutDiscovered(ctx context.Context, mac string, facts action.Facts, at time.Time) (machine string, err error) {
 	b, err := json.Marshal(facts)
 	if err != nil {
@@ -66,8 +66,8 @@ func (r seenRow) value() (inventory.Seen, error) {
 	return r.Seen, nil
 }
 
-// PutSeen adds unknown MACs, and adds their counts to the stored counts. It skips MACs that belong to a machine. It keeps maxSeen
-// MACs: it takes turns among the relays, and prefers the newest MACs of each.
+// PutSeen stores unknown MACs. If a MAC is stored already, its count is added to the stored count. A MAC that belongs to a machine is
+// skipped. If more than maxSeen MACs are stored, PutSeen deletes the oldest, but so that each relay keeps about the same number of MACs.
 func (s Seen) PutSeen(ctx context.Context, seen []inventory.Seen) error {
 	if len(seen) == 0 {
 		return nil

@@ -9,18 +9,18 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Sessions are the sessions of operators that ended before they expired.
+// Sessions are the sessions of operators that were ended before they expired, for example by logging out.
 type Sessions struct{ *db }
 
-// endedSession is the prefix of the names of rows in meta that record such sessions.
+// endedSession is the prefix of names in the table meta. A row with such a name records that a session was ended.
 const endedSession = "ended_session."
 
-// maxEndedSessions is the maximum number of these rows.
+// maxEndedSessions is the maximum number of rows that record ended sessions.
 const maxEndedSessions = 1000
 
-// EndSession records that the session with that id has ended. until is a time at which all sessions of now have expired; the row
-// is removed after that. If there are already maxEndedSessions rows, one row with inventory.AllSessions replaces them and ends
-// all sessions of now.
+// EndSession records that the session called id has ended. until is a time by which every session that exists now will have expired; the
+// record is deleted after that. If maxEndedSessions records exist already, EndSession replaces them by a single one for
+// inventory.AllSessions, which ends every session that exists now.
 func (s Sessions) EndSession(ctx context.Context, id string, until time.Time) error {
 	return s.write(ctx, "ending a session", func(tx *transaction) error {
 		const ended = "substr(name, 1, length(?)) = ?"
@@ -43,7 +43,7 @@ func (s Sessions) EndSession(ctx context.Context, id string, until time.Time) er
 	})
 }
 
-// EndedSessions returns the sessions that EndSession recorded: the time until, by id.
+// EndedSessions returns what EndSession has stored: by the id of each session, the time after which the record is deleted.
 func (s Sessions) EndedSessions(ctx context.Context) (map[string]time.Time, error) {
 	var rows []struct {
 		Name  string

@@ -1,8 +1,7 @@
 // Package sqlite stores the inventory in a SQLite database.
 //
-// It uses two pools of connections. All writes use one connection, which starts its transactions with BEGIN IMMEDIATE. Reads use
-// read-only connections, one statement at a time, so that no reader waits for a writer. Answers to booting machines need only
-// reads.
+// It uses two pools of connections. All writes use one connection, which starts its transactions with BEGIN IMMEDIATE. Reads use read-only
+// connections, one statement at a time, so that no reader waits for a writer. To answer a booting machine, only reads are needed.
 package sqlite
 
 import (
@@ -16,15 +15,14 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// A Sealer encrypts and decrypts with the key of a purpose. binding names the object that the plain text belongs to: Open fails
-// with another binding. A missing or wrong key is inventory.ErrSealed.
+// A Sealer encrypts and decrypts secrets. Each purpose has its own key. binding names the object that the secret belongs to: Open fails if
+// it gets another binding than Seal. If the key is missing or wrong, the error is inventory.ErrSealed.
 type Sealer interface {
 	Seal(purpose, binding string, plain []byte) ([]byte, error)
 	Open(purpose, binding string, sealed []byte) ([]byte, error)
 }
 
-// A Store is an inventory in a SQLite file. Its fields have the methods for one kind of object each. All methods may be called
-// concurrently.
+// A Store is an inventory in a SQLite file. Each field has the methods for one kind of object. All methods may be called concurrently.
 type Store struct {
 	*db
 	Agents        Agents
@@ -101,15 +99,15 @@ type Option func(*db)
 // WithClock makes the store use now instead of time.Now.
 func WithClock(now func() time.Time) Option { return func(s *db) { s.now = now } }
 
-// WithFull makes the store call f when a write fails because the disk is full, so that f can free
-// some space before the write is repeated.
+// WithFull makes the store call f when a write fails because the disk is full. f can free some space, so that the next write succeeds.
 func WithFull(f func()) Option { return func(s *db) { s.full = f } }
 
 // Open opens the database at path, and creates or migrates it if necessary. Before it migrates an existing schema, it makes a
 // verified backup next to the file, and keeps the last few of these backups.
 //
-// keys may be nil or wrong: then calls that need a secret return inventory.ErrSealed, and all others work. Open returns an error
-// for a schema that is newer than this program or older than the baseline. For a damaged database, the error is [ErrDamaged].
+// keys may be nil or contain wrong keys: then calls that need a secret return inventory.ErrSealed, and all other calls work. Open returns
+// an error if the schema of the database is newer than this program or older than the baseline. If the database is damaged, the error is
+// [ErrDamaged].
 func Open(ctx context.Context, path string, keys Sealer, opts ...Option) (*Store, error) {
 	schema, err := embeddedSchema()
 	if err != nil {
@@ -127,7 +125,7 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		return nil, err
 	}
 
-	// SQLite would create the file readable for all. The files of the WAL inherit the mode of this file.
+	// Create the file here, because SQLite would create it readable for all users. The files of the write-ahead log get the same mode.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -149,15 +147,14 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		}
 	}()
 
-	// Check the file before any pragma is set: pragmas change the file, which may be refused.
+	// Check the file before the pragmas below change it: if the file is refused, it must not have been changed.
 	if err := schema.checkFile(ctx, path); err != nil {
 		return s, err
 	}
 
-	// The settings are part of the DSN, because each belongs to one connection, and the pool may open another connection at any
-	// time: it closes a connection whose transaction was canceled. synchronous is NORMAL for WAL in this driver by default, which
-	// would lose acknowledged reports in a power failure. secure_delete overwrites secrets that are replaced or deleted.
-	// auto_vacuum has an effect only on a new file.
+	// The settings are in the DSN because each connection needs them, and the pool may open a new connection at any time: it closes a
+	// connection whose transaction was canceled. With WAL, this driver sets synchronous to NORMAL by default, which would lose acknowledged
+	// reports in a power failure. secure_delete overwrites secrets that are replaced or deleted. auto_vacuum has an effect only on a new file.
 	const writing = "_auto_vacuum=incremental&_txlock=immediate&_synchronous=FULL&_journal_mode=WAL" +
 		"&_secure_delete=on&_busy_timeout=10000&_foreign_keys=on&_stmt_cache_size=128"
 	s.rw = s.pool(writing, nil)
@@ -166,7 +163,7 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 		return s, s.noRoom(err)
 	}
 
-	// The triggers of watch need the tables, so only connections from now on have them.
+	// Open the connection for writing again: s.watch makes triggers, which need the tables that migrate has created.
 	if err := s.rw.Close(); err != nil {
 		return s, err
 	}
@@ -190,8 +187,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Backup writes a consistent copy of the database to a new file at path with mode 0600, and syncs the file to the disk. If path
-// exists, it returns an error.
+// Backup writes a consistent copy of the database to a new file with mode 0600, and syncs the file to the disk. If there is a file at path
+// already, Backup returns an error.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	return wrap(s.backup(ctx, path), "backing up the inventory to %q", path)
 }
@@ -207,14 +204,14 @@ func (s *Store) backup(ctx context.Context, path string) error {
 	}
 	err = s.noRoom(errors.Join(err, f.Close()))
 	if err != nil {
-		err = errors.Join(err, os.Remove(path)) // an incomplete backup is worse than none
+		err = errors.Join(err, os.Remove(path)) // an incomplete backup must not be mistaken for a backup
 	}
 	return err
 }
 
-// TemporalCluster returns the id of the Temporal cluster that executes this site's runs. The first call stores id; later calls
-// return the stored id. If the two differ, another cluster answers under the same address. It does not know the runs, so its
-// answers about them must not be used.
+// TemporalCluster returns the id of the Temporal cluster that executes this site's runs. The first call stores id; every later call returns
+// the stored id. If that differs from id, the server is connected to another cluster, which does not know these runs. Its answers about
+// them must not be used.
 func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, err error) {
 	err = s.write(ctx, "storing the id of the Temporal cluster", func(tx *transaction) error {
 		err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('temporal_cluster', ?)", id)
@@ -226,7 +223,7 @@ func (s *Store) TemporalCluster(ctx context.Context, id string) (kept string, er
 	return kept, err
 }
 
-// NeverRan reports whether the site has never had a run: no id of a Temporal cluster is stored.
+// NeverRan reports whether the site has never had a run. If so, no id of a Temporal cluster is stored.
 func (s *Store) NeverRan(ctx context.Context) (bool, error) {
 	id, err := optional(scalar[string](ctx, s.ro, "SELECT value FROM meta WHERE name = 'temporal_cluster'"))
 	return id == "" && err == nil, wrap(err, "reading the id of the Temporal cluster")

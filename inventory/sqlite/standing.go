@@ -10,10 +10,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Retire takes o's machine out of service in one transaction, with the standing st. It deletes the machine's user data and vendor
-// data, the plans of its other runs and the contents of their assignments. If st is available, it also deletes the records of
-// which run wrote which disk. It releases the reserved addresses unless keepAddress is set. The BMC's password stays, because
-// it belongs to the hardware. Calling Retire again changes only the standing.
+// Retire takes o's machine out of service and stores its standing st, in one transaction. It deletes the machine's user data and vendor
+// data, the plans of its other runs, and the contents of their assignments. If st says that the machine is available, it also deletes the
+// records that say which run wrote to which disk. Unless keepAddress is set, it removes the reserved addresses. The BMC's password is kept,
+// because it belongs to the hardware. When Retire is called again, it changes only the standing.
 func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.Standing, keepAddress bool) error {
 	what := fmt.Sprintf("retiring machine %q", o.Machine)
 	if st.State != inventory.StandingAvailable && st.State != inventory.StandingQuarantined {
@@ -41,7 +41,7 @@ func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.St
 			}
 			more = append(more, stmt("UPDATE interface SET address = NULL WHERE machine = ?", o.Machine))
 		}
-		// After a quarantine, disks still count as written by Ingot, because the wipe could not be verified.
+		// In quarantine, the disks still count as written by Ingot, because the wipe could not be verified.
 		if st.State == inventory.StandingAvailable {
 			more = append(more, stmt("DELETE FROM disk_written WHERE machine = ?", o.Machine),
 				stmt("DELETE FROM installation WHERE machine = ?", o.Machine))
@@ -69,7 +69,7 @@ func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.St
 	})
 }
 
-// withoutAddresses returns doc, the document of a machine, without the reserved addresses, netmasks and gateways.
+// withoutAddresses gets the JSON document of a machine, and returns it without the reserved addresses, netmasks and gateways.
 func withoutAddresses(doc string) (string, error) {
 	var m inventory.Machine
 	if err := json.Unmarshal([]byte(doc), &m); err != nil {
@@ -83,7 +83,7 @@ func withoutAddresses(doc string) (string, error) {
 	return toJSON(m)
 }
 
-// Release returns a machine to service after an operator has checked it. A machine that is in service is not changed.
+// Release returns a machine to service after an operator has checked it. If the machine is in service already, nothing changes.
 func (s Machines) Release(ctx context.Context, machine, by string) error {
 	return s.writeOnce(ctx, fmt.Sprintf("releasing machine %q", machine), func(tx *transaction) error {
 		n, err := exec(ctx, tx, "DELETE FROM standing WHERE machine = ?", machine)

@@ -11,17 +11,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Syslog are the lines that machines sent by syslog.
+// Syslog are the lines that machines have sent by syslog.
 type Syslog struct{ *db }
 
-// Limits for what a machine, or a host that forges the machine's address, can store by syslog (security S48).
+// Limits for the syslog lines of a machine. They are needed because another host can send lines with the machine's address (security S48).
 const (
 	maxSyslogLines = 500 // lines that are kept for each machine
 	maxSyslogText  = 512 // bytes
 )
 
-// PutSyslog appends lines and keeps the newest maxSyslogLines of each machine. It ignores lines of machines that are not in the
-// inventory.
+// PutSyslog stores lines, and keeps the newest maxSyslogLines of each machine. Lines whose machine is not in the inventory are ignored.
 func (s Syslog) PutSyslog(ctx context.Context, lines []inventory.SyslogLine) error {
 	if len(lines) == 0 {
 		return nil
@@ -73,7 +72,7 @@ func (s Syslog) Syslog(ctx context.Context, f inventory.SyslogFilter) ([]invento
 	return out, wrap(err, "listing what machine %q sent by syslog", f.Machine)
 }
 
-// PruneSyslog deletes up to limit lines from before a time and returns their number.
+// PruneSyslog deletes lines from before the given time, but at most limit lines. It returns the number of deleted lines.
 func (s Syslog) PruneSyslog(ctx context.Context, before time.Time, limit int) (int, error) {
 	return s.prune(ctx, pruning{
 		what: "lines of syslog", find: "SELECT seq FROM syslog WHERE at < ?1 ORDER BY at LIMIT ?2",

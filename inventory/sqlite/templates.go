@@ -28,13 +28,13 @@ func (s Templates) Template(ctx context.Context, name string) (inventory.Templat
 	return t, wrap(err, "reading template %q", name)
 }
 
-// Templates returns all templates by name.
+// Templates returns all templates, sorted by name.
 func (s Templates) Templates(ctx context.Context) ([]inventory.Template, error) {
 	out, err := list[templateRow](ctx, s.ro, "SELECT "+templateColumns+" FROM template ORDER BY name")
 	return out, wrap(err, "listing templates")
 }
 
-// PutTemplate stores a template and replaces a stored one of the same name.
+// PutTemplate stores a template. It replaces the stored template of the same name.
 func (s Templates) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
 	return s.writeOnce(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *transaction) error {
 		now := nanos(s.now())
@@ -48,14 +48,14 @@ func (s Templates) PutTemplate(ctx context.Context, t inventory.Template, by str
 	})
 }
 
-// DeleteTemplate removes the template called name.
+// DeleteTemplate deletes the template called name.
 func (s Templates) DeleteTemplate(ctx context.Context, name, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting template %q", name), func(tx *transaction) error {
 		return deleteNamed(ctx, tx, "template", name, by)
 	})
 }
 
-// deleteNamed removes the row called name from table. If there is none, the error is inventory.ErrNotFound.
+// deleteNamed deletes the row called name from table. If there is no such row, the error is inventory.ErrNotFound.
 func deleteNamed(ctx context.Context, tx *transaction, table, name, by string) error {
 	if err := doOne(ctx, tx, inventory.ErrNotFound, "DELETE FROM "+table+" WHERE name = ?", name); err != nil {
 		return err

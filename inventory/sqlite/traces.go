@@ -9,7 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Traces are the events of runs that are spans of a trace, and the position up to which they were sent.
+// Traces are those events of runs that are sent to a collector as spans of a trace. The store also has the sequence number of the last
+// event that was sent.
 type Traces struct{ *db }
 
 // maxTracedAtOnce is how many events one call of TracedEvents looks at.
@@ -36,8 +37,9 @@ func (r tracedRow) value() (inventory.TracedEvent, error) {
 	return out, err
 }
 
-// TracedEvents returns the events of runs, of the kinds inventory.TracedKinds, among the next maxTracedAtOnce events, whose sequence
-// numbers are greater than after. It also returns the sequence number up to which it has looked, for the next call.
+// TracedEvents looks at the next maxTracedAtOnce events whose sequence numbers are greater than after. It returns those that belong to a
+// run and whose kind is one of inventory.TracedKinds. It also returns the last sequence number that it has looked at: the next call
+// continues there.
 func (s Traces) TracedEvents(ctx context.Context, after int64) ([]inventory.TracedEvent, int64, error) {
 	last, err := lastSeq(ctx, s.ro)
 	if err != nil {
@@ -73,8 +75,8 @@ func (s Traces) TracedEvents(ctx context.Context, after int64) ([]inventory.Trac
 	return out, last, nil
 }
 
-// TracesSent returns the sequence number of the event up to which spans were sent to the collector. The first call stores and returns
-// the number of the newest event: events before it are not sent.
+// TracesSent returns the sequence number of the last event that was sent to the collector as a span. The first call stores and returns the
+// sequence number of the newest event, so that earlier events are never sent.
 func (s Traces) TracesSent(ctx context.Context) (int64, error) {
 	const what = "reading up to which event traces were sent"
 	seq, err := scalar[int64](ctx, s.ro, "SELECT value FROM meta WHERE name = 'traces_sent'")
@@ -87,7 +89,7 @@ func (s Traces) TracesSent(ctx context.Context) (int64, error) {
 	return seq, wrap(err, what)
 }
 
-// SetTracesSent stores the sequence number of the event up to which spans were sent.
+// SetTracesSent stores the sequence number of the last event that was sent to the collector as a span.
 func (s Traces) SetTracesSent(ctx context.Context, seq int64) error {
 	return s.writeOne(ctx, "storing up to which event traces were sent",
 		"INSERT INTO meta (name, value) VALUES ('traces_sent', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", seq)

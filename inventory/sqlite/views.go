@@ -9,11 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Views are machines together with their grants, runs, agents and installed systems.
+// Views are queries that combine machines with their grants, runs, agents and installed systems.
 type Views struct{ *db }
 
-// MachineStates returns machines with their grants, shown runs and last contacts, sorted by name: the machines in names, or all if
-// names is nil. It always uses a single query.
+// MachineStates returns the machines in names, or all machines if names is nil, sorted by name. Each has its grant, its shown run and the
+// last contact of its agent. MachineStates runs a single query.
 func (s Views) MachineStates(ctx context.Context, names []string) ([]inventory.MachineState, error) {
 	q := selection{query: "SELECT " + machineColumns + ", " + joinedGrantColumns + `, coalesce(w.doc, '') AS run_doc,
 		coalesce(w.started, 0) AS run_started,
@@ -55,17 +55,17 @@ func (s Views) MachineStates(ctx context.Context, names []string) ([]inventory.M
 	return out, nil
 }
 
-// isOrder is the SQL condition for records of runs that install or wipe a machine. Its text must be the same as in the index
-// workflow_order, or SQLite does not use the index.
+// isOrder is the SQL condition that a run is one that installs or wipes its machine. SQLite uses the index workflow_order only if the index
+// has exactly this text.
 const isOrder = "json_extract(doc, '$.type') IN ('Provision', 'Reprovision', 'Decommission')"
 
-// shownRun returns an SQL expression for the row of a machine's shown run, whose state is shown as the machine's. machine is an SQL
-// expression for the name of the machine.
+// shownRun returns an SQL expression for the rowid of a machine's shown run: the run whose state is shown as the state of the machine.
+// machine is an SQL expression for the name of the machine.
 //
-// The shown run is the latest open run, where runs that install or wipe the machine come before others. If no run is open, it is
-// the latest run that installed or wiped the machine: a job of the BMC or an inspection says nothing about what is on the disks.
-// The expression is NULL if there is no such run, or if a later one was deleted. The order of the records decides which run is the
-// latest, because clocks can be set.
+// If runs are open, the shown run is one of them: the latest that installs or wipes the machine or, if there is none, the latest of the
+// others. If no run is open, the shown run is the latest run that installed or wiped the machine; runs of other types, such as BMC jobs and
+// inspections, do not change what is on the disks. The expression is NULL if there is no such run, or if the record of a later one was
+// deleted. The order of the records decides which run is the latest, because clocks can be set.
 func shownRun(machine string) string {
 	return `coalesce(
 		(SELECT rowid FROM workflow WHERE machine = ` + machine + ` AND final = 0
@@ -74,13 +74,13 @@ func shownRun(machine string) string {
 			WHERE machine = ` + machine + ` AND ` + isOrder + ` ORDER BY rowid DESC LIMIT 1))`
 }
 
-// joinShownRun is the SQL that joins the record of machine m's shown run as w.
+// joinShownRun is an SQL join that adds the shown run of machine m to a query. w is its row of the table workflow.
 var joinShownRun = "LEFT JOIN workflow w ON w.rowid = " + shownRun("m.name")
 
-// hasLabel is the SQL condition that machine m has a label. Its parameters are key and value.
+// hasLabel is the SQL condition that machine m has a certain label. Its parameters are the key and the value of the label.
 const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_each.key = ? AND json_each.value = ?)"
 
-// MachineNames returns the names of the machines that f selects, by name.
+// MachineNames returns the names of the machines that f selects, sorted.
 func (s Views) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
 	q := selection{query: "SELECT m.name FROM machine m " + joinShownRun + " WHERE true"}
 	q.whereState("w", f.State)
@@ -105,15 +105,16 @@ func (s Views) MachineCount(ctx context.Context) (n int, err error) {
 	return n, wrap(err, "counting machines")
 }
 
-// OpenRuns returns the runs that have not ended, by machine.
+// OpenRuns returns the runs that have not ended, sorted by machine.
 func (s Views) OpenRuns(ctx context.Context) (runs []inventory.OpenRun, err error) {
 	err = s.ro.SelectContext(ctx, &runs, "SELECT run, machine FROM workflow WHERE final = 0 ORDER BY machine, run")
 	return runs, wrap(err, "listing open runs")
 }
 
-// Installed returns the result of the run that last wrote to a disk of the machine, by machine. If no written disk is recorded,
-// because another installer wrote it, the result is from the last run that succeeded and wrote a system. machine "" means all
-// machines. A machine that was decommissioned and not written since has no entry.
+// Installed says which system is installed on each machine, or only on the given machine if machine is not "". The keys of the map are
+// names of machines. The values come from the run that last wrote to a disk of the machine. If no written disk is recorded, because another
+// installer wrote to it, they come from the last run that installed a system and succeeded. If a machine was decommissioned and no run has
+// written to it since, the map does not contain it.
 func (s Views) Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error) {
 	var rows []struct {
 		Machine, Run string
@@ -126,7 +127,7 @@ func (s Views) Installed(ctx context.Context, machine string) (map[string]invent
 		where = " WHERE name = ?1"
 	}
 
-	// In SQLite, the other columns of a query with max() come from the row with the maximum.
+	// In SQLite, the other columns of a query with max() come from the row that has the maximum.
 	err := s.ro.SelectContext(ctx, &rows, `SELECT d.machine, d.run, max(d.at) AS at, w.doc
 		FROM disk_written d LEFT JOIN workflow w ON w.run = d.run
 			WHERE d.machine IN (SELECT name FROM machine`+where+`) GROUP BY d.machine
@@ -144,7 +145,7 @@ func (s Views) Installed(ctx context.Context, machine string) (map[string]invent
 	for _, r := range rows {
 		x := inventory.Installed{Run: r.Run, At: moment(r.At)}
 		if r.Doc != nil {
-			// Installed has the same field names as the record. Decoding only these is faster, because the others are large.
+			// Decode only those fields of the record that Installed has, too. Decoding all fields would take longer, because some are large.
 			if err := json.Unmarshal([]byte(*r.Doc), &x); err != nil {
 				return nil, fmt.Errorf("reading the record of run %q: %w", r.Run, err)
 			}

@@ -11,38 +11,40 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// AllowBoot opens the netboot window until the given time for a boot of o's run, in which the machine boots the agent.
+// AllowBoot lets o's machine boot the agent from the network until the given time: it opens the netboot window for the boot that has the
+// number boot.
 //
-// If boot follows the current boot, it takes one of the remaining boots; if none is left, the error is inventory.ErrConflict. If
-// boot is the current boot, only its window is renewed: a spent boot stays spent. Any other number is inventory.ErrConflict.
-// Agents of earlier boots stay valid until the claim of the new boot is redeemed.
+// If boot is the number after the current boot, a new boot begins, which uses up one of the run's remaining boots. If none remains, the
+// error is inventory.ErrConflict. If boot is the current boot, only its window is renewed: if the boot is spent, it stays spent. For any
+// other number, the error is inventory.ErrConflict. Agents of earlier boots stay valid until the agent of the new boot has redeemed its
+// claim.
 func (s Grants) AllowBoot(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant, error) {
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, until: until})
 }
 
-// AllowInstaller is AllowBoot for a boot in which the machine boots the plan's installer. It also opens the secrets window, for
-// the documents that the installer reads.
+// AllowInstaller is like AllowBoot, but the machine boots the plan's installer instead of the agent. It also opens the secrets window until
+// the same time, so that the installer can read its documents.
 func (s Grants) AllowInstaller(ctx context.Context, o inventory.Owner, boot int, until time.Time) (inventory.Grant,
 	error,
 ) {
 	return s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: true, until: until})
 }
 
-// AllowBootAfterReset is AllowBoot or, with installer, AllowInstaller for a machine that was reset because it did not report
-// after the previous boot. If the previous boot is spent by now, the error is inventory.ErrClaimed and nothing changes: the
-// machine has restarted while the window of that boot was still open, and its agent is running.
+// AllowBootAfterReset is called for a machine that was reset because it did not report after the previous boot was allowed. It is like
+// AllowBoot or, if installer is true, AllowInstaller. But if the previous boot is spent by now, it changes nothing and the error is
+// inventory.ErrClaimed: the machine did boot while that boot was allowed, and its agent is running.
 func (s Grants) AllowBootAfterReset(ctx context.Context, o inventory.Owner, boot int, until time.Time, installer bool) error {
 	_, err := s.allow(ctx, bootWindow{Owner: o, boot: boot, installer: installer, until: until, unclaimed: true})
 	return err
 }
 
-// A bootWindow is the netboot window of one boot.
+// A bootWindow is the time during which a machine may boot from the network, with one boot of the run.
 type bootWindow struct {
 	inventory.Owner
 	boot      int
 	installer bool // the machine boots the plan's installer instead of the agent
 	until     time.Time
-	unclaimed bool // allow the boot only if the previous boot is not spent
+	unclaimed bool // refuse if the previous boot is spent
 }
 
 func (s Grants) allow(ctx context.Context, w bootWindow) (g inventory.Grant, err error) {
@@ -73,7 +75,7 @@ func allowIn(ctx context.Context, tx *transaction, w bootWindow) (inventory.Gran
 	e := w.Event(w.boot, inventory.EventArmed, "", "")
 	if w.installer {
 		e.Message = inventory.ArmedForInstaller
-		// A machine is in service again when the installer writes to it.
+		// When an installer writes to an available machine, the machine is in service again.
 		err := do(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", w.Machine, inventory.StandingAvailable)
 		if err == nil {
 			err = forgetOtherPlans(ctx, tx, w.Owner)
@@ -85,7 +87,7 @@ func allowIn(ctx context.Context, tx *transaction, w bootWindow) (inventory.Gran
 	return g, addEvent(ctx, tx, e)
 }
 
-// explainRefusal returns the error that says why allowIn changed nothing.
+// explainRefusal returns the error that says why allowIn did not allow the boot.
 func explainRefusal(ctx context.Context, tx *transaction, w bootWindow) error {
 	g, err := grantOf(ctx, tx, w.Machine)
 	switch {
@@ -99,13 +101,14 @@ func explainRefusal(ctx context.Context, tx *transaction, w bootWindow) error {
 	return fencedOr(ctx, tx, w.Owner, fmt.Errorf("the current boot is %d: %w", g.Boot, inventory.ErrConflict))
 }
 
-// MoreBoots raises the remaining boots of o's run to n, unless more remain. It is called after a decision of an operator.
+// MoreBoots sets the number of remaining boots of o's run to n, if it is lower than n. It is called after an operator has decided that the
+// run may go on.
 func (s Grants) MoreBoots(ctx context.Context, o inventory.Owner, n int) error {
 	return s.own(ctx, grantChange{what: "allowing more boots", set: "boots_left = max(boots_left, ?4)", value: n}, o)
 }
 
-// RenewNetboot changes the end of o's netboot window; it also opens a closed window again. Before the first AllowBoot, the error
-// is inventory.ErrConflict.
+// RenewNetboot makes o's netboot window end at the given time. If the window is closed, this opens it again. If no boot was allowed yet,
+// the error is inventory.ErrConflict.
 func (s Grants) RenewNetboot(ctx context.Context, o inventory.Owner, until time.Time) error {
 	return s.own(ctx, grantChange{
 		what: "renewing the netboot window", set: "netboot_until = ?4", value: nanos(until),
@@ -113,7 +116,7 @@ func (s Grants) RenewNetboot(ctx context.Context, o inventory.Owner, until time.
 	}, o)
 }
 
-// CloseNetboot closes o's netboot window. If it is closed, nothing changes.
+// CloseNetboot closes o's netboot window. If the window is closed already, nothing changes.
 func (s Grants) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *transaction) error {
 		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+
@@ -128,25 +131,25 @@ func (s Grants) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	})
 }
 
-// OpenSecrets opens o's secrets window until the given time.
+// OpenSecrets opens o's secrets window until the given time. Until then, the machine of o's run can get the run's secrets.
 func (s Grants) OpenSecrets(ctx context.Context, o inventory.Owner, until time.Time) error {
 	return s.own(ctx, grantChange{what: "opening the secrets window", set: "secrets_until = ?4", value: nanos(until)}, o)
 }
 
-// CloseSecrets closes o's secrets window. If it is closed, nothing changes.
+// CloseSecrets closes o's secrets window. If the window is closed already, nothing changes.
 func (s Grants) CloseSecrets(ctx context.Context, o inventory.Owner) error {
 	return s.own(ctx, grantChange{what: "closing the secrets window", set: "secrets_until = ?4", value: 0}, o)
 }
 
-// A grantChange sets a column of a grant to a value, which is parameter 4.
+// A grantChange is an update of a grant. set is the SET clause, in which ?4 means value.
 type grantChange struct {
 	what, set string
 	value     any
-	condition string // further condition; "" for none
-	otherwise error  // the error if the condition is false
+	condition string // SQL that follows WHERE …, beginning with AND; "" = no further condition
+	otherwise error  // the error if condition is false
 }
 
-// own makes the change c to o's grant. If o does not hold the grant, the error is inventory.ErrFenced.
+// own makes the change c to the grant that o holds. If o does not hold it, the error is inventory.ErrFenced.
 func (s Grants) own(ctx context.Context, c grantChange, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("%s of machine %q", c.what, o.Machine), func(tx *transaction) error {
 		tx.show(o.Machine)
@@ -158,12 +161,13 @@ func (s Grants) own(ctx context.Context, c grantChange, o inventory.Owner) error
 	})
 }
 
-// ShiftWindows adjusts the open windows of all grants after the clock has stepped, so that they keep their remaining duration. It
-// returns the number of grants with a window that was open before or after the step.
+// ShiftWindows is called after the clock was set from one time to another. It moves the ends of netboot windows and secrets windows so that
+// each open window stays open as long as before. It returns the number of grants with a window that was open before or after the clock was
+// set.
 //
-// After a step forward, it moves the windows that the step closed; a window that is still open was opened or renewed at the new
-// time, or soon will be. After a step backward, it moves all windows that were open, and closes expired windows that would
-// otherwise be open again.
+// If the clock was set forward, ShiftWindows moves only windows that would be closed otherwise: a window that is still open was opened or
+// renewed at the new time, or soon will be. If the clock was set back, it moves all windows that were open, and closes windows that had
+// expired and would be open again otherwise.
 func (s Grants) ShiftWindows(ctx context.Context, from, to time.Time) (int, error) {
 	var machines []string
 	err := s.write(ctx, "adjusting windows after a step of the clock", func(tx *transaction) error {

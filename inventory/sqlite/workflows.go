@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Workflows are the records of runs, and the logs of their actions.
+// Workflows are the records of runs. The type also has a method for reading the logs of their actions.
 type Workflows struct{ *db }
 
 type workflowRow struct {
@@ -25,9 +25,9 @@ func (r workflowRow) value() (inventory.Workflow, error) {
 	return w, err
 }
 
-// PutWorkflow stores the record of a run. If the stored record is final, a record with another state is ignored. An open record
-// with a lower Seq than the stored one is ignored, too. The first start time is kept. A change of phase appends an event, and
-// some changes write a notice.
+// PutWorkflow stores the record of a run. It ignores w if the stored record is final and w has another state, or if w is open and has a
+// lower Seq than the stored record. The stored start time is kept. If the phase changes, an event is appended. Some changes also store a
+// notice.
 func (s Workflows) PutWorkflow(ctx context.Context, w inventory.Workflow) error {
 	what := fmt.Sprintf("storing the record of run %q", w.Run)
 	if w.Run == "" {
@@ -60,7 +60,7 @@ func (s Workflows) PutWorkflow(ctx context.Context, w inventory.Workflow) error 
 	})
 }
 
-// phaseEvent appends the event that w.Phase began and the phase before ended.
+// phaseEvent appends an event that says that w.Phase has begun and that the phase before has ended.
 func (s Workflows) phaseEvent(ctx context.Context, tx *transaction, w inventory.Workflow, before string) error {
 	change := inventory.PhaseChange{Phase: w.Phase, Began: w.Updated, Before: before}
 	last, err := optional(readDoc[inventory.PhaseChange](ctx, tx,
@@ -88,8 +88,8 @@ func (s Workflows) Workflow(ctx context.Context, run string) (inventory.Workflow
 	return s.workflowBy(ctx, fmt.Sprintf("reading the record of run %q", run), "run = ?", run)
 }
 
-// LatestWorkflow returns the record of the machine's shown run, as MachineStates does: its open run, or else the latest run that
-// installed or wiped it. If there is none, the error is inventory.ErrNotFound.
+// LatestWorkflow returns the record of the machine's shown run: its open run, or else the latest run that installed or wiped the machine.
+// MachineStates shows the same run. If there is none, the error is inventory.ErrNotFound.
 func (s Workflows) LatestWorkflow(ctx context.Context, machine string) (inventory.Workflow, error) {
 	return s.workflowBy(ctx, fmt.Sprintf("reading the latest workflow of machine %q", machine), "rowid = "+shownRun("?1"), machine)
 }
@@ -99,7 +99,7 @@ func (s Workflows) workflowBy(ctx context.Context, what, where string, args ...a
 	return w, wrap(err, "%s", what)
 }
 
-// Workflows returns records, by default the newest first.
+// Workflows returns the records that f selects. The newest comes first, unless f says otherwise.
 func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error) {
 	q := selection{query: "SELECT doc, started FROM workflow WHERE true"}
 	q.where(f.Machine != "", "machine = ?", f.Machine)
@@ -113,8 +113,8 @@ func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([
 	return out, wrap(err, "listing workflows")
 }
 
-// DeleteWorkflow removes the record of a run, with everything that forgetRun deletes. If the run has not ended, or still holds a grant,
-// the error is inventory.ErrConflict.
+// DeleteWorkflow deletes the record of a run, and everything that forgetRun deletes. If the run has not ended or still holds a grant, the
+// error is inventory.ErrConflict.
 func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 	return s.write(ctx, fmt.Sprintf("deleting the record of run %q", run), func(tx *transaction) error {
 		machine, err := deleteRecord(ctx, tx, run)
@@ -132,9 +132,9 @@ func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {
 	})
 }
 
-// deleteRecord deletes the record of a run, with everything that forgetRun deletes, and returns the run's machine. If the run has
-// not ended or holds a grant, the error is inventory.ErrNotFound. If the run installed or wiped the machine, the records of
-// earlier runs get its id as SupersededBy.
+// deleteRecord deletes the record of a run, and everything that forgetRun deletes. It returns the name of the run's machine. If the run has
+// not ended or still holds a grant, the error is inventory.ErrNotFound. If the run installed or wiped the machine, the records of the
+// machine's earlier runs get the id of the deleted run as SupersededBy.
 func deleteRecord(ctx context.Context, tx *transaction, run string) (machine string, err error) {
 	var gone struct {
 		Machine, Type string
@@ -157,8 +157,8 @@ func deleteRecord(ctx context.Context, tx *transaction, run string) (machine str
 	return gone.Machine, forgetRun(ctx, tx, run)
 }
 
-// forgetRun deletes the plan, assignments, logs, events and agents of a run. It keeps the machine's newest agent, which has the
-// newest facts, and which may still be running and must learn that its run has ended.
+// forgetRun deletes the plan, assignments, logs, events and agents of a run. But it keeps the machine's newest agent: it has the newest
+// facts about the machine, and it may still be running and ask whether its run has ended.
 func forgetRun(ctx context.Context, tx *transaction, run string) error {
 	return doAll(ctx, tx,
 		stmt("DELETE FROM plan WHERE run = ?", run),
@@ -170,9 +170,9 @@ func forgetRun(ctx context.Context, tx *transaction, run string) error {
 	)
 }
 
-// PruneRuns deletes up to limit runs that ended before a time, with everything that forgetRun deletes. For each machine, it keeps
-// the newest runs, as many as keep says, and the shown run (see shownRun). It also keeps runs that still hold a grant. It
-// returns the number of deleted runs.
+// PruneRuns deletes runs that ended before the given time, but at most limit runs, and returns how many it deleted. Of each run, it deletes
+// the record and everything that forgetRun deletes. Of each machine, the newest runs stay; keep is their number. The shown run (see
+// shownRun) and runs that still hold a grant stay, too.
 func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit int) (int, error) {
 	var runs []string
 	err := s.ro.SelectContext(ctx, &runs, `SELECT w.run FROM (
@@ -192,7 +192,7 @@ func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit 
 	err = s.write(ctx, "forgetting old runs", func(tx *transaction) error {
 		gone = 0
 		for _, run := range runs {
-			// deleteRecord checks the run again: since it was found, it may have got a grant or its record may be gone.
+			// deleteRecord checks again whether the run may be deleted, because it may have got a grant since it was found.
 			_, err := deleteRecord(ctx, tx, run)
 			if errors.Is(err, inventory.ErrNotFound) {
 				continue
@@ -208,8 +208,8 @@ func (s Workflows) PruneRuns(ctx context.Context, before time.Time, keep, limit 
 	return gone, err
 }
 
-// Resumable returns nil if a new run may continue the plan of the given run ("retry --from failed-step"). It returns
-// inventory.ErrConflict if the plan is not stored, or if a later run has written to the machine.
+// Resumable returns nil if a new run may continue the plan of this run at the failed step ("retry --from failed-step"). If the plan is not
+// stored, or if a later run has written to the machine, the error is inventory.ErrConflict.
 func (s Workflows) Resumable(ctx context.Context, run string) error {
 	const again = "the run can only be retried from the start"
 	what := fmt.Sprintf("resuming run %q", run)
@@ -218,8 +218,7 @@ func (s Workflows) Resumable(ctx context.Context, run string) error {
 		Planned         bool
 	}
 
-	// Before its first write, a later run records its disk in disk_written, and then gets an assignment that deletes the plan of
-	// this run.
+	// Before a later run writes, it adds its disk to disk_written. Then its first assignment that writes deletes the plan of this run.
 	err := get(ctx, s.ro, &found, `SELECT machine, EXISTS (SELECT 1 FROM plan WHERE plan.run = w.run) AS planned,
 		coalesce((SELECT d.run FROM disk_written d JOIN workflow later ON later.run = d.run
 			WHERE d.machine = w.machine AND later.rowid > w.rowid ORDER BY later.rowid DESC LIMIT 1), '') AS writer
@@ -238,8 +237,8 @@ func (s Workflows) Resumable(ctx context.Context, run string) error {
 	return nil
 }
 
-// Successor returns the newest later run that has taken the grant of the given run's machine to install or wipe it; "" if there
-// is none. The order of the records decides which run is later. A run whose record was deleted counts. If the given run has no
+// Successor returns the newest run that took the grant of the same machine after this run, in order to install or wipe the machine; "" if
+// there is none. It finds even a run whose record was deleted. The order of the records decides which run is later. If this run has no
 // record, the error is inventory.ErrNotFound.
 func (s Workflows) Successor(ctx context.Context, run string) (string, error) {
 	later, err := scalar[string](ctx, s.ro, `SELECT coalesce((SELECT run FROM workflow

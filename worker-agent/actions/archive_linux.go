@@ -19,9 +19,8 @@ import (
 //	DEST_DISK, PARTITION, FS_TYPE  as inject
 //	DEST_PATH                      the folder, which is made if it is missing; default /
 //
-// The digest is known only at the end: an archive with another digest is extracted before the action fails. Running the action
-// again gives the same result.
-// Output: device, sha256, entries, bytes.
+// The digest is known only after everything was read. So an archive with a wrong digest is extracted completely before the action fails.
+// Running the action again gives the same result. Output: device, sha256, entries, bytes.
 func archive2disk(ctx context.Context, t *Task) (err error) {
 	want, err := action.SHA256(t.env, action.ArchiveDigestVariable)
 	if err == nil && want == "" {
@@ -49,10 +48,10 @@ func archive2disk(ctx context.Context, t *Task) (err error) {
 		return x.ExtractInto(root, cmp.Or(t.env[action.ArchivePathVariable], "/"))
 	})
 	if err == nil {
-		_, err = io.Copy(io.Discard, archive) // the padding is part of the digest
+		_, err = io.Copy(io.Discard, archive) // read to the end: the digest covers the archive's padding, too
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // a decompressor may report a stopped download as a damaged archive
+		return context.Cause(ctx) // a decompressor may call the archive damaged when the download was stopped
 	}
 	if err != nil {
 		return fmt.Errorf("extracting %s to %s: %w", archive.src.Shown, part.Path, err)
@@ -69,7 +68,7 @@ func archive2disk(ctx context.Context, t *Task) (err error) {
 	return nil
 }
 
-// openArchive starts to read the archive. The caller must close it.
+// openArchive starts to read the archive. The caller must close the result.
 func openArchive(ctx context.Context, t *Task) (*imageStream, error) {
 	return openStream(ctx, "archive", func(ctx context.Context) (*fetch.Source, error) {
 		return t.opener().OpenAddress(ctx, t.env[action.ArchiveURLVariable], true)

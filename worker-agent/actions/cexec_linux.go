@@ -20,7 +20,7 @@ import (
 //	UPDATE_RESOLV_CONF   true: the system gets the agent's /etc/resolv.conf
 //	BLOCK_DEVICE, PARTITION, FS_TYPE  where the system is, as inject; default: the root file system
 //
-// Output: commands, the number of commands that were run. The action's exit code is the one of the command that failed.
+// Output: commands, the number of commands that have succeeded. If a command fails, its exit code becomes the exit code of the action.
 func cexec(ctx context.Context, t *Task) (err error) {
 	commands, err := action.Commands(t.env)
 	if err != nil {
@@ -46,8 +46,8 @@ func cexec(ctx context.Context, t *Task) (err error) {
 	})
 }
 
-// inSystem mounts the installed system on part and calls do. do gets its file tree and run, which runs a program of the system and
-// returns an exit code other than 0 as an *exitError.
+// inSystem mounts the installed system on part and calls do. do gets the file tree of the system, and the function run, which runs a
+// program of the system. If the program exits with another code than 0, run returns an *exitError.
 func inSystem(ctx context.Context, t *Task, part place, do func(root filesys.Tree, run func(words ...string) error) error) error {
 	commander, ok := t.machine.Files.(filesys.Commander)
 	if !ok {
@@ -78,8 +78,8 @@ func inSystem(ctx context.Context, t *Task, part place, do func(root filesys.Tre
 	})
 }
 
-// commandEnvironment returns the environment of the commands: the action's environment without the variables that the action
-// reads, and without the credentials of the task's other actions.
+// commandEnvironment returns the environment variables for the commands of cexec. These are the variables of the action, except those that
+// configure cexec itself and those that contain credentials.
 func commandEnvironment(t *Task) []string {
 	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
 	maps.Copy(env, t.env)
@@ -96,7 +96,7 @@ func commandEnvironment(t *Task) []string {
 	return out
 }
 
-// updateResolver copies the agent's resolv.conf into the system if UPDATE_RESOLV_CONF is true.
+// updateResolver copies the agent's resolv.conf into the installed system if UPDATE_RESOLV_CONF is true.
 func updateResolver(t *Task, root filesys.Tree) error {
 	wanted, err := action.Bool(t.env, action.ResolverVariable, false)
 	if err != nil || !wanted {

@@ -10,14 +10,14 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// configDrive writes a NoCloud seed to the bound disk: a FAT16 partition at the end of the disk,
-// labeled CIDATA. It replaces the seed of an earlier run.
+// configDrive writes a NoCloud seed to the bound disk: a FAT16 partition with the label CIDATA at the end of the disk. If an earlier run
+// has written a seed, the new seed replaces it.
 //
 //	DEST_DISK                                             the bound disk; it has a GPT
 //	META_DATA, USER_DATA, VENDOR_DATA, NETWORK_CONFIG     contents of the files of that name
 //
-// Without META_DATA, the instance id is derived from the run. Without VENDOR_DATA or
-// NETWORK_CONFIG, the seed does not contain that file. Output: partition (number), bytes.
+// Without META_DATA, the instance id contains the names of the machine and the run. Without VENDOR_DATA or NETWORK_CONFIG, the seed does
+// not contain the file of that name. Output: partition (number), bytes.
 func configDrive(ctx context.Context, t *Task) (err error) {
 	files := seedFiles(t)
 	disk, dev, err := t.open(ctx, "DEST_DISK")
@@ -51,7 +51,7 @@ func configDrive(ctx context.Context, t *Task) (err error) {
 
 	t.machine.Wrote()
 
-	// Write the contents before the table, so that a partition in the table is always complete.
+	// Write the contents before the partition table, so that a partition in the table always has complete contents.
 	if err := blockdev.WriteVerified(dev, volume, int64(first)*table.Sector); err != nil {
 		return fmt.Errorf("writing partition %d of %s: %w", number, disk.Path, err)
 	}
@@ -71,7 +71,7 @@ func seedFiles(t *Task) []fat.File {
 		meta = "instance-id: " + t.machine.Name + "-" + t.order.Run + "\n"
 	}
 
-	// NoCloud accepts a seed only if it has both meta-data and user-data.
+	// These two files are always written, because NoCloud ignores a seed without one of them.
 	files := []fat.File{{Name: "meta-data", Contents: meta}, {Name: "user-data", Contents: t.env["USER_DATA"]}}
 	for _, f := range []fat.File{
 		{Name: "vendor-data", Contents: t.env["VENDOR_DATA"]}, {Name: "network-config", Contents: t.env["NETWORK_CONFIG"]},

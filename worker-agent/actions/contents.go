@@ -15,11 +15,11 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/fetch"
 )
 
-// hegelTimeout is the time limit for a request to one metadata service.
+// hegelTimeout is the time limit for one request to a metadata service.
 const hegelTimeout = 10 * time.Second
 
-// readContents returns the text that writefile writes: CONTENTS, BOOTCONFIG_CONTENTS in the kernel's format, or the user-data from
-// the first of HEGEL_URLS that returns it.
+// readContents returns the text that writefile writes. The text is the value of CONTENTS, the value of BOOTCONFIG_CONTENTS in the kernel's
+// format, or the user-data from the first URL in HEGEL_URLS that returns it.
 func readContents(ctx context.Context, t *Task) (string, error) {
 	urls, err := action.HegelURLs(t.env)
 	switch {
@@ -33,11 +33,11 @@ func readContents(ctx context.Context, t *Task) (string, error) {
 	return t.env[action.ContentsVariable], nil
 }
 
-// bootConfigFile returns text in the format of a boot configuration after an empty initrd: the text and a null byte, null bytes up to
-// a multiple of 4, the size and the sum of all these bytes (32 bits each, little endian), and a magic line. See
-// "Boot Configuration" in the kernel's admin guide.
+// bootConfigFile returns text as a boot configuration that follows an empty initrd. The format is: the text, a null byte, further null
+// bytes up to a multiple of 4, the number of all these bytes, their sum (both 32 bits, little endian), and a magic line. See "Boot
+// Configuration" in the kernel's admin guide.
 func bootConfigFile(text string) []byte {
-	const magic = "#BOOTCONFIG\n" // 12 bytes; with the two numbers, the length stays a multiple of 4
+	const magic = "#BOOTCONFIG\n" // 12 bytes, so the total length stays a multiple of 4
 
 	out := append([]byte(text), 0)
 	for len(out)%4 != 0 {
@@ -55,7 +55,7 @@ func bootConfigFile(text string) []byte {
 	return append(out, magic...)
 }
 
-// hegelUserData requests the user-data from each metadata service in order, and returns the first result.
+// hegelUserData requests the user-data from one metadata service after the other, and returns the first that it gets.
 func hegelUserData(ctx context.Context, t *Task, urls []string) (string, error) {
 	var errs []error
 	for _, address := range urls {
@@ -72,7 +72,7 @@ func hegelUserData(ctx context.Context, t *Task, urls []string) (string, error) 
 	return "", fmt.Errorf("reading the user-data of %s: %w", action.HegelVariable, errors.Join(errs...))
 }
 
-// fetchUserData returns the user-data at address. Its errors contain no password.
+// fetchUserData returns the user-data at address. Errors do not contain a password that is part of address.
 func fetchUserData(ctx context.Context, t *Task, address string) (_ string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, hegelTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func fetchUserData(ctx context.Context, t *Task, address string) (_ string, err 
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
-			err = u.Err // u.Err does not contain the address
+			err = u.Err // unlike err, u.Err does not contain the address
 		}
 		return "", fmt.Errorf("getting %s: %w", shown, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// efiBoot lists and changes the firmware's boot entries.
+// efiBoot lists and changes the boot entries of the machine's UEFI firmware.
 //
 //	DELETE_LABEL  delete the entries of these descriptions, one on each line
 //	DELETE_STALE  true: delete the entries whose loader is on a partition that no disk of this machine has
@@ -21,8 +21,8 @@ import (
 //	BOOT_NEXT     start this entry once, next time
 //	REQUIRED      true: fail if the machine was not booted by UEFI; otherwise, the action does nothing on such a machine
 //
-// Without any of these, it only lists the entries. Changes are read back; running the action again changes nothing. Output:
-// firmware, entries (JSON), deleted, order, next.
+// If none of these variables is set, it only lists the entries. It reads all changes back. Running the action again changes nothing.
+// Output: firmware, entries (JSON), deleted, order, next.
 func efiBoot(ctx context.Context, t *Task) error {
 	required, err := action.Bool(t.env, "REQUIRED", false)
 	stale, e := action.Bool(t.env, "DELETE_STALE", false)
@@ -83,7 +83,7 @@ func efiBoot(ctx context.Context, t *Task) error {
 	return b.Report(t.output)
 }
 
-// lines splits text at each character of seps, and returns the parts that are not blank.
+// lines splits text at every character that seps contains, and returns the parts that are not blank.
 func lines(text, seps string) []string {
 	var out []string
 	for _, s := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(seps, r) }) {
@@ -94,8 +94,8 @@ func lines(text, seps string) []string {
 	return out
 }
 
-// partitionsOfAll returns the PARTUUIDs of all partitions on all disks of the machine. It fails if a disk cannot be read: an
-// entry counts as stale only if its partition certainly does not exist.
+// partitionsOfAll returns the PARTUUIDs of all partitions on all disks of the machine. If a disk cannot be read, it returns an error:
+// otherwise, the boot entries of partitions on this disk would count as stale.
 func partitionsOfAll(ctx context.Context, t *Task) (map[string]bool, error) {
 	disks, err := t.machine.Disks.Disks(ctx)
 	if err != nil {

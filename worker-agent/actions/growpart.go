@@ -12,17 +12,16 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// growPart enlarges the last partition of the bound disk as far as possible, and the file system in
-// it.
+// growPart enlarges a partition of the bound disk as far as possible. It also enlarges the file system in this partition.
 //
 //	DEST_DISK    the bound disk, or its partition
 //	PARTITION    which partition (see action.ParsePartition); default: the last one on the disk
 //	RESERVE_MIB  how much to leave free at the end of the disk, for a configdrive; default 0
 //	FILESYSTEM   false: leave the file system as it is
 //
-// The backup of the GPT is moved to the end of the disk first. A partition behind the one to grow is an error, except for the seed
-// of configdrive at the end of the disk. Running the action again changes nothing. Output: partition, from, to (bytes),
-// filesystem = grown or left.
+// On a disk with a GPT, the backup of the GPT is moved to the end of the disk. If another partition follows the partition that has to grow,
+// the action fails; only the seed of configdrive may follow it, at the end of the disk. Running the action again changes nothing. Output:
+// partition, from, to (bytes), filesystem = grown or left.
 func growPart(ctx context.Context, t *Task) error {
 	reserve, err := action.MiB(t.env, action.ReserveVariable)
 	grow, e := action.Bool(t.env, "FILESYSTEM", true)
@@ -53,7 +52,7 @@ func growPart(ctx context.Context, t *Task) error {
 	return growFilesystem(ctx, t, disk, p)
 }
 
-// growTable enlarges the partition in the partition table. It returns the partition and its old size in bytes.
+// growTable enlarges a partition in the partition table. It returns the enlarged partition, and the size that it had before, in bytes.
 func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, p parttable.Span, err error) {
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
@@ -99,7 +98,7 @@ func growTable(ctx context.Context, t *Task, want parttable.Growth) (old int64, 
 	return old, p, nil
 }
 
-// growFilesystem waits until the kernel has the new size of p, and grows the file system in p.
+// growFilesystem waits until the kernel knows the new size of the partition p. Then it enlarges the file system in p.
 func growFilesystem(ctx context.Context, t *Task, disk action.Disk, p parttable.Span) error {
 	left := func(format string, args ...any) error {
 		t.output["filesystem"] = "left"

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
-// grub2disk installs GRUB for BIOS with the programs of the installed system.
+// grub2disk installs GRUB for BIOS. For this, it runs programs of the installed system.
 //
 //	GRUB_INSTALL_PATH, PARTITION, FS_TYPE  where the system is, as cexec
 //	GRUB_DISK                              the disks that get GRUB, separated by blanks; default: the run's disk
@@ -37,7 +37,7 @@ func grub2disk(ctx context.Context, t *Task) (err error) {
 	defer remove()
 
 	return inSystem(ctx, t, part, func(root filesys.Tree, run func(words ...string) error) error {
-		name := "grub" // the name on Debian; Red Hat and SUSE use grub2
+		name := "grub" // prefix of the programs' names: grub on Debian, grub2 on Red Hat and SUSE
 		if slices.ContainsFunc(
 			[]string{"/usr/sbin", "/sbin"},
 			func(dir string) bool { return slices.Contains(root.List(dir), "grub2-install") },
@@ -58,8 +58,8 @@ func grub2disk(ctx context.Context, t *Task) (err error) {
 	})
 }
 
-// linkByUUID creates the link in /dev/disk/by-uuid that udev would create. Without it, grub-mkconfig names the root by its path in the
-// agent's system, which may differ from its path in the installed system. remove removes the link.
+// linkByUUID creates the link in /dev/disk/by-uuid that udev would create for part. Without this link, grub-mkconfig names the root file
+// system by the path that it has in the agent, which may differ from the path in the installed system. remove removes the link.
 func linkByUUID(part place) (remove func(), err error) {
 	f, err := os.Open(part.Path)
 	if err != nil {
@@ -72,12 +72,12 @@ func linkByUUID(part place) (remove func(), err error) {
 		return nil, err
 	}
 	if err := os.Symlink(part.Path, link); err != nil {
-		return func() {}, nil // the link exists, or the file system has no UUID
+		return func() {}, nil // the link exists already, or the file system has no UUID
 	}
 	return func() { _ = os.Remove(link) }, nil
 }
 
-// grubDisks returns the disks that get GRUB, as they are now found on the machine.
+// grubDisks returns the disks on which GRUB has to be installed, with the paths that they have now.
 func grubDisks(ctx context.Context, t *Task, part place) (disks []action.Disk, err error) {
 	for _, device := range action.GrubDisks(t.env) {
 		disk := *t.bound
@@ -97,7 +97,7 @@ func grubDisks(ctx context.Context, t *Task, part place) (disks []action.Disk, e
 	return disks, nil
 }
 
-// diskOf returns the disk to which the storage gives the path device.
+// diskOf returns the disk that the storage names by the path device.
 func (p place) diskOf(device string) (action.Disk, error) {
 	if p.storage != nil {
 		for i, d := range p.storage.storage.Disks {

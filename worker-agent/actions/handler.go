@@ -8,11 +8,12 @@ import (
 	"github.com/ingotmetal/ingot/action"
 )
 
-// handle runs the on-failure or on-timeout handler of a, if a has one for the state in which the action has ended. It returns the
-// handler's error, which the caller appends to the action's error. ctx must not end with the action's time-out, only with an order
-// to stop.
+// handle is called after the action a has ended in this state. If a has failed or timed out, and has a handler for this (on-failure or
+// on-timeout), handle runs the handler. It returns the error of the handler, which the caller appends to the error of the action. ctx must
+// end only when the agent is ordered to stop, and not at the action's time-out.
 //
-// handle runs before the result is reported: until then, no other action writes to the disk.
+// The caller reports the result of the action only after handle has returned, because the next action, which may write to the disk, begins
+// after the report.
 func (t *Task) handle(ctx context.Context, a action.Action, state action.State) error {
 	key, words := "on-failure", a.OnFailure
 	if state == action.Timeout {
@@ -37,7 +38,7 @@ func (t *Task) handle(ctx context.Context, a action.Action, state action.State) 
 	return nil
 }
 
-// performHandler runs h within HandlerTime. It discards the output of h, because that is not a result of the action.
+// performHandler runs h with the time limit HandlerTime. It discards the output of h, because the output of the task belongs to the action.
 func (t *Task) performHandler(ctx context.Context, h action.Handler) error {
 	ctx, done := context.WithTimeoutCause(ctx, action.HandlerTime.Duration(), errTimedOut)
 	defer done()

@@ -26,8 +26,8 @@ import (
 //
 // COMPRESSED, RETRY_ENABLED and similar variables of Tinkerbell's action are ignored.
 //
-// Both ends of the disk stay zero from the first write until two digests are correct: the received file's, and the digest of the data
-// that is read back from the disk. The first MiB is written last. A disk with an incomplete image therefore does not boot.
+// The first MiB and the last MiB of the disk stay zero until two digests are correct: the digest of the received file, and the digest of
+// the data that was read back from the disk. The first MiB is written last. Therefore a disk with an incomplete image does not boot.
 //
 // Output: sha256 (as served), contentSHA256 (as written), bytes, readback, and firstSeen=true if IMG_SHA256 is not given.
 func image2disk(ctx context.Context, t *Task) error {
@@ -45,8 +45,8 @@ func image2disk(ctx context.Context, t *Task) error {
 	})
 }
 
-// writeFrom writes the image that open opens, and starts over if the image changes during the download. want is the digest of the
-// file as served; "" accepts any.
+// writeFrom writes the image that open returns. If the image changes on its server during the download, it starts again from the beginning.
+// want is the digest that the file must have, as the server sends it; "" accepts any.
 func writeFrom(ctx context.Context, t *Task, want string, open openSource) error {
 	for try := (clock.Backoff{Max: t.machine.Backoff}); ; {
 		err := writeImage(ctx, t, want, open)
@@ -60,12 +60,12 @@ func writeFrom(ctx context.Context, t *Task, want string, open openSource) error
 	}
 }
 
-// An openSource starts to read a file.
+// An openSource opens a file on a server for reading.
 type openSource func(ctx context.Context) (*fetch.Source, error)
 
-// writeImage makes one attempt to write the whole image.
+// writeImage tries once to write the whole image, and verifies it.
 func writeImage(ctx context.Context, t *Task, want string, open openSource) (err error) {
-	asked := ctx // ends only by an order to stop or by the action's time-out
+	asked := ctx // unlike ctx, it does not end when writing fails
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -89,7 +89,7 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 
 	w := newImageWriter(dev)
 	if img.content.Format == diskimage.Raw {
-		w.sum = nil // the content is the served file, and one digest suffices
+		w.sum = nil // the content is the file itself, so the digest of the file suffices
 	}
 
 	began := time.Now()
@@ -100,7 +100,7 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 
 	t.track(max(src.Total, 0), "writing", src.Received.Load)
 	if err := w.copy(ctx, cancel, img); err != nil {
-		// A decompressor may report a stopped download as a damaged image.
+		// If the download was stopped, the decompressor may report a damaged image: return the cause instead.
 		if asked.Err() != nil {
 			err = context.Cause(asked)
 		}
@@ -130,8 +130,8 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 	return nil
 }
 
-// fits returns an error if the disk is too small for any image or for this one, or if its sectors have another size than the image's
-// partition table expects.
+// fits returns an error if the disk is too small for this image or for any image. It also returns one if the size of the disk's sectors is
+// not the size for which the image's partition table was made.
 func (i *imageStream) fits(path string, dev blockdev.Device) error {
 	size := dev.Size()
 	if size < 4*held {
@@ -148,8 +148,8 @@ func (i *imageStream) fits(path string, dev blockdev.Device) error {
 	return nil
 }
 
-// checkServed returns the digest of the file as served. It returns an error if the file is incomplete, or its digest is not
-// want; want "" accepts any.
+// checkServed returns the digest of the file as the server has sent it. It returns an error if the file is incomplete, or if its digest is
+// not want; want "" accepts any digest.
 func (i *imageStream) checkServed(want string) (string, error) {
 	src, served := i.src, hex.EncodeToString(i.sum.Sum(nil))
 	switch {
@@ -163,7 +163,8 @@ func (i *imageStream) checkServed(want string) (string, error) {
 	return served, nil
 }
 
-// proveImage reads back the data that w has written. If its digest is written, proveImage writes the ends of the disk.
+// proveImage reads back the data that w has written, and compares its digest with the given one. If they are equal, it writes the two ends
+// of the disk; otherwise it returns an error.
 func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written string) error {
 	back, err := w.readBack(ctx, func(done int64) { t.progress(done, w.off, "reading back") })
 	if err != nil {
@@ -177,7 +178,7 @@ func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written stri
 	}
 
 	if err := w.finish(); err != nil {
-		// Remove a boot sector that could not be verified. The disk may refuse these writes, too: ignore their error.
+		// Make sure that the disk does not boot. Ignore an error, because the disk may refuse these writes, too.
 		_ = w.zeroEnds()
 		return fmt.Errorf("finishing %s: %w", path, err)
 	}
@@ -185,7 +186,7 @@ func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written stri
 	return nil
 }
 
-// reportImage sets the output of image2disk.
+// reportImage sets the output of the action image2disk.
 func reportImage(t *Task, w *imageWriter, path, served, written string, first bool) {
 	t.output["sha256"], t.output["contentSHA256"] = served, written
 	t.output["bytes"], t.output["readback"] = fmt.Sprint(w.off), "ok"
@@ -197,25 +198,26 @@ func reportImage(t *Task, w *imageWriter, path, served, written string, first bo
 	t.progress(w.off, w.off, "written and read back")
 }
 
-// imageStream is the content of an image. Separate goroutines fetch, hash and decompress it.
+// imageStream reads the content of an image. Separate goroutines fetch, hash and decompress the image.
 type imageStream struct {
 	io.Reader // reads the content
 
 	src     *fetch.Source
-	sum     hash.Hash // hash of the file as served; complete after the content is read to its end
+	sum     hash.Hash // hash of the file as the server sends it; complete when all content was read
 	served  *blockdev.ReadAhead
 	content *diskimage.Content
 	layout  diskimage.Layout
 	cancel  func()
 }
 
-// openImage starts to read an image. It returns an error for a file that is not a disk image, before anything is written to the
-// disk. The caller must close the image.
+// openImage starts to read an image. If the file is not a disk image, it returns an error. At this time, nothing has been written to the
+// disk yet. The caller must close the stream.
 func openImage(ctx context.Context, open openSource) (*imageStream, error) {
 	return openStream(ctx, "image", open, (*imageStream).open)
 }
 
-// openStream starts to read the file that open opens. begin must set the content. what names the file in errors.
+// openStream opens a file with open and starts to read it. begin must set the field content of the stream. For errors, what is the kind of
+// the file: "image" or "archive".
 func openStream(ctx context.Context, what string, open openSource, begin func(*imageStream) error) (*imageStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	src, err := open(ctx)
@@ -233,7 +235,7 @@ func openStream(ctx context.Context, what string, open openSource, begin func(*i
 	return i, nil
 }
 
-// open reads the beginning of the content, and checks it.
+// open reads the beginning of the image's content, and returns an error if it is not a disk image.
 func (i *imageStream) open() (err error) {
 	if i.content, err = diskimage.Open(i.served); err != nil {
 		return err
@@ -242,7 +244,7 @@ func (i *imageStream) open() (err error) {
 	head := make([]byte, diskimage.HeadSize)
 	n, err := blockdev.Fill(i.content, head)
 	if errors.Is(err, io.EOF) {
-		err = nil // the image is short; the next read returns io.EOF again
+		err = nil // the image is shorter than head; the next read returns io.EOF again
 	}
 	if head = head[:n]; err == nil && n == 0 {
 		err = errors.New("the image is empty")
@@ -255,7 +257,7 @@ func (i *imageStream) open() (err error) {
 	return err
 }
 
-// close ends the download and waits for the goroutines of the stream.
+// close ends the download and waits until the goroutines of the stream have ended.
 func (i *imageStream) close() {
 	i.cancel()
 	if i.content != nil {

@@ -13,20 +13,21 @@ import (
 )
 
 const (
-	// block is the size of one write.
+	// block is the number of bytes that are written at once.
 	block = 4 * blockdev.MiB
-	// held is the size of each end of the disk that stays zero until all other data is verified. The two ends contain the boot
-	// sectors and both partition tables.
+	// held is the size of each of the two ends of the disk, in bytes. The ends contain the boot sectors and both copies of the partition
+	// table. They stay zero until all other data was verified.
 	held = blockdev.MiB
 )
 
-// imageWriter writes a stream to a disk, from the beginning of the disk. It keeps the two ends of the disk in memory until finish.
+// imageWriter writes a stream to a disk, starting at the beginning of the disk. The data for the two ends of the disk stays in memory until
+// finish writes it.
 type imageWriter struct {
 	dev        blockdev.Device
-	off        int64 // bytes of the stream so far
-	tailAt     int64 // offset of tail on the disk
+	off        int64 // number of bytes of the stream that were taken so far
+	tailAt     int64 // position on the disk at which tail begins
 	head, tail []byte
-	sum        hash.Hash // hash of the content; nil if not needed
+	sum        hash.Hash // hash of the whole stream; nil if not needed
 }
 
 func newImageWriter(dev blockdev.Device) *imageWriter {
@@ -36,7 +37,7 @@ func newImageWriter(dev blockdev.Device) *imageWriter {
 	}
 }
 
-// zeroEnds zeroes both ends of the disk and syncs it.
+// zeroEnds writes zeros to both ends of the disk, and syncs the disk.
 func (w *imageWriter) zeroEnds() error {
 	for _, span := range [][2]int64{{0, held}, {w.tailAt, w.dev.Size() - w.tailAt}} {
 		if err := w.dev.Zero(span[0], span[1]); err != nil {
@@ -46,8 +47,8 @@ func (w *imageWriter) zeroEnds() error {
 	return w.dev.Sync()
 }
 
-// copy reads r to its end. Reading (and decompressing), hashing and writing run in parallel; copy calls stop if writing fails, to
-// end the reading. When it returns, all its goroutines have ended.
+// copy reads r to its end and writes the data to the disk. Reading (with decompressing), hashing and writing run in parallel. If writing
+// fails, copy calls stop, which ends the reading. When copy returns, all its goroutines have ended.
 func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error {
 	content := blockdev.StartReadAhead(blockdev.Filling{R: r}, w.sum, 4, block)
 	defer content.Close()
@@ -69,7 +70,8 @@ func (w *imageWriter) copy(ctx context.Context, stop func(), r io.Reader) error 
 	return nil
 }
 
-// take writes p at w.off. It stores the bytes of the two ends of the disk in memory instead.
+// take writes p, the next bytes of the stream, to the disk at the position w.off. Bytes for the two ends of the disk are kept in memory
+// instead.
 func (w *imageWriter) take(ctx context.Context, p []byte) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -99,8 +101,8 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 	return nil
 }
 
-// readBack returns the SHA-256 of the content as it will be on the disk: the two ends from memory, all other data read from the
-// disk. Reading and hashing run in parallel.
+// readBack returns the SHA-256 of the whole stream as the disk will contain it. For the two ends of the disk, it uses the bytes in memory;
+// it reads all other bytes from the disk. Reading and hashing run in parallel.
 func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (string, error) {
 	sum := sha256.New()
 	sum.Write(w.head[:min(w.off, held)])
@@ -130,7 +132,7 @@ func (w *imageWriter) readBack(ctx context.Context, progress func(int64)) (strin
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// finish writes the two ends, the first MiB last, and verifies both.
+// finish writes the two ends of the disk and verifies them. The first MiB of the disk is written last.
 func (w *imageWriter) finish() error {
 	if w.off > w.tailAt {
 		if err := blockdev.WriteVerified(w.dev, w.tail[:w.off-w.tailAt], w.tailAt); err != nil {

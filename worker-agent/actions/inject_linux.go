@@ -18,9 +18,9 @@ import (
 //	FS_TYPE    ext4, xfs, btrfs, vfat; recognized by its content when empty
 //	FILES      JSON array of action.File
 //
-// Symbolic links cannot lead out of that file system. If the path of a file is a link, the file replaces the link. Each file is written
-// atomically, and running inject again gives the same result. At the end, the file system is mounted again and its files
-// are compared. Output: device, files, bytes.
+// Symbolic links in a path cannot lead out of this file system. If there is a link at the path of a file, the file replaces the link. Each
+// file is written atomically. Running inject again gives the same result. At the end, the file system is mounted again, and the files on
+// the disk are compared with FILES. Output: device, files, bytes.
 func inject(ctx context.Context, t *Task) error {
 	listed, err := action.Files(t.env)
 	if err != nil {
@@ -48,7 +48,7 @@ func inject(ctx context.Context, t *Task) error {
 	return writeFiles(ctx, t, files)
 }
 
-// writeFile writes one file as inject does, with the environment of Tinkerbell's action:
+// writeFile writes one file in the same way as inject. Its variables are those of Tinkerbell's action writefile:
 //
 //	DEST_DISK, PARTITION, FS_TYPE  as inject
 //	DEST_PATH                      absolute
@@ -67,7 +67,7 @@ func writeFile(ctx context.Context, t *Task) error {
 	return writeFiles(ctx, t, []filesys.File{f})
 }
 
-// writeFiles writes files into the file system that the environment selects, and verifies them.
+// writeFiles writes files into the file system that the action's variables select, and verifies them.
 func writeFiles(ctx context.Context, t *Task, files []filesys.File) (err error) {
 	part, err := t.place(ctx, "DEST_DISK")
 	if err != nil {
@@ -105,7 +105,7 @@ func writeFiles(ctx context.Context, t *Task, files []filesys.File) (err error) 
 		return err
 	}
 
-	// The file system was unmounted, and no process has it open: these reads come from the disk.
+	// The file system is not mounted now, so nothing of it is in a cache: the following reads come from the disk.
 	if part, err = t.again(ctx, part); err != nil {
 		return err
 	}
@@ -127,7 +127,8 @@ func writeFiles(ctx context.Context, t *Task, files []filesys.File) (err error) 
 	return nil
 }
 
-// readFileSpec returns the file that writefile's environment describes, without its contents. action.Check has checked the values.
+// readFileSpec returns the file that the variables of writefile describe, without its contents. action.Check has already checked the values
+// of the variables.
 func readFileSpec(env map[string]string) (filesys.File, error) {
 	s := filesys.File{Path: path.Clean(env["DEST_PATH"])}
 	var errs [4]error

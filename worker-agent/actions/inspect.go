@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/facts"
 )
 
-// maxInspection is the size limit of the facts in an inspection's report, in bytes: the server accepts reports of up to 256 KiB.
+// maxInspection is the maximum size of the facts in the report of an inspection, in bytes. The server accepts reports of up to 256 KiB.
 const maxInspection = 128 << 10
 
 // inspect returns the machine's facts as JSON in the output "facts".
@@ -24,7 +24,7 @@ func inspect(ctx context.Context, t *Task) error {
 		return fmt.Errorf("inspecting: %w", err)
 	}
 
-	// The report contains the facts as a JSON string, which escapes their JSON: measure the escaped size.
+	// The report contains the JSON of the facts as a JSON string, in which some characters are escaped. So the escaped size counts.
 	found = facts.Fit(found, func(f action.Facts) int { return facts.JSONSize(jsonText(f)) }, maxInspection)
 	if found.Truncated != "" {
 		t.logf("the machine's facts are too long for one report; left out: %s", found.Truncated)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kexec loads a kernel that is installed on the bound disk. After the server has acknowledged the result, the machine starts that
-// kernel without its firmware.
+// kexec loads a kernel that is installed on the bound disk. After the server has acknowledged the action's result, the agent starts this
+// kernel directly, without a restart of the firmware.
 //
 //	BLOCK_DEVICE, PARTITION, FS_TYPE  where the kernel is, as inject; default: the root file system
 //	KERNEL_PATH, INITRD_PATH          absolute; several initrds are separated by blanks. Default: those in the boot loader's
@@ -25,8 +25,9 @@ import (
 //	CMD_LINE                          of the kernel; default: from the configuration
 //	GRUBCFG_PATH                      where GRUB's configuration is; default: the usual places
 //
-// It reads GRUB's grub.cfg and entries of the Boot Loader Specification, also from a separate /boot. If the running kernel refuses to
-// load (lockdown, no kexec), the action succeeds, and the machine reboots instead. Output: leaving = kexec or reboot, kernel.
+// The configuration is GRUB's grub.cfg, or entries of the Boot Loader Specification. It may be in a separate /boot. If the agent's kernel
+// refuses to load another kernel (lockdown, no kexec), the action succeeds, and the machine reboots instead. Output: leaving = kexec or
+// reboot, kernel.
 func kexec(ctx context.Context, t *Task) (err error) {
 	part, err := t.place(ctx, "BLOCK_DEVICE")
 	if err != nil {
@@ -73,7 +74,7 @@ func kexec(ctx context.Context, t *Task) (err error) {
 	return nil
 }
 
-// refusedToLoad reports whether err means that this machine cannot start any kernel by kexec, or only kernels that are signed
+// refusedToLoad reports whether err means that the agent's kernel cannot start any other kernel by kexec, or only kernels that are signed
 // with another key.
 func refusedToLoad(err error) bool {
 	return slices.ContainsFunc([]error{
@@ -83,8 +84,8 @@ func refusedToLoad(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// separateBoot looks for the configuration and the kernel on the other partitions of the disk, such as /boot or an ESP. If it finds
-// none, it returns why, the error of the root file system.
+// separateBoot looks for the configuration and the kernel on the disk's partitions other than root, such as /boot or an ESP. If it finds
+// none, it returns the error why, which says why there is none on root.
 func separateBoot(ctx context.Context, t *Task, disk action.Disk, root filesys.Partition, k *kernelFiles, why error) error {
 	parts, err := t.machine.Files.Partitions(ctx, disk.Path)
 	if err != nil {
@@ -109,7 +110,8 @@ func separateBoot(ctx context.Context, t *Task, disk action.Disk, root filesys.P
 	return why
 }
 
-// kernelFiles are the kernel to start and its initrd. The files are in memory and stay readable after unmounting.
+// kernelFiles are the kernel that has to be started, and its initrd. The files are copies in memory, so they can be read after the file
+// system was unmounted.
 type kernelFiles struct {
 	entry          bootconfig.Entry
 	kernel, initrd *os.File
@@ -118,15 +120,15 @@ type kernelFiles struct {
 func (k *kernelFiles) close() {
 	for _, f := range []*os.File{k.kernel, k.initrd} {
 		if f != nil {
-			_ = f.Close() // a file in memory: nothing can be lost: closing cannot lose data
+			_ = f.Close() // a file in memory: closing it cannot lose data
 		}
 	}
 }
 
-// maxKernel is the limit for what is read into memory for the kernel, and for the initrds, in bytes.
+// maxKernel is the maximum size in bytes of a kernel, and of all initrds together. Both are read into memory.
 const maxKernel = 1 << 30
 
-// load finds the kernel that root would boot, or the one that env names, and copies it into memory.
+// load copies the kernel and the initrds into memory. They are those that env names, or otherwise those that the system on root would boot.
 func (k *kernelFiles) load(ctx context.Context, env map[string]string, root filesys.Tree) error {
 	e := bootconfig.Entry{Kernel: env["KERNEL_PATH"], Initrds: strings.Fields(env["INITRD_PATH"]), Options: env["CMD_LINE"]}
 	if e.Kernel == "" || e.Options == "" {
@@ -161,14 +163,14 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root file
 	}
 
 	if k.initrd, err = copyFiles(ctx, root, "initrd", e.Initrds...); err != nil {
-		_ = k.kernel.Close() // a file in memory: nothing can be lost
+		_ = k.kernel.Close() // a file in memory: closing it cannot lose data
 		k.kernel = nil
 	}
 	return err
 }
 
-// copyFiles returns a file in memory with the joined contents of names. If there are several, each begins at a multiple of 4 bytes, as the
-// kernel requires for initrds.
+// copyFiles copies the files called names into one file in memory, one after the other. If there are several, each begins at a multiple of
+// 4 bytes, as the kernel requires for initrds.
 func copyFiles(ctx context.Context, root filesys.Tree, what string, names ...string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(what, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -186,14 +188,14 @@ func copyFiles(ctx context.Context, root filesys.Tree, what string, names ...str
 			total += pad
 		}
 		if err != nil {
-			_ = out.Close() // a file in memory: nothing can be lost
+			_ = out.Close() // a file in memory: closing it cannot lose data
 			return nil, err
 		}
 	}
 
-	// The kernel refuses a file that is open for writing.
+	// Open the file again for reading only: the kernel refuses to load a file that is open for writing.
 	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", out.Fd()))
-	_ = out.Close() // a file in memory: nothing can be lost
+	_ = out.Close() // a file in memory: closing it cannot lose data
 	return in, err
 }
 
@@ -219,10 +221,10 @@ func copyFile(ctx context.Context, out io.Writer, root filesys.Tree, name string
 	return n, nil
 }
 
-// Kexecer is an optional interface of a Host that can start a kernel without the firmware.
+// Kexecer is an optional interface of a Host. A Host that has it can start a kernel without a restart of the firmware.
 type Kexecer interface {
-	// LoadKernel loads the kernel that Kexec will start; initrd may be nil. The caller may close both files afterwards.
+	// LoadKernel loads the kernel that Kexec will start. initrd may be nil. After LoadKernel, the caller may close both files.
 	LoadKernel(kernel, initrd *os.File, commandLine string) error
-	// Kexec starts the loaded kernel. It does not return on a real machine.
+	// Kexec starts the loaded kernel. On a real machine, it does not return.
 	Kexec() error
 }

@@ -18,8 +18,8 @@ import (
 // nodeWait is how long the device node of a partition may take to appear after the partition table was written.
 const nodeWait = 15 * time.Second
 
-// locate waits until the partition of disk exists, and returns it and the type of its file system. number 0 selects the root
-// file system.
+// locate waits until the partition with the given number exists on disk. It returns the partition and the type of its file system.
+// Number 0 means the partition with the root file system.
 func (t *Task) locate(ctx context.Context, disk action.Disk, number int) (part filesys.Partition, fstype string, err error) {
 	if t.machine.Files == nil {
 		return part, "", errors.New("mounting: this agent cannot mount file systems")
@@ -73,7 +73,8 @@ func (t *Task) pick(parts []filesys.Partition, n int) (filesys.Partition, string
 	return filesys.Partition{}, "", fmt.Errorf("finding partition %d among %d partitions: %w", n, len(parts), errNotYet)
 }
 
-// holds returns FS_TYPE, or else the type of the file system on p. It returns errNotYet if no file system is found.
+// holds returns the type of the file system on p: FS_TYPE if it is set, otherwise what TypeOf recognizes. It returns errNotYet if
+// it knows no type.
 func (t *Task) holds(p filesys.Partition) (string, error) {
 	fstype := cmp.Or(t.env["FS_TYPE"], filesys.TypeOf(p))
 	if fstype == "" {

@@ -16,9 +16,9 @@ import (
 // noop changes nothing. It tests templates, time-outs and failures on a real machine:
 //
 //	LOG      lines to log
-//	SLEEP    seconds to take, with progress
-//	EXIT     exit code; other than 0 fails
-//	MESSAGE  the text of that failure
+//	SLEEP    how many seconds to sleep; the action reports progress
+//	EXIT     exit code; the action fails unless it is 0
+//	MESSAGE  the text of the failure
 func noop(ctx context.Context, t *Task) error {
 	for _, line := range strings.Split(strings.TrimRight(t.env["LOG"], "\n"), "\n") {
 		if line != "" {
@@ -26,7 +26,7 @@ func noop(ctx context.Context, t *Task) error {
 		}
 	}
 
-	// action.Check has checked both variables.
+	// action.Check has already checked SLEEP and EXIT.
 	seconds, err := strconv.ParseFloat(cmp.Or(t.env["SLEEP"], "0"), 64)
 	code, e := action.Number(t.env, "EXIT")
 	if err := errors.Join(err, e); err != nil {

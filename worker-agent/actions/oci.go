@@ -24,10 +24,10 @@ import (
 // oci2disk writes an image as image2disk does. The image is the only layer of a manifest in a registry (OCI distribution
 // specification 1.1).
 //
-//	IMG_URL     the reference: REGISTRY/REPOSITORY@sha256:DIGEST, or :TAG; http:// in front for a registry without TLS
-//	IMG_SHA256  digest of the layer; needed if the reference has none
+//	IMG_URL     the reference: REGISTRY/REPOSITORY@sha256:DIGEST, or :TAG; begins with http:// if the registry has no TLS
+//	IMG_SHA256  digest of the layer; needed if IMG_URL has no digest
 //	DEST_DISK   the bound disk
-//	REGISTRY_USERNAME, REGISTRY_PASSWORD  for the registry alone
+//	REGISTRY_USERNAME, REGISTRY_PASSWORD  are sent to the registry only
 //
 // The manifest is verified by the digest in the reference, and the layer by the digest in the manifest.
 func oci2disk(ctx context.Context, t *Task) error {
@@ -98,8 +98,8 @@ func findLayer(ctx context.Context, t *Task) (layer, error) {
 	}
 }
 
-// layerOf returns the only layer of the manifest that the repository's reference names. In an index, it uses the manifest
-// for linux/amd64.
+// layerOf returns the only layer of the manifest that the repository's reference names. If the reference names an index, layerOf
+// uses the index's manifest for linux/amd64.
 func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error) {
 	name := cmp.Or(repo.Reference.Reference, "latest")
 	d, manifest, err := repo.Manifests().FetchReference(ctx, name)

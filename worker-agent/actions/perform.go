@@ -22,10 +22,10 @@ func (e *exitError) Error() string { return e.text }
 // errTimedOut is the cause with which an action is cancelled after its time-out.
 var errTimedOut = errors.New("the action has exceeded its timeout")
 
-// Run runs the action and returns its result. If refusal is not nil, Run runs nothing, and refusal is the error of the result. When Run
-// returns, no part of the action is running any more.
+// Run runs the action and returns its result. If refusal is not nil, Run does not run the action, and the result has refusal as its
+// error. When Run returns, no part of the action is running any more.
 //
-// The duration is measured with the monotonic clock. Started and Ended are for operators; Ended is Started plus the
+// The duration is measured with the monotonic clock. Started and Ended are only for operators to read; Ended is Started plus the
 // measured duration.
 func (t *Task) Run(ctx context.Context, refusal error) action.Result {
 	stoppable, as := ctx, t.order
@@ -76,8 +76,8 @@ func (t *Task) Run(ctx context.Context, refusal error) action.Result {
 	return res
 }
 
-// perform calls the native action of as. It turns a panic into the action's error: the agent is PID 1, and must survive to
-// report the panic.
+// perform calls the native action that the assignment names. It turns a panic into the action's error: the agent is PID 1, and must
+// survive to report the panic.
 func (t *Task) perform(ctx context.Context, as action.Assignment) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -113,12 +113,13 @@ func (t *Task) perform(ctx context.Context, as action.Assignment) (err error) {
 		return perform(ctx, t)
 	}
 	if action.Leaves(native) {
-		return nil // the agent leaves after the server has acknowledged this success
+		return nil // nothing to do here: Agent.Run reboots or powers off once the server has acknowledged this success
 	}
 	return fmt.Errorf("carrying out %q: this agent does not have native action %q", as.Action.Image, native)
 }
 
-// performers holds the implementation of each native action, except for actions that only leave the agent.
+// performers holds the implementation of each native action. Actions such as reboot are missing, because they do nothing until the
+// server has acknowledged their success.
 var performers = map[string]func(context.Context, *Task) error{
 	action.Image2Disk:   image2disk,
 	action.QemuImg2Disk: image2disk,

@@ -14,13 +14,13 @@ type place struct {
 	filesys.Partition        // the block device with the file system
 	fstype            string // type of the file system
 	disk              action.Disk
-	named             bool    // the environment names the partition: do not look for another one
-	storage           *rootIO // the storage that keeps the device active; nil for a partition of the bound disk
+	named             bool    // the environment names the partition, so no other one may be used
+	storage           *rootIO // the activated storage that contains the device; nil for a partition of the bound disk
 }
 
-// place returns the file system that the variable's path, PARTITION and FS_TYPE select; by default, the root file system. If the
-// path is an array, a logical volume or a partition of another disk in STORAGE, place first activates the arrays and volumes in
-// STORAGE. The caller must call release.
+// place returns the file system on which the action works. The variable's path, PARTITION and FS_TYPE select it; the default is the
+// root file system. If the path is an array, a logical volume or a partition of another disk in STORAGE, place first activates the
+// arrays and volumes in STORAGE. The caller must call release.
 func (t *Task) place(ctx context.Context, variable string) (p place, err error) {
 	storage, declared, err := t.findDeclared(t.env[variable])
 	if err != nil {
@@ -47,13 +47,14 @@ func (t *Task) place(ctx context.Context, variable string) (p place, err error) 
 	if err == nil {
 		p.fstype, err = t.holds(p.Partition)
 	}
-	if err != nil { // without a place, the caller cannot release it
+	if err != nil { // after an error, the caller does not call release
 		p.release(ctx, &err)
 	}
 	return p, err
 }
 
-// findDeclared returns the action's STORAGE, and whether it declares device. A partition of the bound disk counts as not declared.
+// findDeclared reports whether the action's STORAGE declares device, and if so, returns the storage. A partition of the bound disk
+// counts as not declared.
 func (t *Task) findDeclared(device string) (s action.Storage, declared bool, err error) {
 	if t.env[action.StorageVariable] == "" {
 		return s, false, nil
@@ -67,14 +68,14 @@ func (t *Task) findDeclared(device string) (s action.Storage, declared bool, err
 	return s, s.Declares(device), nil
 }
 
-// release deactivates what place has activated. It adds its error to *err.
+// release deactivates the arrays and volumes that place has activated. If that fails, it adds its error to *err.
 func (p place) release(ctx context.Context, err *error) {
 	if p.storage != nil {
 		*err = errors.Join(*err, p.storage.release(context.WithoutCancel(ctx)))
 	}
 }
 
-// again returns the current place after the file system was used: its path may have changed.
+// again looks up p once more after its file system was used, and returns it: the path of its device may have changed.
 func (t *Task) again(ctx context.Context, p place) (place, error) {
 	if p.storage != nil {
 		return p, nil

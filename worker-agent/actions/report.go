@@ -20,12 +20,12 @@ type Report struct {
 	mu          sync.Mutex
 	done, total int64
 	message     string
-	live        func() int64 // returns the current progress in bytes; nil unless track was called last
+	live        func() int64 // returns the current progress in bytes; set by track, nil after a call of progress
 	tail        []byte       // the log's last logTail bytes
 	unsent      []byte       // log that no heartbeat has delivered yet
 }
 
-// NewReport returns the report of the attempt key. Lines of its log also go to log.
+// NewReport returns the report of the attempt with the given key. Each line of the attempt's log also goes to log.
 func NewReport(key action.Key, log *slog.Logger) *Report { return &Report{key: key, log: log} }
 
 // logf adds a line to the attempt's log. Never log the value of an environment variable: it may be
@@ -53,19 +53,19 @@ func (t *Report) progress(done, total int64, message string) {
 	t.mu.Unlock()
 }
 
-// track makes heartbeats call done for the attempt's progress in bytes, until progress is called. done is called from
-// another goroutine.
+// track sets a progress that changes by itself: until progress is called, each heartbeat calls done for the current number of
+// bytes, from another goroutine.
 func (t *Report) track(total int64, message string, done func() int64) {
 	t.mu.Lock()
 	t.total, t.message, t.live = total, message, done
 	t.mu.Unlock()
 }
 
-// beatLog is the maximum size of the log in one heartbeat, in bytes. JSON may encode a byte as six, and the server accepts
+// beatLog is the maximum size of the log in one heartbeat, in bytes. JSON may need six bytes to encode one, and the server accepts
 // heartbeats of at most 64 KiB.
 const beatLog = 8 << 10
 
-// Now returns the progress for a heartbeat, and how many unsent bytes of the log it contains.
+// Now returns the progress for a heartbeat, with the next piece of the unsent log, and the length of this piece in bytes.
 func (t *Report) Now() (*action.Progress, int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 
 // runRootIO partitions and formats the disks of the machine's storage; see action.RootIOCommands.
 //
-// It finds all disks by their identity before the first write, and each disk again right before it is written. Before any write, it
-// checks the whole storage against the sizes of the disks, and that all programs for the command exist. When it returns, no array and
-// no logical volume is active. Output: command, disks, partitions, filesystems (numbers).
+// It finds all disks by their identity before the first write, and finds each disk again right before it writes to that disk.
+// Before the first write, it also checks that the storage fits the sizes of the disks, and that all programs for the command exist.
+// When it returns, no array and no logical volume is active. Output: command, disks, partitions, filesystems (numbers).
 func runRootIO(ctx context.Context, t *Task) (err error) {
 	command := t.command[0]
 	t.output["command"] = command
@@ -49,16 +49,16 @@ func runRootIO(ctx context.Context, t *Task) (err error) {
 	return r.mount(ctx)
 }
 
-// rootIO is one attempt at rootio, or the storage that place has activated.
+// rootIO is one attempt at the action rootio, or a storage that Task.place has activated.
 type rootIO struct {
 	*Task
 	storage action.Storage
-	disks   []action.Disk              // for each of storage.Disks: the disk of the machine
-	placed  [][]action.PlacedPartition // for each of storage.Disks: its partitions on that disk; nil before measure
+	disks   []action.Disk              // for each of storage.Disks, the machine's disk
+	placed  [][]action.PlacedPartition // for each of storage.Disks, the partitions that belong on it; nil until measure is called
 }
 
-// openStorage finds the disks of the storage, checks the storage against them, and checks that the programs for the rootio command
-// exist. It deactivates all arrays and volumes of the storage.
+// openStorage finds the disks of the storage, and checks that the storage fits these disks and that the programs for the rootio
+// command exist. It also deactivates all arrays and volumes of the storage.
 func openStorage(ctx context.Context, t *Task, storage action.Storage, command string) (*rootIO, error) {
 	r := &rootIO{Task: t, storage: storage}
 	if err := r.findDisks(ctx); err != nil {
@@ -92,7 +92,7 @@ func (r *rootIO) findDisks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// measure checks the storage against the sizes of the disks, and sets r.placed.
+// measure checks that the storage fits the sizes of the disks, and sets r.placed.
 func (r *rootIO) measure(ctx context.Context) error {
 	sizes := make([]action.DiskSize, len(r.disks))
 	for i, d := range r.disks {
@@ -181,7 +181,8 @@ func (r *rootIO) partition(ctx context.Context) error {
 	return r.makeVolumes(ctx)
 }
 
-// examine returns an error if the disk must not be overwritten. keep means that the disk already has the partition table of d.
+// examine returns an error if the disk must not be overwritten. keep is true if the disk already has the complete partition table
+// of d, which then stays.
 func (r *rootIO) examine(ctx context.Context, d action.StorageDisk, want action.Disk) (keep bool, err error) {
 	found, dev, err := r.openDisk(ctx, want)
 	if err != nil {
@@ -229,8 +230,8 @@ func sameTable(dev blockdev.Device, d action.StorageDisk) (same, whole bool) {
 	return false, false
 }
 
-// writeTable writes the partition table of disk i. It first zeroes both ends of each partition, so that data of an earlier
-// table is not taken for a file system.
+// writeTable writes the partition table of disk i. It first zeroes both ends of each partition, so that old data there is not taken
+// for a file system.
 func (r *rootIO) writeTable(ctx context.Context, i int) (err error) {
 	disk, dev, err := r.openDisk(ctx, r.disks[i])
 	if err != nil {

@@ -50,7 +50,7 @@ func (r *rootIO) format(ctx context.Context) error {
 	return nil
 }
 
-// partitioned returns nil if disk i has the partitions of the storage.
+// partitioned returns nil if disk i has the partitions that the storage declares.
 func (r *rootIO) partitioned(ctx context.Context, i int) error {
 	disk, dev, err := r.openDisk(ctx, r.disks[i])
 	if err != nil {
@@ -64,8 +64,8 @@ func (r *rootIO) partitioned(ctx context.Context, i int) error {
 	return nil
 }
 
-// node returns the block device with the given path in the storage. For a partition, it looks the disk up again and waits for the
-// device node.
+// node returns the block device that has the given path in the storage. If it is a partition, node looks up the disk again and
+// waits for the device node.
 func (r *rootIO) node(ctx context.Context, device string) (filesys.Partition, error) {
 	i, number := r.storage.Disk(device)
 	if i < 0 {
@@ -114,8 +114,8 @@ func proveFormat(part filesys.Partition, format string) error {
 	return errors.Join(unix.Fsync(int(f.Fd())), f.Close())
 }
 
-// mount mounts each file system once, writable, and creates in it the folders on which other file systems are mounted. It leaves
-// nothing mounted: each action mounts the file systems that it needs.
+// mount creates the mount points: it mounts each file system once, writable, and creates in it the folders on which other file
+// systems are mounted. At the end, nothing is mounted: each action mounts the file systems that it needs.
 func (r *rootIO) mount(ctx context.Context) error {
 	var all []action.StorageMount
 	for _, f := range r.storage.Filesystems {
@@ -151,7 +151,8 @@ func (r *rootIO) mount(ctx context.Context) error {
 	return nil
 }
 
-// makePoints creates the mount points of the file systems in all that are directly below point. root is mounted at point.
+// makePoints creates mount points in root, the file system that is mounted at point. It creates one for each file system in the
+// list all that belongs directly below point.
 func (r *rootIO) makePoints(root filesys.Tree, all []action.StorageMount, point string) error {
 	for _, m := range all {
 		parent := ""

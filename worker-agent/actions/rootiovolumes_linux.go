@@ -81,7 +81,8 @@ func (r *rootIO) lvm(ctx context.Context, g action.StorageVolumes, command strin
 func (r *rootIO) makeVolumes(ctx context.Context) error {
 	for _, a := range r.storage.RAID {
 		r.progress(0, 0, "making the array "+a.Device())
-		// --run and --force: the partitions were cleared, and no one can answer a question.
+		// --run and --force make mdadm ask no question, because no one can answer it. They do no harm, because the partitions were
+		// cleared.
 		args := []string{
 			"--create", a.Device(), "--run", "--force", "--metadata=1.2", "--homehost=any", "--level=" + a.Kind(),
 			fmt.Sprintf("--raid-devices=%d", len(a.Devices)-a.Spare),
@@ -174,7 +175,7 @@ func (r *rootIO) volume(device string) (filesys.Partition, error) {
 	return v.Partition, nil
 }
 
-// assemble activates the arrays and volume groups that an earlier action has created.
+// assemble activates the arrays and volume groups of the storage, which an earlier action must have created.
 func (r *rootIO) assemble(ctx context.Context) error {
 	for _, a := range r.storage.RAID {
 		members, err := r.nodes(ctx, a.Devices)
@@ -196,12 +197,12 @@ func (r *rootIO) assemble(ctx context.Context) error {
 	return nil
 }
 
-// release deactivates the volume groups and arrays of the storage that are active, so that the next action can write to their
-// disks, and the next boot finds cleanly stopped arrays.
+// release deactivates the active volume groups and arrays of the storage. Then the next action can write to their disks, and the
+// next boot finds cleanly stopped arrays.
 func (r *rootIO) release(ctx context.Context) error {
 	programs, ok := r.machine.Files.(filesys.Programs)
 	if !ok {
-		return nil // without programs, nothing can be active
+		return nil // without programs, the agent cannot have activated anything
 	}
 
 	var errs []error

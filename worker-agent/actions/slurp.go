@@ -32,11 +32,11 @@ var errStalled = fmt.Errorf("the server has accepted no data for %s", fetch.Stal
 // slurp reads the bound disk and posts it as a form (multipart/form-data, RFC 7578).
 //
 //	SOURCE_DISK  the bound disk
-//	DEST_URL     where to; its host is one that the configuration lists: the server checks that before it signs the order
+//	DEST_URL     address to send to; before the server signed the order, it checked that the configuration lists the address's host
 //	IMG_NAME     name of the file in the form
 //	COMPRESSED   whether the content is packed with gzip
 //
-// The disk is opened exclusively, so that no other process writes to it. An interrupted upload is not resumed: the server then
+// The disk is opened exclusively, so that no other process writes to it. An interrupted upload is not resumed; its receiver then
 // sees an incomplete request.
 //
 // Output: sha256 (of the disk's content), bytes (of the disk), sent (of the form).
@@ -64,7 +64,7 @@ func slurp(ctx context.Context, t *Task) (err error) {
 
 	t.track(dev.Size(), "sending", form.read.Load)
 	err = form.post(ctx, t.env[action.UploadURLVariable])
-	form.Close() // waits until the disk is no longer read
+	form.Close() // waits until nothing reads the disk any more
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -79,8 +79,8 @@ func slurp(ctx context.Context, t *Task) (err error) {
 	return nil
 }
 
-// A diskForm is the body of a form that contains a disk's content. The HTTP client may read the body even after the request has
-// ended, until Close.
+// A diskForm is the body of a form that contains a disk's content. Until Close is called, the HTTP client may read the body, even
+// after the request has ended.
 type diskForm struct {
 	kind    string // Content-Type
 	length  int64  // -1 = unknown
@@ -96,7 +96,8 @@ type diskForm struct {
 	closed bool
 }
 
-// newDiskForm starts to read dev. The caller must close the form and then its content.
+// newDiskForm returns a form with the content of dev, and starts to read dev. The caller must first close the form, and then the
+// form's field content.
 func newDiskForm(dev blockdev.Device, name string, packed bool) (*diskForm, error) {
 	var around bytes.Buffer
 	w := multipart.NewWriter(&around)
@@ -124,8 +125,8 @@ func newDiskForm(dev blockdev.Device, name string, packed bool) (*diskForm, erro
 	return f, nil
 }
 
-// post sends the form. It returns nil only if the server has received the whole form and responds with a 2xx status. It follows no
-// redirect, so that the disk's content goes to no other host.
+// post sends the form. It returns nil only if the server has received the whole form and has responded with a 2xx status. It
+// follows no redirect, because the disk's content must go to no other host.
 func (f *diskForm) post(ctx context.Context, target string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, f)
 	if err != nil {
@@ -133,14 +134,14 @@ func (f *diskForm) post(ctx context.Context, target string) error {
 	}
 	req.ContentLength = f.length
 	req.Header.Set("Content-Type", f.kind)
-	req.Header.Set("Expect", "100-continue") // a server that refuses gets no data
+	req.Header.Set("Expect", "100-continue") // a server that refuses the request receives no data
 
 	via := fetch.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, uploadAnswer)
 	via.ExpectContinueTimeout = 5 * time.Second
 	via.DisableKeepAlives = true
 	resp, err := httpclient.New(via).Do(req)
 	if err != nil {
-		var u *url.Error // u's text repeats the whole address
+		var u *url.Error // its text contains the whole address, so return only the error inside it
 		if errors.As(err, &u) {
 			err = u.Err
 		}
@@ -172,7 +173,7 @@ func (f *diskForm) Read(p []byte) (int, error) {
 	n, err := f.form.Read(p)
 	f.sent += int64(n)
 	if f.end.Len() == 0 {
-		f.watch.Stop() // from here on, uploadAnswer is the time limit
+		f.watch.Stop() // the whole form was read: from here on, uploadAnswer is the time limit
 	}
 	return n, err
 }
@@ -197,13 +198,13 @@ func (c countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// packer compresses in with gzip while it is read.
+// packer is a reader of the content of in, compressed with gzip.
 type packer struct {
 	in     io.Reader
 	gz     *gzip.Writer // compresses into packed
 	packed bytes.Buffer
 	piece  []byte
-	err    error // error with which in has ended
+	err    error // the error with which reading in has ended
 }
 
 // Read implements io.Reader.

@@ -17,8 +17,8 @@ const (
 	activeFlag   = 0x80
 )
 
-// syslinux installs SYSLINUX on a partition of the bound disk, marks that partition as the one that BIOS boots, and writes the boot
-// code that finds it.
+// syslinux installs SYSLINUX on a partition of the bound disk, marks that partition as the one that BIOS boots, and writes boot
+// code that looks for this mark.
 //
 //	DEST_PARTITION, PARTITION, FS_TYPE  the partition
 //
@@ -67,8 +67,8 @@ func syslinux(ctx context.Context, t *Task) error {
 	return nil
 }
 
-// bootFrom marks partition number as the only bootable one, and writes the boot code, which looks for this mark. It returns the kind of
-// the partition table.
+// bootFrom marks the partition with the given number as the only bootable one, and writes boot code that looks for this mark. It
+// returns the kind of the partition table.
 func bootFrom(ctx context.Context, t *Task, number int, programs filesys.Programs) (kind string, err error) {
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil {
@@ -98,7 +98,7 @@ func bootFrom(ctx context.Context, t *Task, number int, programs filesys.Program
 		if err != nil {
 			return "", fmt.Errorf("reading %s: %w", disk.Path, err)
 		}
-		g.Resize(dev.Size()) // an image contains the table of a smaller disk
+		g.Resize(dev.Size()) // the table may come from an image of a smaller disk
 		g.SetBootable(number)
 		if err := g.Write(dev); err != nil {
 			return "", fmt.Errorf("writing the partition table: %w", err)

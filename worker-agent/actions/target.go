@@ -13,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
-// target returns the bound disk if the path in the environment variable names it or one of its partitions. partition is the number of
-// that partition; 0 = the whole disk. The disk is found by its identity, never by its name.
+// target returns the bound disk, which it finds by identity and never by name. The path in the environment variable must name this
+// disk or one of its partitions; partition is the number of that partition, or 0 for the whole disk.
 //
 // Call target right before the first write, because it looks the disk up again.
 func (t *Task) target(ctx context.Context, variable string) (disk action.Disk, partition int, err error) {
@@ -31,7 +31,7 @@ func (t *Task) target(ctx context.Context, variable string) (disk action.Disk, p
 
 // present returns an error if the bound disk is missing. perform calls it before an action that writes.
 func (t *Task) present(ctx context.Context) error {
-	_, _, err := t.target(ctx, "") // no variable: the path is empty, which names the bound disk
+	_, _, err := t.target(ctx, "") // without a variable, the path is empty, and an empty path means the bound disk
 	return err
 }
 
@@ -46,7 +46,8 @@ func (t *Task) diskNames() []string {
 	return nil
 }
 
-// partitionOf returns the number of the bound disk's partition that path names, or 0 if path names the whole disk or is "".
+// partitionOf returns the number of the partition of the bound disk that path names. It returns 0 if path is "" or names the whole
+// disk.
 func (t *Task) partitionOf(path string) (int, error) {
 	if path == "" {
 		return 0, nil
@@ -84,8 +85,8 @@ func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blo
 		return found, nil, fmt.Errorf("opening %s: the disk has %d bytes instead of %d", found.Path, dev.Size(), found.Size)
 	}
 
-	// Between look-up and opening, the name may have passed to another disk. Look up again: while the device is open, its name cannot
-	// change.
+	// Before the device was open, its name may have passed to another disk, so look the disk up again. While the device is open,
+	// its name cannot change.
 	if again, err := t.lookUp(ctx, want); err != nil || again.Path != found.Path {
 		_ = dev.Close() // nothing was written
 		if err == nil {
@@ -131,8 +132,8 @@ func (t *Task) protects(d action.Disk) bool {
 	return slices.ContainsFunc(t.spared, func(id action.DiskID) bool { return id.Is(d) })
 }
 
-// partition returns the bound disk and the number of the partition that the variable's path or PARTITION selects; number is 0 if
-// neither selects one.
+// partition returns the bound disk and the number of one of its partitions, which the variable's path or PARTITION selects. number
+// is 0 if neither selects a partition.
 func (t *Task) partition(ctx context.Context, variable string) (disk action.Disk, number int, err error) {
 	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
 	if err != nil {

@@ -21,10 +21,10 @@ type Machine struct {
 	Kernel Kexecer             // nil = kexec reboots instead
 	Server fetch.Server        // the Ingot server, which also serves images
 
-	Backoff time.Duration // longest pause between two attempts
+	Backoff time.Duration // longest pause before a failed request is repeated
 
 	Wrote  func()            // called before the first byte is written to a disk
-	Loaded func(loaded bool) // called by kexec; loaded = a kernel was loaded
+	Loaded func(loaded bool) // called by kexec; loaded reports whether a kernel was loaded
 }
 
 // Task is one attempt at an action.
@@ -41,7 +41,7 @@ type Task struct {
 	output  map[string]string
 }
 
-// NewTask returns an attempt at the action in as, which comes from a verified order.
+// NewTask returns an attempt at the action of an assignment, which must come from a verified order.
 func NewTask(m Machine, r *Report, as action.Assignment) *Task {
 	return &Task{
 		Report: r, machine: m, order: as, env: as.Action.Environment,

@@ -27,9 +27,9 @@ const wipeEnds = 10 * blockdev.MiB
 //	                           all other signatures of file systems, LVM, md, ZFS and Ceph;
 //	                           quick: the whole disk, with the device's own command if it has one
 //
-// The zeroed data is read back: all of it, or a sample for quick. Afterwards, the probes must not recognize anything on the disk. A
-// sector that cannot be written or read is a failure. The partition tables are zeroed last, so that a wipe after an interruption
-// still finds the partitions. Output: mode, bytes, verified (bytes that were read back), disks (JSON).
+// All zeroed data is read back, but in the mode quick only a sample of it. Afterwards, the probes must not recognize anything on
+// the disk. A sector that cannot be written or read is a failure. The partition tables are zeroed last, so that a wipe after an
+// interruption still finds the partitions. Output: mode, bytes, verified (bytes that were read back), disks (JSON).
 func wipe(ctx context.Context, t *Task) error {
 	mode := cmp.Or(t.env[action.WipeModeVariable], action.WipeModes[0])
 	disks, err := wipeTargets(ctx, t)
@@ -41,7 +41,7 @@ func wipe(ctx context.Context, t *Task) error {
 	var errs []error
 	for _, d := range disks {
 		w, err := wipeDisk(ctx, t, d, mode)
-		// If a disk fails, wipe the others anyway: the operator then has to handle only that one.
+		// If a disk fails, wipe the others anyway: the operator then has to handle only the failed disk.
 		if err != nil {
 			w.Error = err.Error()
 			errs = append(errs, err)
@@ -66,7 +66,7 @@ func wipe(ctx context.Context, t *Task) error {
 	return errors.Join(errs...)
 }
 
-// wiped is the result for one disk.
+// wiped is the result of wiping one disk.
 type wiped struct {
 	Path     string `json:"path"`
 	Serial   string `json:"serial,omitempty"`
@@ -138,7 +138,7 @@ func wipeDisk(ctx context.Context, t *Task, want action.Disk, mode string) (w wi
 		return w, err
 	}
 
-	// Check with the probes that also recognize a disk's contents elsewhere.
+	// The probes that recognize the contents of disks for all other purposes must not find anything either.
 	for _, p := range parts {
 		if what := probe.FileSystem(io.NewSectionReader(dev, p.Start, p.Size), p.Size); what != "" {
 			return w, fmt.Errorf("reading %s back: the area of the former partition %d, at byte %d, still looks like %s", disk.Path, p.Number,
@@ -154,7 +154,7 @@ func wipeDisk(ctx context.Context, t *Task, want action.Disk, mode string) (w wi
 	return w, nil
 }
 
-// zeroSpans zeroes spans in steps, so that an order to stop takes effect between two steps. It adds to w.Bytes.
+// zeroSpans zeroes spans in steps, so that an order to stop takes effect between two steps. It counts the zeroed bytes in w.Bytes.
 func zeroSpans(ctx context.Context, t *Task, dev blockdev.Device, spans []extent, w *wiped) error {
 	total := sumBytes(spans)
 	for _, s := range spans {
@@ -184,8 +184,8 @@ func zeroSpans(ctx context.Context, t *Task, dev blockdev.Device, spans []extent
 	return nil
 }
 
-// verifyWiped reads spans back and adds to w.Verified. With sample, it reads about a thousand pieces of each span, including the first
-// and the last MiB.
+// verifyWiped reads spans back, and counts the bytes that it has read in w.Verified. It returns an error if one of them is not
+// zero. If sample is true, it reads only about a thousand pieces of each span, including the first and the last MiB.
 func verifyWiped(ctx context.Context, t *Task, dev blockdev.Device, spans []extent, w *wiped, sample bool) error {
 	total := sumBytes(spans)
 	buf := blockdev.Aligned(blockdev.MiB)
@@ -226,8 +226,8 @@ func sumBytes(spans []extent) (total int64) {
 	return total
 }
 
-// metadataSpans returns the parts of a disk that identify its contents, in the order in which they are wiped: the partition tables
-// last, the backup before the primary one.
+// metadataSpans returns the parts of a disk that identify its contents, in the order in which they are wiped. The partition tables
+// come last: first the backup, then the primary table.
 func metadataSpans(dev blockdev.Device, parts []parttable.Span) []extent {
 	size := dev.Size()
 	var spans []extent

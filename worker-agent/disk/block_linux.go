@@ -25,7 +25,8 @@ func (b BlockDisks) Disks(context.Context) ([]action.Disk, error) {
 	return List(cmp.Or(b.Sys, "/sys"))
 }
 
-// Open implements Disks. It returns an error if path is not a block device, such as a regular file that was created in devtmpfs.
+// Open implements Disks. It returns an error if path is not a block device but, for example, a regular file that was created in
+// devtmpfs.
 func (BlockDisks) Open(path string) (blockdev.Device, error) {
 	// With O_EXCL, opening a block device fails if it is mounted or another process has it open with O_EXCL.
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
@@ -123,8 +124,8 @@ func (d *blockDevice) Zero(off, n int64) error {
 
 func (d *blockDevice) Sync() error { return d.file.Sync() }
 
-// Reread implements Device. It retries for 2 s, because a program such as udev that opens a new partition makes the disk busy for
-// milliseconds.
+// Reread implements Device. It retries for 2 s, because a program such as udev may open a new partition, which makes the disk busy
+// for milliseconds.
 func (d *blockDevice) Reread() error {
 	var err error
 	for range 20 {
@@ -141,7 +142,7 @@ func (d *blockDevice) Reread() error {
 
 func (d *blockDevice) Close() error {
 	if d.direct != nil {
-		_ = d.direct.Close() // Sync has synced everything that was written through it
+		_ = d.direct.Close() // Sync has already synced everything that was written through direct
 	}
 	return d.file.Close()
 }

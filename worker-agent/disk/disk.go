@@ -10,8 +10,9 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// Identify returns the only one of disks that matches bound. The serial number, WWN and size of bound must agree; a bound disk
-// without serial number and WWN is identified by path and size. A read-only disk is an error.
+// Identify returns the disk in disks that matches bound. It returns an error if no disk or more than one matches, or if the disk is
+// read-only. The serial number, WWN and size of bound must agree; if bound has neither serial number nor WWN, path and size must
+// agree.
 func Identify(bound action.Disk, disks []action.Disk) (action.Disk, error) {
 	var found []action.Disk
 	for _, d := range disks {

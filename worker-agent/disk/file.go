@@ -15,7 +15,7 @@ import (
 // FileDisks are files that serve as disks in tests and in simulated machines. The zero value has no disks.
 type FileDisks []FileDisk
 
-// FileDisk is a disk in a file. The file's size replaces Disk.Size; SectorSize 0 = 512.
+// FileDisk is a disk in a file. The size of the file is used instead of Disk.Size; SectorSize 0 means 512.
 type FileDisk struct {
 	action.Disk
 	File string

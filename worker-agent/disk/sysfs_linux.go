@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// diskFirmware returns the firmware revision of a disk, or "". The SCSI revision of a SATA disk is only half of it; the whole revision
-// is in words 23 to 26 of IDENTIFY DEVICE, which begins at byte 60 of VPD page 89h (SAT-3 §12.4.2, ACS-3 §7.12.7).
+// diskFirmware returns the firmware revision of a disk, or "". The SCSI revision of a SATA disk is only half of its firmware
+// revision. The whole one is in words 23 to 26 of the IDENTIFY DEVICE data, which begins at byte 60 of VPD page 89h (SAT-3 §12.4.2,
+// ACS-3 §7.12.7).
 func diskFirmware(dir string) string {
 	const revision = 60 + 2*23
 	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg89")); err == nil && len(page) >= revision+8 {

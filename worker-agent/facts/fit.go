@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// Fit returns f, shortened step by step until size returns at most limit. Truncated lists what was removed. The fields that
-// identify disks and network interfaces are removed last, because an agent with a hundred disks must also be able to start.
+// Fit returns f, shortened step by step until size returns at most limit. The field Truncated lists what was removed. The fields
+// that identify disks and network interfaces are removed last, because an agent with a hundred disks must also be able to start.
 func Fit(f action.Facts, size func(action.Facts) int, limit int) action.Facts {
 	if size(f) <= limit {
 		return f

@@ -69,7 +69,7 @@ func (d *ipmiDevice) Close() error { return d.file.Close() }
 // request implements ipmiRequester.
 func (d *ipmiDevice) request(netfn, command byte, data ...byte) ([]byte, error) {
 	d.last++
-	payload, answer := append(data, 0), make([]byte, 272) // payload is never empty, because its first byte is pointed to
+	payload, answer := append(data, 0), make([]byte, 272) // payload must not be empty, because the request needs a pointer to its first byte
 	to, from := &ipmiAddress{kind: ipmiSystem, channel: ipmiBMC}, &ipmiAddress{}
 	var pins runtime.Pinner
 	defer pins.Unpin()
@@ -94,7 +94,7 @@ func (d *ipmiDevice) request(netfn, command byte, data ...byte) ([]byte, error) 
 			return nil, fmt.Errorf("reading the answer to IPMI request %#x %#x: %w", netfn, command, err)
 		}
 		if r.id != d.last {
-			continue // a response to an earlier request whose time was up
+			continue // a response to an earlier request, which has timed out
 		}
 		if n := int(r.message.length); n == 0 || answer[0] != 0 {
 			return nil, fmt.Errorf("IPMI request %#x %#x: completion code %#x", netfn, command, answer[0])
@@ -103,7 +103,7 @@ func (d *ipmiDevice) request(netfn, command byte, data ...byte) ([]byte, error) 
 	}
 }
 
-// wait returns nil when a response can be received, or os.ErrDeadlineExceeded if that takes longer than most.
+// wait returns nil once a response can be received, or os.ErrDeadlineExceeded if none arrives within the duration most.
 func (d *ipmiDevice) wait(most time.Duration) error {
 	fds := []unix.PollFd{{Fd: int32(d.file.Fd()), Events: unix.POLLIN}}
 	for {

@@ -61,8 +61,8 @@ func parseLLDP(b []byte) (n action.Neighbour, err error) {
 	}
 }
 
-// lldpID returns the text of the identifier b: a subtype, followed by a MAC address, a network address, or text. mac and network are the
-// values of the subtypes.
+// lldpID returns the identifier b as text. b begins with a subtype: after the subtype mac follows a MAC address, after network a
+// network address, and after any other subtype text.
 func lldpID(b []byte, mac, network byte) string {
 	if len(b) < 2 {
 		return ""

@@ -50,9 +50,8 @@ func ReadSMBIOS(tables []byte) *action.InsideBMC {
 	return &out
 }
 
-// redfishInterface returns the address (host:port) of the Redfish service in a management controller host interface, or "" if there is
-// none. It looks for a network host interface (0x40) with a protocol record of Redfish over IP (4); DSP0270 §8.2 describes
-// the record.
+// redfishInterface returns the address (host:port) of the Redfish service that a management controller host interface names, or "".
+// It looks for a network host interface (0x40) with a protocol record of Redfish over IP (4); DSP0270 §8.2 describes the record.
 func redfishInterface(s []byte) string {
 	const network, redfishOverIP = 0x40, 4
 	if len(s) < 6 || s[4] != network || len(s) < 7+int(s[5]) {
@@ -105,8 +104,8 @@ const (
 	ipmiLANAddress, ipmiLANMAC               = 3, 5             // §23.2, table 23-4
 )
 
-// askIPMI adds the versions and the maker of the management controller to known, and the address of its first network channel that
-// has one.
+// askIPMI returns known with the versions and the maker of the management controller, and with the address of its first network
+// channel that has one.
 func askIPMI(bmc ipmiRequester, known *action.InsideBMC) (*action.InsideBMC, error) {
 	id, err := bmc.request(ipmiApp, ipmiGetDeviceID)
 	if err != nil {

@@ -23,7 +23,7 @@ var ErrChanged = errors.New("the image changed on the server during the download
 type File struct {
 	URL   string
 	Shown string // the URL without parts that may be secret
-	// Digested means that the caller verifies the file's digest at the end: wrong data after a reconnection would be detected.
+	// Digested means that the caller verifies the file's digest at the end, and so detects wrong data after a reconnection.
 	Digested bool
 	Do       func(*http.Request) (*http.Response, error)
 }
@@ -58,7 +58,7 @@ type Server interface {
 type Opener struct {
 	Server  Server
 	Log     func(format string, args ...any)
-	Backoff time.Duration // longest pause between two attempts
+	Backoff time.Duration // longest pause before a failed request is repeated
 }
 
 // OpenAddress opens the file at address, on the Ingot server or any other; see OpenFile.
@@ -113,7 +113,7 @@ func (s *Source) connect(off int64) (again bool, err error) {
 		return false, errors.New("making a request: invalid address")
 	}
 
-	// Request the file as it is stored on the server: its digest and its size are compared.
+	// Request the file without a content encoding, because its digest and its size are compared.
 	req.Header.Set("Accept-Encoding", "identity")
 	if off > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", off))
@@ -223,7 +223,7 @@ func contentRange(h string) (first, total int64, ok bool) {
 	return first, total, err == nil
 }
 
-// watched returns a reader of the body that restarts the stall timer with each read.
+// watched returns a reader of the body. Each read that returns data restarts the stall timer.
 func (s *Source) watched() io.Reader { return watchedReader{s.body, s.watch} }
 
 type watchedReader struct {

@@ -8,13 +8,13 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// RecoverID returns the workflow id of a recovery. At most one recovery of a name is open at a time.
+// RecoverID returns the workflow id of a recovery. At most one recovery of the same name is open at a time.
 func RecoverID(name string) string { return "recover/" + name }
 
 // MigrateID returns the workflow id of a migration.
 func MigrateID(name string) string { return "migrate/" + name }
 
-// Retries sets how often a run may repeat failed actions, counted over all of its actions.
+// Retries limits how often a run may repeat failed actions. The limit is for all actions of the run together.
 type Retries struct {
 	Count int `json:"count,omitempty"` // retries in the whole run; default 0
 	// From is where a retry starts: "failed-step" (default) or "start".
@@ -60,8 +60,7 @@ type DecommissionInput struct {
 // again, each by its own template.
 type RecoverInput struct {
 	Name string `json:"name"`
-	// Machines are the names of the machines. If it is empty, the machines are those that have all labels of
-	// Selector.
+	// Machines are the names of the machines. If there are none, Recover installs the machines that have all labels of Selector.
 	Machines []string          `json:"machines,omitempty"`
 	Selector map[string]string `json:"selector,omitempty"`
 	// Order lists groups of machines that are installed one group after another. Machines in
@@ -69,13 +68,13 @@ type RecoverInput struct {
 	Order [][]string `json:"order,omitempty"`
 	// Concurrency is how many machines are installed at the same time, 2 by default.
 	Concurrency int `json:"concurrency,omitempty"`
-	// AbortAfter is the number of machines that have failed, or wait for the operator, after which no more machines
-	// are started. Machines already started continue. 0 means no limit.
+	// AbortAfter is a limit: once this many machines have failed or wait for the operator, no more machines are started. Machines
+	// already started continue. 0 means no limit.
 	AbortAfter int `json:"abortAfter,omitempty"`
 	// Template replaces the template of each machine.
 	Template string `json:"template,omitempty"`
-	// Continued is the state of the previous execution, which continued as new because its
-	// history was full. Only the workflow sets it.
+	// Continued is the state that the previous execution handed over when it continued as new, because its history was full. Only
+	// the workflow sets it.
 	Continued *RecoverState `json:"continued,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 // Limits of requests.
 const (
 	maxRetries     = 10
-	maxConcurrency = 200 // machines at a time; a limit to the damage of a typing error
+	maxConcurrency = 200 // machines at a time; limits the damage that a mistyped number does
 	maxTasks       = 32  // tasks in a BMC job
 )
 
@@ -31,8 +31,8 @@ var (
 	bootDevices  = []string{"pxe", "http", "disk", "cdrom", "bios", "none"}
 )
 
-// Validate returns the problems of the request itself, independent of the inventory. The API
-// calls it, and so does the workflow, because another client may have started the workflow.
+// Validate returns the problems of the request itself, independent of the inventory. Both the API and the workflow call it, because
+// a client other than the API may have started the workflow.
 func (in ProvisionInput) Validate() (ps inventory.Problems) {
 	if n := in.Retries.Count; n < 0 || n > maxRetries {
 		ps.Add("retries.count", fmt.Sprintf("0 to %d", maxRetries), "invalid number of retries %d", n)

@@ -44,7 +44,7 @@ func Receive(t *testing.T, c net.Conn) string {
 	return string(b[:n])
 }
 
-// Get fetches a file with the TFTP client of another implementation.
+// Get fetches a file with a TFTP client that is not Ingot's own code.
 func Get(t *testing.T, addr, name string) (string, error) {
 	t.Helper()
 	c, err := tftp.NewClient(addr)

@@ -1,5 +1,5 @@
 // Package dbcopy copies SQLite databases and verifies the copies. It does not depend on a driver, because Ingot's two databases
-// are opened by different ones.
+// are opened by different drivers.
 package dbcopy
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
-// A Content holds the number of rows and a digest for each table of a database, by name.
+// A Content holds, by the name of the table, the number of rows and a digest of each table of a database.
 type Content map[string]Table
 
 // Table describes the content of one table.
@@ -39,7 +39,7 @@ type Queryer interface {
 // A Database describes the content of a database.
 type Database struct {
 	Schema  int     `json:"schema"`
-	Cluster string  `json:"cluster,omitempty"` // id of the cluster in which the site's runs live; "" = none yet
+	Cluster string  `json:"cluster,omitempty"` // id of the Temporal cluster in which the site's runs live; "" = none yet
 	Tables  Content `json:"tables"`
 }
 
@@ -72,11 +72,11 @@ const partial = ".tmp"
 const tries = 10
 
 // Make copies the database at from to the new file to, with mode 0600 and synced to the disk. It verifies the integrity of the
-// copy, and that each table has the rows and the content of the copied state. Until then the copy has another name, so that
-// a copy that a crash interrupts is never taken for a complete one. After an error, no file is left.
+// copy, and that each table has the rows and the content of the copied state. Until the copy is verified it has another name:
+// if a crash interrupts Make, the incomplete copy is not mistaken for a complete one. After an error, no file is left.
 //
-// The database must be in WAL mode; other connections and processes may write to it at the same time, and never wait.
-// original opens it with the driver by which it is already open; open opens the copy.
+// The database must be in WAL mode; other connections and processes may write to it at the same time, and never wait. original
+// opens the database, with the driver that this process already uses for it; open opens the copy.
 func Make(ctx context.Context, original, open Opener, from, to string) (err error) {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, &fs.PathError{Op: "creating", Path: to, Err: fs.ErrExist})
@@ -97,7 +97,8 @@ func Make(ctx context.Context, original, open Opener, from, to string) (err erro
 			err = os.Remove(part)
 		}
 
-		// Another connection has written between the two reads in copyState, which are microseconds apart.
+		// If the copy differs, another connection has written between the two reads in copyState, which are
+		// microseconds apart.
 		if err != nil || try == tries {
 			return errors.Join(differ, err)
 		}
@@ -109,8 +110,8 @@ func Make(ctx context.Context, original, open Opener, from, to string) (err erro
 	return durablefile.SyncDir(filepath.Dir(to))
 }
 
-// copyState copies the database while a read transaction holds the state to compare with. differ is nil if the copy equals that
-// state, and otherwise names the difference.
+// copyState copies the database while a read transaction keeps the state with which the copy is compared. differ is nil if the
+// copy equals that state; otherwise it describes the difference.
 func copyState(ctx context.Context, db *sql.DB, open Opener, to string) (differ, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -127,7 +128,7 @@ func copyState(ctx context.Context, db *sql.DB, open Opener, to string) (differ,
 		return nil, err
 	}
 
-	// A transaction sees the state at its first statement.
+	// A transaction sees the state at the time of its first statement: make that statement now.
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func copyState(ctx context.Context, db *sql.DB, open Opener, to string) (differ,
 }
 
 func write(ctx context.Context, conn *sql.Conn, path string) error {
-	// SQLite would create the file readable for all users.
+	// Create the file here: SQLite would create it readable for all users.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -182,7 +183,8 @@ func Sound(ctx context.Context, db *sql.DB) (Content, error) {
 	return Read(ctx, db)
 }
 
-// Differ returns nil if both databases have the same content, and otherwise an error with a table in which they differ.
+// Differ returns nil if both databases have the same content, and otherwise an error that names a table in which they
+// differ.
 func Differ(want, got Content) error {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if want[name] != got[name] {
@@ -199,7 +201,8 @@ func Differ(want, got Content) error {
 	return nil
 }
 
-// Read returns the content of db. It skips virtual tables, because their content is in other tables, which it reads.
+// Read returns the content of db. It skips virtual tables, because their content is in other tables, which Read reads,
+// too.
 func Read(ctx context.Context, db Queryer) (Content, error) {
 	names, err := ReadStrings(ctx, db, "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%' ORDER BY name")
 	if err != nil {
@@ -282,13 +285,14 @@ func table(ctx context.Context, db Queryer, name string) (t Table, err error) {
 // Keep is the number of pre-migration backups that are kept next to a database.
 const Keep = 3
 
-// Name returns the path of the backup of the database at path that is made at now, before its schema of this version changes.
+// Name returns the path for a pre-migration backup of the database at path. schema is the version of the schema before the
+// migration, and now the time of the backup.
 func Name(path string, schema int, now time.Time) string {
 	return fmt.Sprintf("%s.schema-%d.%s.backup", path, schema, now.UTC().Format("20060102T150405.000000000Z"))
 }
 
-// Prune keeps the newest keep backups of path that have a name by [Name], and removes the older ones and all incomplete
-// copies. No copy may be in progress.
+// Prune handles the backups of the database at path that are named by [Name]: it keeps the newest ones, as many as keep
+// says, and removes the older ones and all incomplete copies. No copy may be in progress.
 func Prune(path string, keep int) error {
 	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(filepath.Clean(dir))
@@ -297,7 +301,7 @@ func Prune(path string, keep int) error {
 	}
 
 	form := regexp.MustCompile(`^` + regexp.QuoteMeta(base) + `\.schema-[^.]*\.(.*Z\.backup)(` + regexp.QuoteMeta(partial) + `)?$`)
-	var all [][]string // name, time and end of each backup
+	var all [][]string // per backup: its name, and the part of the name that begins with the time
 	var errs []error
 	for _, e := range entries {
 		switch m := form.FindStringSubmatch(e.Name()); {

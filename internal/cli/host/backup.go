@@ -24,7 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// keysHelp is the part about keys in the help of backup and restore.
+// keysHelp is the text about keys in the help of backup and restore.
 const keysHelp = `The backup holds the keys of the stored secrets, the admin token and the server's
 certificates, encrypted with a passphrase (Argon2id, AES-256-GCM). The passphrase is
 read from --passphrase-file or asked for; without it no one can decrypt them. With
@@ -113,8 +113,8 @@ func requestBackup(c *cli.Call, keys keyFlags, images bool) (io.ReadCloser, erro
 	return resp.Body, nil
 }
 
-// receiveBackup writes the archive to a file, or to standard output for the name "-". The file appears only when the
-// archive is complete and verified.
+// receiveBackup writes the archive to a file, or to standard output for the name "-". The file has its name only after
+// the archive is complete and verified.
 func receiveBackup(c *cli.Call, to string, r io.Reader) (backup.Manifest, error) {
 	if to == "-" {
 		return streamBackup(c, r)
@@ -141,14 +141,14 @@ func receiveBackup(c *cli.Call, to string, r io.Reader) (backup.Manifest, error)
 	return m, nameBackup(part, to)
 }
 
-// nameBackup renames a complete backup from part to its final name. It replaces no file; on an error, the backup stays
-// at part.
+// nameBackup renames a complete backup from part to its final name, if no file has that name. After an error, the
+// backup is still at part.
 func nameBackup(part, to string) error {
 	err := os.Link(part, to)
 	if err == nil {
 		return errors.Join(os.Remove(part), durablefile.SyncDir(filepath.Dir(to)))
 	}
-	if !errors.Is(err, fs.ErrExist) { // the file system has no hard links; Link has reported an existing file above
+	if !errors.Is(err, fs.ErrExist) { // the file system has no hard links; if to existed, Link would have returned ErrExist even so
 		err = os.Rename(part, to)
 	}
 	if err != nil {
@@ -190,7 +190,8 @@ only "ingot restore" does, with the keys.`,
 	})
 }
 
-// keyFlags are the flags that select whether a backup holds the keys, and with which passphrase they are wrapped.
+// keyFlags are the flags that select whether a backup holds the keys, and with which passphrase the keys are
+// encrypted.
 type keyFlags struct {
 	without bool
 	file    string

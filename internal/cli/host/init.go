@@ -29,7 +29,7 @@ type initFlags struct {
 	relayOnly  bool
 	relays     []string
 	address    string // address of this host, for relayOnly
-	ownAddress bool   // address was detected, not given
+	ownAddress bool   // address was detected, because the flag was not given
 	yes        bool
 }
 
@@ -137,7 +137,8 @@ func ownAddresses() (out []string) {
 	return out
 }
 
-// relayLines returns the lines below netboot: for a server that answers only relays; nil for other servers.
+// relayLines returns the configuration lines below netboot: of a server that answers only relays. For other servers it
+// returns nil.
 func (f initFlags) relayLines() []string {
 	if !f.relayOnly {
 		return nil
@@ -293,7 +294,8 @@ func interfaceNames() (names []string) {
 	return names
 }
 
-// chooseInterfaces returns the interfaces of the flags, or those that the operator enters at a prompt. Invalid ones are an error.
+// chooseInterfaces returns the interfaces that the flags name, or those that the operator enters at a prompt. Invalid interfaces
+// are an error.
 func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 	all, chosen := bootInterfaces(), f.interfaces
 	head := []string{"INTERFACE", "STATE", "MAC", "IPV4"}
@@ -382,8 +384,8 @@ func reportForeignDHCP(c *cli.Call, name string) {
 	}
 }
 
-// findBootFiles returns the directories of boot loaders and agent OS, found where packages and the build put them. A
-// directory that is not found is "".
+// findBootFiles returns the directories of the boot loaders and of the agent OS. It looks where packages and the build
+// put them. A directory that is not found is "".
 func findBootFiles(c *cli.Call) (loaders, agentOS string) {
 	program, _ := os.Executable() // on an error, use the current directory
 	programDir := filepath.Dir(program)

@@ -20,7 +20,7 @@ import (
 // A setting is a key below netboot: in the configuration, with its value as one line of YAML.
 type setting struct{ key, value string }
 
-// settings returns the settings that the flags require; nil if the configuration n has them already.
+// settings returns the settings that the flags require, or nil if the configuration n has them already.
 func (f initFlags) settings(n config.Netboot) (out []setting) {
 	switch {
 	case f.agree(n):
@@ -34,8 +34,8 @@ func (f initFlags) settings(n config.Netboot) (out []setting) {
 	return out
 }
 
-// editConfig adds the settings that the flags require to the existing configuration, after it has shown the difference and
-// the operator has confirmed it. It keeps comments and all other settings.
+// editConfig adds the settings that the flags require to the existing configuration. First it shows the difference, and
+// the operator must confirm it. It keeps comments and all other settings.
 func editConfig(c *cli.Call, f initFlags, before config.Config) error {
 	settings := f.settings(before.Netboot)
 	if len(settings) == 0 {
@@ -87,7 +87,8 @@ func lines(settings []setting) string {
 	return strings.Join(out, "; ")
 }
 
-// replaceConfig replaces the content of file by text, if text is a valid configuration. It keeps mode and owner.
+// replaceConfig replaces the content of file by text, if text is a valid configuration. It keeps the file's mode and
+// owner.
 func replaceConfig(file, text string) (err error) {
 	if file, err = filepath.EvalSymlinks(file); err != nil {
 		return err
@@ -108,7 +109,7 @@ func replaceConfig(file, text string) (err error) {
 	if _, err := config.Load(next, true); err != nil {
 		return err
 	}
-	if err := os.Chmod(next, st.Mode().Perm()); err != nil { // the umask may have removed bits
+	if err := os.Chmod(next, st.Mode().Perm()); err != nil { // needed because the umask may have removed bits
 		return err
 	}
 	if err := keepOwner(next, st); err != nil {
@@ -127,9 +128,9 @@ var (
 	nestedKeyLine = regexp.MustCompile(`^( +)[^\s#]`)
 )
 
-// setNetboot returns the text of a configuration with these settings below netboot:. It replaces the line of a key, or the line
-// where the key is commented out; it inserts other keys directly below netboot:. changed holds the removed and added lines,
-// which begin with - and +.
+// setNetboot returns the text of a configuration with these settings below netboot:. For each setting, it replaces the line
+// with its key, or a line in which the key is commented out. Without such a line, it inserts the setting directly below
+// netboot:. changed holds the removed and added lines, which begin with - and +.
 func setNetboot(text string, settings []setting) (out string, changed []string, err error) {
 	list := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	at := slices.IndexFunc(list, netbootLine.MatchString)
@@ -178,7 +179,7 @@ func setNetboot(text string, settings []setting) (out string, changed []string, 
 	return strings.Join(list, "\n") + "\n", changed, nil
 }
 
-// keepOwner sets the owner and group of file to those in of.
+// keepOwner gives file the owner and the group in the file info called of.
 func keepOwner(file string, of os.FileInfo) error {
 	st, ok := of.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -76,7 +76,7 @@ host's data directory.`,
 	})
 }
 
-// checkStopped returns an error if there is no database, or if a server runs that uses it.
+// checkStopped returns an error if there is no database, or if a running server uses the database.
 func checkStopped(c *cli.Call, cfg config.Config) error {
 	if _, err := os.Stat(server.InventoryFile(cfg)); err != nil {
 		return fmt.Errorf("no inventory in %s: %w", cfg.DataDir, inventory.ErrNotFound)
@@ -88,7 +88,7 @@ func checkStopped(c *cli.Call, cfg config.Config) error {
 }
 
 // checkHasKeys returns an error if this server is retired: its role and its keys have moved to another server, or its keys
-// were destroyed.
+// have been destroyed.
 func checkHasKeys(cfg config.Config) error {
 	mark, retired, err := siterole.ReadMark(cfg.KeyFile)
 	switch {

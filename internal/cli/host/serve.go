@@ -43,7 +43,7 @@ Without a configuration it serves only operators, on 127.0.0.1:8080.`,
 
 		out := c.OutOrStdout()
 		if *format == server.LogJSON {
-			out = nil // no plain text: the journal merges both streams, and its readers parse each line as JSON
+			out = nil // no plain text in the output: the journal merges it with the log, and readers of the log parse each line as JSON
 		}
 		return server.Serve(c.Context(), server.Options{Config: cfg, ConfigFile: *file, Version: c.ProgramVersion, Log: log, Out: out})
 	})

@@ -4,13 +4,12 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// JudgedBy is the version of cloud-init (Debian 12's) against which the tests compare Joinable: testdata/judge.py asks
-// the code of cloud-init which user-data it accepts.
+// JudgedBy is the version of cloud-init in Debian 12. The tests compare Joinable with this version: testdata/judge.py
+// asks its code which user-data it accepts.
 const JudgedBy = "22.4.2"
 
-// Combined returns vendor-data and user-data as one document, for data sources without
-// vendor-data (Ec2). User-data that is not Joinable (an Ignition or Talos document) is
-// returned unchanged and alone. The result holds secrets.
+// Combined returns vendor-data and user-data as one document, for data sources without vendor-data (Ec2). If the user-data
+// is not Joinable (an Ignition or Talos document), Combined returns only the user-data, unchanged. The result holds secrets.
 func Combined(m inventory.Machine, phoneHomeURL string) []byte {
 	if m.UserData.IsZero() {
 		return VendorData(m, phoneHomeURL)
@@ -22,15 +21,15 @@ func Combined(m inventory.Machine, phoneHomeURL string) []byte {
 	return multipart(VendorData(m, phoneHomeURL), user)
 }
 
-// Joinable reports whether cloud-init accepts user as a document, so that Combined can add the phone-home to it. It
-// does not reveal the content of user.
+// Joinable reports whether cloud-init accepts the document user, so that Combined can add the phone-home to it. The
+// result does not reveal the content of user.
 func Joinable(user inventory.Secret) bool {
 	doc := unpack([]byte(user.Reveal()))
 	return isMIME(doc) || contentType(doc) != unknownType
 }
 
-// PhoneHomeWarning returns why the installed system of m sends no phone-home if its image supports only the EC2 metadata
-// service, or "" if it sends one.
+// PhoneHomeWarning is for an image that supports only the EC2 metadata service. It returns why the system of m that is
+// installed from such an image sends no phone-home; "" if the system sends one.
 func PhoneHomeWarning(m inventory.Machine) string {
 	if !m.UserDataByAddress || m.UserData.IsZero() || Joinable(m.UserData) {
 		return ""

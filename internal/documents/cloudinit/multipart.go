@@ -32,7 +32,7 @@ func unpack(doc []byte) []byte {
 const unknownType = "text/plain"
 
 // contentTypes maps the first characters of a cloud-init document to its content type (INCLUSION_TYPES_MAP in
-// cloudinit/handlers). The first match counts, so a longer beginning comes before its own prefix.
+// cloudinit/handlers). The first match counts, so an entry comes before all shorter entries with which it begins.
 var contentTypes = [][2]string{
 	{"#cloud-config-archive", "text/cloud-config-archive"},
 	{"#cloud-config-jsonp", "text/cloud-config-jsonp"},
@@ -89,12 +89,12 @@ func isMIME(doc []byte) bool {
 	return false
 }
 
-// boundary cannot occur in a part: parts are encoded in base64, which has no
-// hyphen, and multipart splits a nested document of its own into its parts.
+// boundary cannot occur in a part. Parts are encoded in base64, which has no hyphen. A document that multipart itself
+// has made does not become a part: multipart adds each of its parts.
 const boundary = "==ingot-part=="
 
-// multipart joins docs into one MIME message, whose parts cloud-init reads in that order. It decompresses each of docs,
-// because in a compressed part cloud-init does not look for a MIME message, and garbles characters outside ASCII.
+// multipart joins docs into one MIME message, whose parts cloud-init reads in the order of docs. multipart decompresses each
+// document, because cloud-init does not look for a MIME message in a compressed part, and garbles its characters outside ASCII.
 func multipart(docs ...[]byte) []byte {
 	var b bytes.Buffer
 	b.WriteString("Content-Type: multipart/mixed; boundary=\"" + boundary + "\"\nMIME-Version: 1.0\n\n")
@@ -122,8 +122,8 @@ func multipart(docs ...[]byte) []byte {
 	return b.Bytes()
 }
 
-// parts returns the encoded parts of a document that multipart made, without its header and end; false if d is no
-// such document.
+// parts returns the parts of a document that multipart has made, still encoded, without the header and the end of the
+// document. For any other document it returns false.
 func parts(d []byte) ([]byte, bool) {
 	head, body, ok := bytes.Cut(d, []byte("\n\n"))
 	if !ok || !bytes.Contains(head, []byte("boundary=\""+boundary+"\"")) {

@@ -131,8 +131,8 @@ func linkOf(s inventory.SystemLink) netplanLink {
 // defaultRoute is 0.0.0.0/0.
 var defaultRoute = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
-// ofInterfaces returns the network that follows from m.Interfaces. The interfaces are matched by MAC and named eth0,
-// eth1 … in their order. Each gets its reserved address or, without one, uses DHCP unless that is disabled.
+// ofInterfaces returns the network that follows from m.Interfaces. The interfaces are matched by MAC and named eth0, eth1 …
+// in their order. An interface gets its reserved address. Without a reserved address, it uses DHCP unless DHCP is disabled.
 func ofInterfaces(m inventory.Machine) netplan {
 	doc := netplan{Version: 2, Ethernets: map[string]netplanLink{}}
 	gateway := false
@@ -173,7 +173,7 @@ func ofInterfaces(m inventory.Machine) netplan {
 func Networkd(m inventory.Machine) map[string]string {
 	n := networkOf(m)
 	files := map[string]string{}
-	bonds, vlans := map[string][]string{}, map[string][]string{} // by card: the lines that add it to its bond; by link: its VLANs
+	bonds, vlans := map[string][]string{}, map[string][]string{} // per card, the lines that add it to its bond; per link, its VLANs
 	for name, b := range n.Bonds {
 		for _, i := range b.Interfaces {
 			bonds[i] = []string{"Bond=" + name}
@@ -203,7 +203,7 @@ func Networkd(m inventory.Machine) map[string]string {
 	return files
 }
 
-// section returns a section of a systemd file with those of lines that are not empty, or "" if all are empty.
+// section returns a section of a systemd file. It leaves out empty lines, and returns "" if all lines are empty.
 func section(name string, lines ...string) string {
 	lines = slices.DeleteFunc(lines, func(l string) bool { return l == "" })
 	if len(lines) == 0 {
@@ -231,7 +231,8 @@ func bondDevice(name string, b netplanLink) string {
 	return section("NetDev", device...) + section("Bond", lines...)
 }
 
-// networkFile returns the .network file of a link. bond holds the lines that make the link a member of a bond; nil if it is not.
+// networkFile returns the .network file of a link. bond holds the lines that make the link a member of a bond; it is
+// nil for a link without a bond.
 func networkFile(match string, l netplanLink, bond, vlans []string) string {
 	var link, network []string
 	if l.MTU > 0 {

@@ -20,12 +20,10 @@ import (
 // CloudConfig is the first line of a cloud-config, by which cloud-init recognizes it.
 const CloudConfig = "#cloud-config\n"
 
-// InstanceID returns the instance id of m's installed system. It is made of the run
-// that wrote the disk and the boot of the agent in that run. cloud-init repeats its
-// once-per-instance work when the id changes. If the agent dies and the half-written
-// system boots, the next agent boot gives the finished system a new id, so that work
-// is done in full. The id of a running system does not change: only a run that writes
-// to the disk changes it, not a BMC job or an inspection.
+// InstanceID returns the instance id of m's installed system. The id is made of the run that wrote the disk and the boot of the agent
+// in that run. cloud-init repeats its once-per-instance work when the id changes. If the agent dies and the half-written system
+// boots, that system does some of this work. The next boot of the agent changes the id, so the finished system does all of the work.
+// The id of a running system does not change: only a run that writes to the disk changes it, not a BMC job or an inspection.
 //
 // If no run is known to have written the disk, the id is made of the machine's name.
 func InstanceID(m inventory.Machine) string {
@@ -36,8 +34,7 @@ func InstanceID(m inventory.Machine) string {
 	return fmt.Sprintf("i-%s-%s-%d-%d", m.Name, i.Run[:min(8, len(i.Run))], i.Epoch, i.Boot)
 }
 
-// Hostname returns the host name for m's installed system: the hostname of the
-// netboot interface, or the machine's name if that is empty.
+// Hostname returns the host name for m's installed system: the hostname of the netboot interface or, if that is empty, the machine's name.
 func Hostname(m inventory.Machine) string {
 	if i, ok := m.Netboot(); ok && i.Hostname != "" {
 		return i.Hostname
@@ -45,9 +42,9 @@ func Hostname(m inventory.Machine) string {
 	return m.Name
 }
 
-// FQDN returns Hostname with the domain of the netboot interface, if any. It leaves the domain out if both together are
-// longer than a Linux host name may be: the cloud-init of some distributions sets the FQDN as the host name, and if that
-// fails, the name stays "localhost".
+// FQDN returns Hostname with the domain of the netboot interface, if any. It leaves the domain out if the result would
+// be longer than a Linux host name may be: the cloud-init of some distributions sets the FQDN as the host name, and if
+// that failed, the name would stay "localhost".
 func FQDN(m inventory.Machine) string {
 	name := Hostname(m)
 	if i, ok := m.Netboot(); ok && i.Domain != "" && !strings.Contains(name, ".") &&
@@ -79,10 +76,9 @@ func UserData(m inventory.Machine) []byte {
 	return []byte(m.UserData.Reveal())
 }
 
-// VendorData returns m's vendor-data, followed by a cloud-config that phones home
-// to phoneHomeURL ("": no phone-home). The phone-home comes last because in
-// cloud-init a later part of vendor-data overrides an earlier one, and the run
-// waits for this call. User-data overrides both. The result is a secret.
+// VendorData returns m's vendor-data, followed by a cloud-config that phones home to phoneHomeURL ("": no
+// phone-home). The phone-home comes last because in cloud-init a later part of vendor-data overrides an
+// earlier one, and the run waits for the phone-home. User-data overrides both parts. The result is a secret.
 func VendorData(m inventory.Machine, phoneHomeURL string) []byte {
 	ours := phoneHome(phoneHomeURL)
 	switch {
@@ -101,9 +97,8 @@ func PhoneHomeURL(base string, key []byte, o inventory.Owner) string {
 	return base + "/phone-home/" + o.Machine + "/" + inventory.Nonce(key, o)
 }
 
-// URL returns the seedfrom URL of NoCloud for o's run. It ends with a slash, which
-// old versions of cloud-init need. Without "nocloud/" it is the URL of the same
-// run's EC2 tree, for cloud-init's Ec2.
+// URL returns the seedfrom URL of NoCloud for o's run. It ends with a slash, which old versions of cloud-init need.
+// If "nocloud/" is removed from its end, it is the URL of the EC2 tree of the same run, for cloud-init's Ec2.
 func URL(base string, key []byte, o inventory.Owner) string {
 	return base + "/c/" + o.Machine + "/" + inventory.Capability(key, o) + "/nocloud/"
 }
@@ -162,8 +157,8 @@ func phoneHome(url string) []byte {
 	return append([]byte(CloudConfig), encode(doc)...)
 }
 
-// Prefix returns i's address with the prefix length of its netmask. Without a
-// valid netmask, and for IPv6, the prefix is the single address (/32, /128).
+// Prefix returns i's address with the prefix length of its netmask. Without a valid netmask, and for IPv6, the prefix
+// contains only this address (/32, /128).
 func Prefix(i inventory.Interface) netip.Prefix {
 	if bits, ok := i.MaskBits(); ok && i.Address.Is4() {
 		return netip.PrefixFrom(i.Address, bits)
@@ -178,7 +173,7 @@ func encode(v any) []byte {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
-		panic(err) // a bug: every value of the types of this package can be encoded
+		panic(err) // this would be a bug, because every value of the types of this package can be encoded
 	}
 	return b.Bytes()
 }

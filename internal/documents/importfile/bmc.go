@@ -45,7 +45,7 @@ type providerOptions struct {
 	HomeAssistant any `json:"homeassistant"`
 }
 
-// ignoredController maps each key of a bmc Machine that is not imported to the reason.
+// ignoredController maps each ignored key of a bmc Machine to the reason why it is not imported.
 var ignoredController = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
 	"metadata.labels":    "a machine gets its labels from the Hardware",
@@ -62,10 +62,10 @@ type controller struct {
 	object
 	key     string // in bmcs.controllers
 	at      string // path of the connection in the document
-	secret  string // key, below at, of the reference to the Secret with the login
+	secret  string // key, below at, of the reference to the Secret that holds the login
 	bmc     inventory.BMC
-	unknown bool   // the files hold no Secret with its login
-	usedBy  string // the Hardware that refers to it; "": none yet
+	unknown bool   // the files hold no Secret with the login of this BMC
+	usedBy  string // the Hardware that refers to this BMC; "": none yet
 }
 
 // A secret is the login of a BMC, from a v1 Secret.
@@ -83,7 +83,7 @@ type secretDocument struct {
 	StringData map[string]string `json:"stringData"`
 }
 
-// ignoredSecret maps each key of a Secret that is not imported to the reason.
+// ignoredSecret maps each ignored key of a Secret to the reason why it is not imported.
 var ignoredSecret = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
 	"metadata.labels":    "a machine gets its labels from the Hardware",
@@ -91,8 +91,8 @@ var ignoredSecret = map[string]string{
 	"immutable":          "a BMC's login can always be changed",
 }
 
-// bmcs holds the BMCs of the documents and their logins, by "namespace/name". wrongSecrets holds the Secrets with a
-// problem: a reference to one of them is not reported as a second problem.
+// bmcs holds the BMCs of the documents, and the logins of BMCs, by "namespace/name". wrongSecrets holds
+// the Secrets that have a problem. A reference to one of them is not reported as a second problem.
 type bmcs struct {
 	found        *findings
 	controllers  map[string]controller
@@ -101,8 +101,7 @@ type bmcs struct {
 	logins       []login
 }
 
-// readSecret stores the login of a Secret for the bmc Machines that refer to it. Its problems
-// quote no value.
+// readSecret stores the login in a Secret, for the bmc Machines that refer to the Secret. The problems that it adds quote no value.
 func (r *bmcs) readSecret(o object) {
 	if !o.doc.Has("data.username") && !o.doc.Has("stringData.username") &&
 		!o.doc.Has("data.password") && !o.doc.Has("stringData.password") {
@@ -151,7 +150,7 @@ func (r *bmcs) readController(o object) {
 	r.addController(controller{object: o, key: o.key(), at: "spec.connection", secret: "authSecretRef"}, d.Spec.Connection)
 }
 
-// addController stores c with the connection x, and notes the reference to its login for joinLogins.
+// addController stores c with the connection x. It also records the reference to the login of c, for joinLogins.
 func (r *bmcs) addController(c controller, x connection) {
 	c.bmc = bmcOf(x)
 	r.noteConnection(c, x)
@@ -200,14 +199,14 @@ func bmcOf(c connection) inventory.BMC {
 				b.Port = i.Port
 			}
 		}
-		if b.Port == 443 || b.Port == 80 { // a Redfish port: Tinkerbell tries Redfish, too, with the same connection
+		if b.Port == 443 || b.Port == 80 { // this is a port of Redfish, which Tinkerbell tries, too, with the same connection
 			b.Port = 0
 		}
 	}
 	return b
 }
 
-// noteConnection notes the keys of the connection that the driver of c ignores.
+// noteConnection records as ignored those keys of the connection x that the driver of c does not use.
 func (r *bmcs) noteConnection(c controller, x connection) {
 	at := c.at + "."
 	ignore := func(given bool, key, why string) {
@@ -241,7 +240,7 @@ func (r *bmcs) noteConnection(c controller, x connection) {
 	ignore(x.AuthSecretRef != nil && !b.Capabilities().NeedsPassword, c.secret, "the driver "+b.Driver+" needs no password")
 }
 
-// A login is the reference from a controller to the Secret with its login.
+// A login is the reference from a controller to the Secret that holds the login of this controller.
 type login struct {
 	controller string // key in bmcs.controllers
 	ref        reference
@@ -275,7 +274,7 @@ func (r *bmcs) joinLogins() {
 	}
 }
 
-// checkController adds the problems of c's BMC, at their places in the document of c.
+// checkController adds the problems of the BMC of c, with their places in the document of c.
 func (r *bmcs) checkController(c controller) {
 	m := inventory.Canonical(inventory.Machine{Name: "x", BMC: &c.bmc})
 	for _, p := range inventory.Validate(m) {
@@ -302,7 +301,7 @@ func (c controller) field(field string) string {
 	return c.at
 }
 
-// use assigns c to the machine of a document. If another machine has c already, it adds a problem and returns false.
+// use assigns c to the machine of the document by. If another machine has c already, use adds a problem and returns false.
 func (r *bmcs) use(c controller, by object) bool {
 	if c.usedBy != "" {
 		r.found.add(by.doc, "spec.bmcRef", "give each machine a BMC of its own", "the BMC %s belongs to %s already", clip(c.name), c.usedBy)
@@ -313,7 +312,7 @@ func (r *bmcs) use(c controller, by object) bool {
 	return true
 }
 
-// noteUnused notes that a BMC to which no Hardware refers is not imported.
+// noteUnused records as ignored each BMC to which no Hardware refers.
 func (r *bmcs) noteUnused() {
 	for _, c := range r.controllers {
 		if c.usedBy == "" {

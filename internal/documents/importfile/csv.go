@@ -38,16 +38,15 @@ const (
 	colImage         = "image"
 )
 
-// A column is a column of a hardware CSV. It sets each field of a machine whose path is in fields or is below a path in
-// fields.
+// A column of a hardware CSV sets each field of a machine whose path is in fields, and each field below such a path.
 type column struct {
 	name     string
 	required bool
 	fields   []string
 }
 
-// columns holds first the columns of EKS Anywhere, then, from colArch, those that Ingot adds. The first
-// match counts: labels[failure-domain] has to come before labels.
+// columns holds the columns of EKS Anywhere and, from colArch on, those that Ingot adds. The first column that matches
+// a field sets it: therefore labels[failure-domain] comes before labels.
 var columns = []column{
 	{colHostname, true, []string{"name", "interfaces[0].hostname"}},
 	{colBMCAddress, false, []string{"bmc.host"}},
@@ -71,7 +70,7 @@ var columns = []column{
 	{colImage, false, []string{"image"}},
 }
 
-// labelFailureDomain is the label that the column failure_domain becomes.
+// labelFailureDomain is the label whose value is in the column failure_domain.
 const labelFailureDomain = "failure-domain"
 
 // columnNames lists the names of all columns.
@@ -107,7 +106,7 @@ func isCSV(b []byte) bool {
 	return known >= 3
 }
 
-// stripMark returns b without a byte order mark. Where lines end with CR alone, LF replaces CR, because encoding/csv
+// stripMark returns b without a byte order mark. If b has no LF, stripMark replaces each CR by LF, because encoding/csv
 // does not split at CR.
 func stripMark(b []byte) []byte {
 	b = bytes.TrimPrefix(b, []byte("\ufeff"))
@@ -136,7 +135,7 @@ type row struct {
 	lines []int // the line of each cell
 }
 
-// readTable reads header and rows. It returns a nil table if there is no header, or none that can be read.
+// readTable reads the header and the rows. It returns a nil table if there is no header, or if the header cannot be read.
 func readTable(file string, b []byte) (*table, inventory.Problems) {
 	cr := csv.NewReader(bytes.NewReader(stripMark(b)))
 	cr.FieldsPerRecord = -1
@@ -219,7 +218,7 @@ func (t *table) setHeader(r row) (ps inventory.Problems) {
 		t.header = append(t.header, name)
 		other, double := first[name]
 		switch {
-		case name == "": // table.add reports a value below it
+		case name == "": // table.add reports a value in a column without a name
 		case double: // the first of the two columns counts
 			add(r.lines[n], clip(name), "keep one of the two", "columns %d and %d have the same name", other+1, n+1)
 		case !slices.Contains(known, name):
@@ -238,8 +237,8 @@ func (t *table) setHeader(r row) (ps inventory.Problems) {
 	return ps
 }
 
-// add adds a row; the returned problem is then zero. It returns a problem, and drops the row, if the values do
-// not fit the header: a value may be in the wrong column, and a problem that quotes it could show a password.
+// add adds a row to the table, and returns the zero Problem. If the values do not fit the header, add returns a problem
+// and drops the row: a value may then be in the wrong column, and a problem that quotes this value could show a password.
 func (t *table) add(r row) (p inventory.Problem) {
 	p = inventory.Problem{File: t.file, Line: r.line}
 	for len(r.cells) > len(t.header) && strings.TrimSpace(r.cells[len(r.cells)-1]) == "" {

@@ -21,8 +21,8 @@ const (
 )
 
 // readCSV reads a hardware CSV of EKS Anywhere with one machine per row. If there are problems, it returns
-// all of them, from all rows, and nothing else. The Field of a problem is the column; no problem quotes the user or
-// the password of a BMC. ignored holds the values that are useless with the row's bmc_type.
+// only problems: those of all rows. The Field of a problem is the column; no problem quotes the user or
+// the password of a BMC. ignored holds the values that have no use with the bmc_type of their row.
 func readCSV(file string, b []byte) (machines []Machine, ignored []Ignored, problems inventory.Problems) {
 	t, ps := readTable(file, b)
 	if t == nil {
@@ -78,8 +78,8 @@ func (r row) machine() (Machine, []Ignored, inventory.Problems) {
 	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, says: r.says, lineOf: lineOf}, rd.ignored, rd.judge(found)
 }
 
-// judge returns the problems of reading the row, followed by found, the problems of the row's machine. It leaves out
-// each problem in found that follows from a problem of reading or from a missing column.
+// judge returns the problems of reading the row, followed by found, the problems of the row's machine. It
+// leaves out a problem in found if that only follows from a problem of reading or from a missing column.
 func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 	unread := func(col string) bool {
 		return r.has(col) || !slices.Contains(r.header, col) && slices.Contains(requiredColumns(), col)
@@ -88,7 +88,7 @@ func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 	out := slices.Clone(r.ps)
 	for _, p := range found {
 		col := r.columnOf(p.Field)
-		several := col == colLabels || col == colNameservers // a list: a problem with one entry does not cause problems with others
+		several := col == colLabels || col == colNameservers // lists: a problem with one entry causes no problems with other entries
 		dependent := (col == colNetmask || col == colGateway) && unread(colAddress)
 		if dependent || !several && unread(col) {
 			continue
@@ -102,7 +102,7 @@ func (r *rowReader) judge(found inventory.Problems) inventory.Problems {
 	return out
 }
 
-// mayHoldPassword reports whether a column is bmc_password or unknown: an unknown name may be bmc_password misspelt.
+// mayHoldPassword reports whether a column is bmc_password or unknown. The unknown name may be a misspelt bmc_password.
 func mayHoldPassword(column string) bool {
 	return column == colBMCPassword || !slices.Contains(columnNames(), column)
 }
@@ -122,7 +122,7 @@ func withoutValues(ps inventory.Problems) {
 	}
 }
 
-// columnOf returns the column that sets a field of the machine, or field if there is none.
+// columnOf returns the column that sets a field of the machine. If no column does, it returns field itself.
 func (r row) columnOf(field string) string {
 	switch {
 	case field == "diskSelector.byID" && !strings.HasPrefix(r.text(colDisk), byID),
@@ -188,8 +188,8 @@ func (r *rowReader) need(col, remedy string) string {
 	return v
 }
 
-// readName reads the host name, whose first label becomes the name of the machine. Before that it empties
-// each cell of the row that is not UTF-8, and adds a problem for it.
+// readName reads the host name. The first label of the host name becomes the name of the machine. Before that, readName
+// empties each cell of the row that is not UTF-8, and adds a problem for it.
 func (r *rowReader) readName() {
 	for n, cell := range r.cells {
 		if !utf8.ValidString(cell) {
@@ -221,7 +221,7 @@ func (r *rowReader) readNetwork() {
 
 	r.nic.VLAN = r.number(colVLAN, 4094)
 	r.nic.Arch = r.text(colArch)
-	r.nic.UEFI = true // as in EKS Anywhere, if the column is empty
+	r.nic.UEFI = true // the value of EKS Anywhere for an empty column
 	if v := r.text(colUEFI); v != "" {
 		uefi, err := strconv.ParseBool(strings.ToLower(v))
 		if err != nil {
@@ -231,7 +231,8 @@ func (r *rowReader) readNetwork() {
 	}
 }
 
-// address parses v, an IP address. It returns the zero Addr for "", and for an invalid address, which is a problem of col.
+// address parses v, an IP address in the column col. It returns the zero Addr for "". For an invalid address it also
+// returns the zero Addr, and adds a problem.
 func (r *rowReader) address(col, v string) netip.Addr {
 	a, err := netip.ParseAddr(v)
 	if err != nil && v != "" {
@@ -240,8 +241,8 @@ func (r *rowReader) address(col, v string) netip.Addr {
 	return a
 }
 
-// number reads a number that is at least 1 and at most the argument most. It returns 0 for an empty value, and for an
-// invalid one, which is a problem.
+// number reads a number from 1 to most in the column col. It returns 0 for an empty value. For an invalid value it also
+// returns 0, and adds a problem.
 func (r *rowReader) number(col string, most int) int {
 	v := r.text(col)
 	n, err := strconv.Atoi(v)
@@ -264,7 +265,7 @@ func split(v string) []string {
 	return out
 }
 
-// pairs calls use for each key=value in the column col. An invalid or repeated entry is a problem.
+// pairs calls the function use for each key=value in the column col. It adds a problem for an invalid or repeated entry.
 func (r *rowReader) pairs(col, remedy string, use func(key, value string)) {
 	seen := map[string]bool{}
 	for _, entry := range split(r.text(col)) {
@@ -383,7 +384,7 @@ func (r *rowReader) readBMC() {
 	}
 }
 
-// needLogin adds a problem for each missing one of the BMC's address, user and password.
+// needLogin adds a problem for each of these that is missing: the address, the user and the password of the BMC.
 func (r *rowReader) needLogin(ip string, b inventory.BMC) {
 	for _, x := range []struct {
 		col   string
@@ -395,8 +396,8 @@ func (r *rowReader) needLogin(ip string, b inventory.BMC) {
 	}
 }
 
-// says reports whether the row sets a field of inventory.Machine even if the value is empty: if saysAlways does, and the
-// header has the column of the field.
+// says reports whether the row sets a field of inventory.Machine even to an empty value. It does if the header has the
+// column of the field, and saysAlways returns true for the field.
 func (r row) says(field string) bool {
 	return saysAlways(field) && slices.Contains(r.header, r.columnOf(field))
 }

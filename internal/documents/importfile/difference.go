@@ -22,8 +22,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s → %s", c.Field, show(c.Old), show(c.New))
 }
 
-// Merge returns the machine to store: m over old, the stored machine. A format other than Ingot's own
-// lacks some fields; these keep the value of old.
+// Merge returns the machine that is stored in place of old. For Ingot's own form this is m. Other formats lack some
+// fields of a machine; these fields keep their values in old.
 func (m Machine) Merge(old inventory.Machine) inventory.Machine {
 	if m.Own {
 		return m.Machine
@@ -31,12 +31,11 @@ func (m Machine) Merge(old inventory.Machine) inventory.Machine {
 	return inventory.Merge(old, m.Machine, m.says)
 }
 
-// wordless holds the fields of interfaces and BMCs that exist only in Ingot's own format.
+// wordless holds the fields of interfaces and BMCs for which only Ingot's own form has a word.
 var wordless = []string{"loader", "fingerprint", "bootPath", "mac", "command", "consumerURL"}
 
-// saysAlways reports whether a document of Tinkerbell sets a field of inventory.Machine even if the document leaves the
-// field empty. That is so for labels, and for the fields of interfaces and BMCs except the password and the fields in
-// wordless.
+// saysAlways reports whether a document of Tinkerbell sets a field of inventory.Machine even if the document leaves the field
+// empty. This applies to labels, and to the fields of interfaces and BMCs except the password and the fields in wordless.
 func saysAlways(field string) bool {
 	first, _, _ := strings.Cut(field, "[")
 	first, _, within := strings.Cut(first, ".")
@@ -50,8 +49,8 @@ func saysAlways(field string) bool {
 	return false
 }
 
-// Differences returns the fields in which next differs from old, sorted, with the values as the inventory
-// shows them. A secret in both is left out: the stored one cannot be read, so they cannot be compared.
+// Differences returns the fields in which next differs from old, sorted, with the values as the inventory shows
+// them. It leaves out a secret that both machines have, because the stored secret cannot be read for a comparison.
 func Differences(old, next inventory.Machine) ([]Change, error) {
 	all, err := inventory.Differences(old, next)
 	var out []Change

@@ -56,7 +56,7 @@ func (r *reader) readDocument(d strictyaml.Document) {
 // 20,000 machines. Without it, a small file with nested aliases in a List could be expanded without end.
 const maxKeys = 2_000_000
 
-// tooLarge adds the keys of d to r.keys, and returns true if they exceed maxKeys. It adds the problem only once.
+// tooLarge adds the number of keys of d to r.keys. It returns true if r.keys exceeds maxKeys, and adds a problem the first time.
 func (r *reader) tooLarge(d strictyaml.Document) bool {
 	if r.keys > maxKeys {
 		return true
@@ -107,7 +107,7 @@ func (r *reader) laterKinds() map[string]func(o object) {
 	}
 }
 
-// readLater reads a document of Tinkerbell's v1alpha2, which no controller of Tinkerbell serves yet. Other versions are a problem.
+// readLater reads a document of Tinkerbell's v1alpha2, which no controller of Tinkerbell serves yet. It adds a problem for other versions.
 func (r *reader) readLater(o object, group, version string) {
 	if group == groupBMC && o.kind == "Task" || group == groupTinkerbell && slices.Contains([]string{"WorkflowRuleSet", "Policy"}, o.kind) {
 		r.found.ignore(o, "kind", "documents of this kind have no counterpart in Ingot")

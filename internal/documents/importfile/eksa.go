@@ -107,8 +107,8 @@ func matches(labels, selector map[string]string) bool {
 	return true
 }
 
-// giveUsers adds the SSH keys of all users to m. It creates the users themselves by user data, unless m has
-// user data already: then the users are noted as ignored.
+// giveUsers adds the SSH keys of all users to m. It also gives m user data that creates the users. If m has user data
+// already, giveUsers records the users as ignored instead.
 func (r *machines) giveUsers(c machineConfig, m *inventory.Machine) {
 	for _, u := range c.users {
 		for _, k := range u.Keys {

@@ -26,10 +26,9 @@ type templateDocument struct {
 	} `json:"spec"`
 }
 
-// Export returns templates and machines as YAML documents. Reading them with Read gives the same state. A
-// template is written as a Template of Tinkerbell, a machine in Ingot's own form, the only one with all fields
-// of a machine. Export leaves out built-in templates, secrets, and the fields that storing a machine does not
-// change: Standing, Installation, Created and Updated.
+// Export returns templates and machines as YAML documents, from which Read reads the same state. A template is written as a
+// Template of Tinkerbell. A machine is written in Ingot's own form, the only form with all fields of a machine. Export leaves out
+// built-in templates, secrets, and the fields that storing a machine does not change: Standing, Installation, Created and Updated.
 func Export(ms []inventory.Machine, ts []inventory.Template) ([]byte, error) {
 	b := bytes.NewBufferString(exportHead)
 	for _, t := range ts {
@@ -52,7 +51,8 @@ func Export(ms []inventory.Machine, ts []inventory.Template) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// documentOf returns the fields of m that Export writes, without secrets; flags such as hasPassword are set for stored secrets.
+// documentOf returns the fields of m that Export writes. It leaves out secrets, but sets the flags, such as
+// hasPassword, that tell which secrets are stored.
 func documentOf(m inventory.Machine) inventory.Machine {
 	m = m.WithoutSecrets()
 	out := inventory.DocumentOf(m)

@@ -15,7 +15,7 @@ type findings struct {
 	ignored  []Ignored
 }
 
-// report adds the problems that err holds, or err itself as a problem; nothing for nil.
+// report adds the problems that err holds. If err holds none, report adds err itself as a problem. It does nothing for nil.
 func (r *findings) report(err error) {
 	if err == nil {
 		return
@@ -27,7 +27,7 @@ func (r *findings) report(err error) {
 	r.problems = append(r.problems, ps...)
 }
 
-// add adds a problem of the field of d, with its place in the file.
+// add adds a problem with a field of the document d, and the place of the field in its file.
 func (r *findings) add(d strictyaml.Document, field, remedy, format string, args ...any) {
 	ps := inventory.Problems{}
 	ps.Add(field, remedy, format, args...)
@@ -39,8 +39,8 @@ func (r *findings) ignore(o object, key, why string) {
 	r.ignored = append(r.ignored, Ignored{Place{o.doc.File, cmp.Or(o.doc.LineOf(key), o.doc.FirstLine())}, o.String(), key, why})
 }
 
-// decode decodes a document strictly, and reports whether it could be read and has a name. It notes the keys of the
-// document that match table, which maps patterns of paths (a[].b) to the reason why they are ignored.
+// decode decodes a document strictly, and reports whether the document could be read and has a name. It records
+// as ignored the keys of the document that match table, which maps patterns of paths (a[].b) to the reason.
 func (r *findings) decode(o object, into any, table map[string]string) bool {
 	err := o.doc.Decode(into)
 	r.report(err)
@@ -52,9 +52,9 @@ func (r *findings) decode(o object, into any, table map[string]string) bool {
 	return err == nil
 }
 
-// note notes each key of a document that matches a pattern of table or of ofKubernetes.
+// note records as ignored each key of a document that matches a pattern of table or of ofKubernetes.
 func (r *findings) note(o object, table map[string]string) {
-	ignored := "" // the key noted last; keys below it are not noted separately
+	ignored := "" // the last recorded key; keys below it are not recorded separately
 	o.doc.Each(func(path string, line int) {
 		if rest, below := strings.CutPrefix(path, ignored); below && ignored != "" && rest != "" && strings.ContainsRune(".[", rune(rest[0])) {
 			return
@@ -75,8 +75,8 @@ func (r *findings) note(o object, table map[string]string) {
 
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// ofKubernetes maps ignored keys that every Kubernetes document may have to the reason. Keys with the reason ""
-// are written by Kubernetes itself, and are not noted.
+// ofKubernetes maps keys that every Kubernetes document may have to the reason why they are ignored. A key with the
+// reason "" is written by Kubernetes itself, and is not recorded.
 var ofKubernetes = map[string]string{
 	"metadata.generateName": "", "metadata.creationTimestamp": "", "metadata.deletionTimestamp": "", "metadata.finalizers": "",
 	"metadata.generation": "", "metadata.managedFields": "", "metadata.resourceVersion": "", "metadata.selfLink": "", "metadata.uid": "",

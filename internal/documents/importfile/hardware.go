@@ -141,7 +141,7 @@ const (
 	reservations = "the addresses are read from the interfaces"
 )
 
-// ignoredHardware maps each key of Hardware that is not imported to the reason.
+// ignoredHardware maps each ignored key of a Hardware to the reason why it is not imported.
 var ignoredHardware = map[string]string{
 	"metadata.namespace":                              "an inventory has no namespaces",
 	"spec.agentID":                                    "an agent is identified by the MAC address that it boots from",
@@ -183,12 +183,12 @@ var ignoredHardware = map[string]string{
 	"spec.metadata.instance.tags":                     "a tag has no value; give the machine labels instead",
 }
 
-// hardware is the machine of a Hardware document before its reference to a BMC is resolved.
+// hardware holds the machine of a Hardware document whose reference to a BMC is not resolved yet.
 type hardware struct {
 	object
 	machine inventory.Machine
 	bmc     *reference
-	// controller is the key, in bmcs.controllers, of a BMC that the same document describes; "": none.
+	// controller is the key, in bmcs.controllers, of the BMC that the same document describes; "" if it describes none.
 	controller string
 	fieldOf    func(field string) string
 }
@@ -228,7 +228,7 @@ func (r *machines) newMachine(o object, labels map[string]string) inventory.Mach
 	return m
 }
 
-// addDisk adds a declared disk. The first one selects the disk to write, if its path identifies a disk.
+// addDisk adds a declared disk. If it is the first one and its path identifies a disk, it also becomes the disk to write.
 func addDisk(m *inventory.Machine, device string) {
 	if id, ok := strings.CutPrefix(device, byID); ok && len(m.Disks) == 0 {
 		m.DiskSelector = &inventory.DiskSelector{ByID: id}
@@ -236,7 +236,8 @@ func addDisk(m *inventory.Machine, device string) {
 	m.Disks = append(m.Disks, inventory.DeclaredDisk{Device: device})
 }
 
-// labels returns the labels that the machine gets; nil if none. Labels of Tinkerbell's Cluster API provider are noted as ignored.
+// labels returns the labels that the machine gets; nil if there are none. It records labels of Tinkerbell's Cluster API
+// provider as ignored.
 func (r *machines) labels(o object, labels map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range labels {
@@ -296,7 +297,7 @@ func readStorage(value any) (action.Storage, error) {
 	return s, errors.Join(errs...)
 }
 
-// interfaces adds spec.interfaces to m. Of the interfaces with network boot, only the first keeps it.
+// interfaces adds spec.interfaces to m. If several interfaces have network boot, only the first of them keeps it.
 func (r *machines) interfaces(o object, m *inventory.Machine, all []hardwareInterface) {
 	booting := -1
 	for n, x := range all {
@@ -349,7 +350,7 @@ func (r *machines) dhcp(o object, i *inventory.Interface, field string, x hardwa
 	}
 }
 
-// lease converts a lease time in seconds. It returns 0 for nil, and for an impossible time, which is a problem.
+// lease converts a lease time in seconds. It returns 0 for nil. For an impossible time it also returns 0, and adds a problem.
 func (r *machines) lease(o object, field string, seconds *int64) inventory.Lease {
 	const most = 1<<32 - 1 // RFC 2131: 32 bits
 	switch {
@@ -362,7 +363,7 @@ func (r *machines) lease(o object, field string, seconds *int64) inventory.Lease
 	return inventory.Lease(time.Duration(*seconds) * time.Second)
 }
 
-// timeServers returns the addresses in texts. Host names are noted as ignored, because DHCP sends only addresses.
+// timeServers returns the addresses in texts. It records host names as ignored, because DHCP sends only addresses.
 func (r *machines) timeServers(o object, field string, texts []string) (out []netip.Addr) {
 	for n, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil {

@@ -41,7 +41,8 @@ type Machine struct {
 	fieldOf func(field string) string
 }
 
-// LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or else the line where the machine starts.
+// LineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac". If that is not known, it
+// returns the line where the machine starts.
 func (m Machine) LineOf(field string) int { return cmp.Or(m.lineOf(field), m.Line) }
 
 // A Template is a template that a file contains.

@@ -1,7 +1,6 @@
-// Package importfile converts documents of Tinkerbell (v1alpha1, v1alpha2) and EKS Anywhere (CSV and
-// configurations) to machines, templates and commands of Ingot. It also writes machines and templates as
-// documents from which it reads the same state. It stores nothing and starts nothing, and a machine that it
-// returns never has network boot open.
+// Package importfile converts documents of Tinkerbell (v1alpha1, v1alpha2) and EKS Anywhere (CSV and configurations) to
+// machines, templates and commands of Ingot. It also writes machines and templates as documents, from which it can read
+// the same state. It stores nothing and starts nothing. No machine that it returns is allowed to boot from the network.
 package importfile
 
 import (
@@ -55,7 +54,7 @@ type reader struct {
 	starts    *starts
 
 	documents int
-	keys      int // of all documents, see tooLarge
+	keys      int // number of keys in all documents, see tooLarge
 }
 
 func newReader() *reader {

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// machines collects the machines of the documents in all. hardware and configs hold documents whose references are not
-// resolved yet.
+// machines collects the machines of all documents in its field all. Its fields hardware and configs hold documents
+// whose references are not resolved yet.
 type machines struct {
 	found    *findings
 	bmcs     *bmcs
@@ -44,7 +44,8 @@ func (r *machines) add(m Machine) {
 	r.all = append(r.all, m)
 }
 
-// claimHostnames claims the host names of m's interfaces for m. Several interfaces of m may share a name.
+// claimHostnames records that the host names of m's interfaces belong to m, and adds a problem for each that belongs to
+// another machine already. Several interfaces of m may share a name.
 func (r *machines) claimHostnames(ps *inventory.Problems, m Machine, at func(field string) string) {
 	var own []string
 	for n, i := range m.Interfaces {
@@ -56,7 +57,7 @@ func (r *machines) claimHostnames(ps *inventory.Problems, m Machine, at func(fie
 	}
 }
 
-// validate canonicalizes and validates m, and adds the problems with their places in the document of o. fieldOf
+// validate canonicalizes and validates m. It adds the problems, with their places in the document of o. fieldOf
 // translates a field of inventory.Machine to its path in that document.
 func (r *machines) validate(o object, m inventory.Machine, fieldOf func(field string) string) Machine {
 	m = inventory.Canonical(m)

@@ -23,7 +23,7 @@ func (o object) String() string { return o.kind + " " + clip(o.name) }
 // key returns "namespace/name", the key of the object in the maps of bmcs.
 func (o object) key() string { return o.namespace + "/" + o.name }
 
-// A reference names an object. Without Namespace it names an object in the namespace of the document that holds it.
+// A reference names an object. Without Namespace, the object is in the namespace of the document that holds the reference.
 type reference struct {
 	APIGroup  string `json:"apiGroup"`
 	Kind      string `json:"kind"`
@@ -33,8 +33,8 @@ type reference struct {
 
 func (x reference) key(from object) string { return cmp.Or(x.Namespace, from.namespace) + "/" + x.Name }
 
-// find returns the key, in objects, of the object that the reference x names. from is the object that holds x. An object
-// without a namespace matches a reference from any namespace.
+// find returns the key, in the map objects, of the object that the reference x names. from is the object that holds x.
+// An object without a namespace matches a reference from any namespace.
 func find[T any](objects map[string]T, x reference, from object) (string, bool) {
 	for _, key := range []string{x.key(from), "/" + x.Name} {
 		if _, ok := objects[key]; ok {
@@ -73,7 +73,7 @@ type typeMeta struct {
 // place returns the first line of the object's document.
 func (o object) place() Place { return Place{o.doc.File, o.doc.FirstLine()} }
 
-// shortName returns the first label of name, because the name of a machine is one label, and whether a domain was cut off.
+// shortName returns the first label of name, and whether it has cut off a domain. The name of a machine must be one label.
 func shortName(name string) (string, bool) {
 	short, _, cut := strings.Cut(name, ".")
 	return short, cut

@@ -25,7 +25,7 @@ type workflowDocument struct {
 	} `json:"spec"`
 }
 
-// ignoredWorkflow maps each key of a Workflow that the command for it does not need to the reason.
+// ignoredWorkflow maps keys of a Workflow to the reason why the command that replaces the Workflow does not need them.
 var ignoredWorkflow = map[string]string{
 	"metadata.namespace": "an inventory has no namespaces",
 	"metadata.labels":    "a run has no labels",
@@ -42,7 +42,7 @@ type starts struct {
 	commands  []Start
 }
 
-// A workflow is a Workflow document before its reference to a machine is resolved.
+// A workflow holds a Workflow document whose reference to a machine is not resolved yet.
 type workflow struct {
 	object
 	template, hardware string
@@ -108,8 +108,8 @@ func (r *starts) startWorkflow(w workflow) {
 	r.commands = append(r.commands, Start{w.place(), w.String(), command(words...)})
 }
 
-// hardwareMapWord returns key=value as an argument of --hardware-map, or false if the flag cannot express the pair. The
-// flag reads an argument with more than one = as a row of CSV; from others it removes quotes at both ends.
+// hardwareMapWord returns key=value as an argument of --hardware-map. It returns false if the flag cannot express the pair:
+// the flag reads an argument with more than one = as a row of CSV, and removes quotes at both ends of other arguments.
 func hardwareMapWord(key, value string) (string, bool) {
 	pair := key + "=" + value
 	if key == "" || strings.ContainsAny(key, "=\"") || strings.ContainsAny(pair, "\r\n") {
@@ -174,13 +174,13 @@ type bmcMedia struct {
 	Kind     any    `json:"kind"`
 }
 
-// A job is a Job document before its reference to a machine is resolved.
+// A job holds a Job document whose reference to a machine is not resolved yet.
 type job struct {
 	object
 	machine  reference
-	hardware string // name of the machine; only v1alpha2 has it
+	hardware string // name of the machine, in v1alpha2 only
 	tasks    []string
-	partial  bool // a task cannot be expressed in ingot, so no command is offered
+	partial  bool // no command is offered, because ingot has no counterpart for one of the tasks
 }
 
 func (r *starts) readJob(o object) {
@@ -215,7 +215,7 @@ func (r *starts) addJob(j job, noun string, actions []bmcAction) {
 	r.jobs = append(r.jobs, j)
 }
 
-// task returns an action as an argument of "ingot bmc job create --task", or "" if it cannot be expressed.
+// task returns an action as an argument of "ingot bmc job create --task". It returns "" for an action that this command does not have.
 func (r *starts) task(o object, field string, a bmcAction) string {
 	given := 0
 	for _, has := range []bool{a.PowerAction != "", a.OneTimeBootDev != nil, a.BootDevice != nil, a.VirtualMedia != nil} {

@@ -46,8 +46,8 @@ func (r *templates) readTemplate(o object) {
 	})
 }
 
-// addTemplate adds a template with this source. If err, the result of parsing source, is not nil, addTemplate adds the
-// problems of err instead; locate sets the line of such a problem in the file.
+// addTemplate adds a template with this source. err is the result of parsing source. If err is not nil,
+// addTemplate adds the problems of err instead, and locate sets the line of each problem in the file.
 func (r *templates) addTemplate(o object, source string, err error, locate func(p inventory.Problem) inventory.Problem) {
 	var ps inventory.Problems
 	switch {

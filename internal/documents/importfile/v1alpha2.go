@@ -94,8 +94,8 @@ type laterInterface struct {
 
 const onlyIPv4 = "DHCP gives only IPv4 addresses"
 
-// ignoredLaterHardware maps each key of a v1alpha2 Hardware that is not imported to the reason. [] matches the MAC
-// address that is a key of networkInterfaces.
+// ignoredLaterHardware maps each ignored key of a v1alpha2 Hardware to the reason why it is not imported. [] matches a
+// MAC address that is a key of networkInterfaces.
 var ignoredLaterHardware = map[string]string{
 	"metadata.namespace":                        "an inventory has no namespaces",
 	"spec.agentID":                              ignoredHardware["spec.agentID"],
@@ -121,7 +121,7 @@ var ignoredLaterHardware = map[string]string{
 
 func laterDHCP(key string) string { return "spec.networkInterfaces[].dhcp.ipv4." + key }
 
-// readLaterHardware reads a Hardware of v1alpha2. The machine has its interfaces in the order of the document.
+// readLaterHardware reads a Hardware of v1alpha2. The interfaces of the machine keep the order that they have in the document.
 func (r *machines) readLaterHardware(o object) {
 	var d laterHardware
 	if !r.found.decode(o, &d, ignoredLaterHardware) {
@@ -278,7 +278,7 @@ func laterCommand(command any, args []string) (words []string) {
 	return append(words, args...)
 }
 
-// readLaterTask reads a Task. A key that changes what an action does, and that Ingot does not support, is a problem.
+// readLaterTask reads a Task. It adds a problem for each key that changes what an action does and that Ingot does not support.
 func (r *templates) readLaterTask(o object) {
 	var d laterTask
 	if !r.found.decode(o, &d, map[string]string{

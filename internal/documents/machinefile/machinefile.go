@@ -1,5 +1,5 @@
 // Package machinefile reads machines from the files of "ingot machine push", and finds names and addresses that two
-// machines claim. Lab files use these claims, too.
+// machines claim. Lab files use Claims, too.
 package machinefile
 
 import (
@@ -102,8 +102,8 @@ func decode(d strictyaml.Document) (document, error) {
 	return doc, err
 }
 
-// Undisputed returns unread, the problems of decoding, and the problems in found, those of the validation, that are
-// about other fields. The validation reports a field that could not be decoded as missing, because it is zero.
+// Undisputed joins unread, the problems of decoding, with found, the problems of the validation. It leaves out each problem
+// in found whose field has a problem in unread: the validation reports a field that could not be decoded as missing.
 func Undisputed(unread, found inventory.Problems) inventory.Problems {
 	out := slices.Clone(unread)
 	for _, p := range found {

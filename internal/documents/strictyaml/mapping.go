@@ -11,13 +11,13 @@ import (
 
 // A Splitter is a struct with a short form: one text in a file sets several of its fields.
 type Splitter interface {
-	// Split returns the fields that "key: text" sets, with their texts; nil if text
-	// is the value of the field key itself.
+	// Split returns the fields that the short form "key: text" sets, with their texts. It returns nil if text is the value
+	// of the field key itself.
 	Split(key, text string) map[string]string
 }
 
-// split replaces each short form in pairs, if v is a Splitter, by the fields that the form sets. A field that is given
-// both by a short form and directly must have the same value in both.
+// split replaces each short form in pairs by the fields that the form sets. If v is not a Splitter, it has
+// no short forms. A field that is given both by a short form and directly must have the same value in both.
 func (w *walker) split(v reflect.Value, pairs []pair, path string) []pair {
 	s, ok := v.Interface().(Splitter)
 	if !ok {
@@ -132,8 +132,8 @@ func (w *walker) merged(m *yaml.Node, path string, depth int) (out []pair, err e
 	return out, nil
 }
 
-// nameOf returns the part of a key that a message may show. YAML reads {NAME:VALUE} as a key without a value. For such a
-// key, and for NAME=VALUE and "NAME VALUE", nameOf returns NAME and true, because the value may be a password.
+// nameOf returns the part of a key that a message may show. YAML reads {NAME:VALUE} as a key without a value. For
+// such a key, and for NAME=VALUE and "NAME VALUE", nameOf returns NAME and true, because VALUE may be a password.
 func nameOf(key string) (name string, joined bool) {
 	if n := strings.IndexAny(key, ":= \t\n"); n >= 0 {
 		return key[:n], true

@@ -17,8 +17,8 @@ import (
 // A Schema is a JSON Schema, or a part of one.
 type Schema map[string]any
 
-// Rules add to the schema of a type what its validation checks and Go's types cannot express. Keys are paths of
-// fields, as in problems; [] means each element of a list: "interfaces[].arch".
+// Rules add conditions to the schema of a type, which its validation checks and Go's types cannot express.
+// The keys are paths of fields, as in problems; [] means each element of a list: "interfaces[].arch".
 type Rules map[string]Schema
 
 // OneOf returns the rule for a field whose value must be one of words.
@@ -34,7 +34,7 @@ func Text(description string) Schema {
 // Between returns the rule for a number with a minimum and a maximum.
 func Between(least, most int) Schema { return Schema{"minimum": least, "maximum": most} }
 
-// Below returns r for a type that is at path in another type: path is added before each key.
+// Below returns r with path added before each key: these are the rules for a type that is at path in another type.
 func (r Rules) Below(path string) Rules {
 	out := Rules{}
 	for field, s := range r {
@@ -43,13 +43,12 @@ func (r Rules) Below(path string) Rules {
 	return out
 }
 
-// SchemaOf returns the JSON Schema (draft 7) of the documents that Decode reads into a T. Keys
-// without omitempty or omitzero are required. As in Decode, unknown keys are refused, a number is
-// valid as text, and null counts as missing.
+// SchemaOf returns the JSON Schema (draft 7) of the documents that Decode reads into a T. Keys without omitempty or omitzero
+// are required. As in Decode, unknown keys are refused, a number is valid where text is expected, and null counts as missing.
 func SchemaOf[T any](title string, rules Rules) Schema {
 	d := describer{rules, map[string]map[string]string{}}
 	if err := json.Unmarshal(descriptions, &d.descriptions); err != nil {
-		panic(err) // descriptions.json is embedded, and a test decodes it
+		panic(err) // cannot fail: a test decodes descriptions.json, which is embedded
 	}
 	s := d.value(reflect.TypeFor[T](), "")
 	s["$schema"], s["title"] = "http://json-schema.org/draft-07/schema#", title
@@ -62,13 +61,13 @@ const (
 	prefixForm  = `^[0-9A-Fa-f:.]+/[0-9]+$`
 )
 
-// descriptions holds the first paragraphs of the comments of fields, by type and key. "make docs" writes the file,
-// because a program cannot read its own comments, and a test compares it with the source.
+// descriptions holds the first paragraph of each field's comment, by type and key. "make docs" writes
+// descriptions.json, because a program cannot read its own comments. A test compares the file with the source.
 //
 //go:embed descriptions.json
 var descriptions []byte
 
-// A Patterned type is written as a whole number, or as text that matches the regular expression TextPattern.
+// A Patterned type can be written as a whole number, or as text that matches the regular expression TextPattern.
 type Patterned interface{ TextPattern() string }
 
 type describer struct {
@@ -76,7 +75,7 @@ type describer struct {
 	descriptions map[string]map[string]string
 }
 
-// value returns the schema of t, as walker.value decodes it, with the rule for path.
+// value returns the schema of the values that walker.value decodes into a t. It includes the rule for path.
 func (d describer) value(t reflect.Type, path string) Schema {
 	s := d.kind(t, path)
 	maps.Copy(s, d.rules[path])
@@ -128,7 +127,7 @@ func (d describer) kind(t reflect.Type, path string) Schema {
 	return Schema{"type": "integer"}
 }
 
-// text returns the schema of a string. A number or a boolean is valid, too: it is read as the text that was written.
+// text returns the schema of a string. A number or a boolean is valid, too; its value is the text that was written.
 func text() Schema { return Schema{"type": []any{"string", "number", "boolean"}} }
 
 // textOrBytes returns the schema of a text, a !!binary, or an object with the key base64.
@@ -140,7 +139,7 @@ func textOrBytes() Schema {
 	return s
 }
 
-// structure returns the schema of a struct, as walker.structure decodes it.
+// structure returns the schema of the mappings that walker.structure decodes into the struct t.
 func (d describer) structure(t reflect.Type, path string) Schema {
 	fields := map[string][]int{}
 	collect(t, nil, fields)

@@ -23,8 +23,7 @@ type Document struct {
 	root *yaml.Node
 }
 
-// Documents returns the documents of b that are not empty. A syntax error is a
-// problem.List.
+// Documents returns the documents of b that are not empty. If b has a syntax error, the error is a problem.List.
 func Documents(file string, b []byte) ([]Document, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	var docs []Document
@@ -61,7 +60,7 @@ var unknownAnchor = regexp.MustCompile(`^yaml: unknown anchor '(.*)' referenced$
 
 func syntaxProblem(file string, b []byte, err error) problem.Problem {
 	if m := unknownAnchor.FindStringSubmatch(err.Error()); m != nil {
-		p := problem.Problem{ // do not quote the name: it may be a password that starts with *
+		p := problem.Problem{ // do not quote the name of the alias: it may be a password that starts with *
 			File: file, What: "not valid YAML: text that starts with * refers to an anchor, but no anchor has that name",
 			Remedy: "put the text in quotes",
 		}
@@ -112,8 +111,8 @@ func Decode(file string, b []byte, into any) error {
 	}}
 }
 
-// Locate returns problems, the result of validating the first document of b, with File and Line. It finds the line by
-// the Field of a problem.
+// Locate returns a copy of problems with File and Line. problems is the result of validating the first document of b.
+// The Field of a problem determines its line.
 func Locate(file string, b []byte, problems problem.List) problem.List {
 	docs, err := Documents(file, b)
 	if err != nil || len(docs) == 0 {
@@ -156,7 +155,7 @@ func (d Document) LineOf(path string) int {
 	return n.Line
 }
 
-// Locate returns problems with File, where it is "", and Line, where it is 0. It finds the line by the Field of a problem.
+// Locate returns a copy of problems. It sets File where it is "", and Line where it is 0: the Field of a problem determines its line.
 func (d Document) Locate(problems problem.List) problem.List {
 	out := make(problem.List, len(problems))
 	for i, p := range problems {
@@ -179,8 +178,8 @@ func (d Document) Decode(into any) error {
 	return w.problems.Err()
 }
 
-// find returns the node at path and true. If only a part of path exists, it returns the node of that part and false. For
-// an entry of a mapping it returns a copy of the value's node with the line of the key.
+// find returns the node at path and true. If only a part of path exists, it returns the node of that part and
+// false. If the node is the value of a mapping's entry, find returns a copy of it with the line of the key.
 func (d Document) find(path string) (*yaml.Node, bool) {
 	n := d.root
 	if n == nil {
@@ -218,7 +217,7 @@ func child(n *yaml.Node, part string) *yaml.Node {
 		if err != nil {
 			return nil
 		}
-		for _, p := range pairs { // part is not a direct entry: look in the merge keys, too
+		for _, p := range pairs { // part is not a key of the mapping itself: look in its merge keys, too
 			if p.key.Value == part {
 				return valueAtKey(p.key, p.value)
 			}
@@ -264,8 +263,8 @@ func (d Document) Part(path string) Document {
 	return Document{File: d.File, root: follow(n)}
 }
 
-// LineIn returns the line in the file of line n, from 1, of the text at a field path. This is exact only for a
-// literal block (|); for other text it is the line of the key.
+// LineIn returns the line of the file that holds line n (counted from 1) of the text at a field path. This is exact
+// only for a literal block (|); for other text, LineIn returns the line of the key.
 func (d Document) LineIn(path string, n int) int {
 	v, whole := d.find(path)
 	if v == nil {
@@ -298,7 +297,7 @@ func (w *walker) expand(n *yaml.Node, depth int) (*yaml.Node, error) {
 		return nil, err
 	}
 	out := *follow(n)
-	if out.Kind == yaml.AliasNode { // follow gave up: an endless chain of aliases
+	if out.Kind == yaml.AliasNode { // follow has stopped, because the chain of aliases is endless
 		return nil, errTooMuch
 	}
 
@@ -313,8 +312,8 @@ func (w *walker) expand(n *yaml.Node, depth int) (*yaml.Node, error) {
 	return &out, nil
 }
 
-// Each calls f for every key of a mapping and every element of a sequence, with its field path and line. Parents come
-// before children, in the order of the document; merge keys are resolved. It makes at most 200,000 calls.
+// Each calls f for every key of a mapping and every element of a sequence, with its field path and line. Parents
+// come before children, in the order of the document; merge keys are resolved. Each calls f at most 200,000 times.
 func (d Document) Each(f func(path string, line int)) {
 	if d.root != nil {
 		v := visitor{left: maxNodes, visit: f}

@@ -32,8 +32,7 @@ func (w *walker) decode(n *yaml.Node, into any) {
 	}
 }
 
-// value decodes n into v. It adds problems of the document to w.problems; it returns an error only if the document is
-// too large.
+// value decodes n into v. Problems of the document are added to w.problems; an error is returned only if the document is too large.
 func (w *walker) value(n *yaml.Node, v reflect.Value, path string, depth int) error {
 	if err := w.tick(depth); err != nil {
 		return err

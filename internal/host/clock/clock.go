@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// every is the pause between two readings of both clocks.
+	// every is the time between two readings of both clocks.
 	every = time.Second
 	// tolerance is how far the wall clock may deviate from the counter before the deviation counts as a step. NTP's slewing changes
 	// the speed of both.
 	tolerance = 3 * time.Second
 	// slack is the maximum error when a time of the wall clock is converted to a time of the counter.
 	slack = tolerance + 2*every
-	// frozen is the pause between two readings above which this process counts as suspended. It reads the clocks every second.
+	// frozen is the pause between two readings above which this process counts as suspended. Normally it reads the clocks every second.
 	frozen = 5 * time.Second
-	// kept is the number of steps, and of pauses, that are stored.
+	// kept is how many steps are stored, and also how many pauses.
 	kept = 64
 )
 
@@ -29,10 +29,10 @@ type Step struct{ From, To time.Time }
 // By returns how far the clock was set; negative = backward.
 func (s Step) By() time.Duration { return s.To.Sub(s.From) }
 
-// era is a period in which the wall clock and the counter advanced alike.
+// era is a period in which the wall clock and the counter advanced at the same rate.
 type era struct {
 	since  time.Duration // start of the era, by the counter
-	offset time.Time     // time of the wall clock at which the counter was 0, by this era
+	offset time.Time     // what the wall clock showed when the counter was 0, calculated from this era
 }
 
 // Clock records by how much the wall clock was set since this process began. Create one with New or Of.
@@ -69,8 +69,8 @@ func Of(wall func() time.Time, mono func() time.Duration) *Clock {
 // Elapsed returns the counter: the time since some fixed moment.
 func (c *Clock) Elapsed() time.Duration { return c.mono() }
 
-// Up returns for how long this process has listened without a pause: since New, Listening, or the last time that it was
-// suspended.
+// Up returns for how long this process has listened without a pause. The time begins with New, with Listening, or with
+// the end of the last suspension.
 func (c *Clock) Up() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,8 +87,7 @@ func (c *Clock) Listening() {
 	c.looked, c.since, c.pauses = c.begun, c.begun, nil
 }
 
-// Listened returns for how much of the last d this process has listened: the time before New or Listening and the
-// pauses do not count.
+// Listened returns for how much of the last d this process has listened. It does not count pauses and the time before New or Listening.
 func (c *Clock) Listened(d time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,8 +101,8 @@ func (c *Clock) Listened(d time.Duration) time.Duration {
 	return listened
 }
 
-// runs records that this process runs at now. If the last call is longer ago than frozen, the process was suspended (stopped,
-// frozen, out of memory) and received nothing since. The caller holds mu.
+// runs records that this process is running at the time now. If the last call was longer ago than frozen, the
+// process was suspended in between (stopped, frozen, out of memory) and received nothing. The caller holds mu.
 func (c *Clock) runs(now time.Duration) {
 	if now-c.looked > frozen {
 		c.begun = now
@@ -116,7 +115,7 @@ func (c *Clock) runs(now time.Duration) {
 	c.looked = now
 }
 
-// Look reads both clocks, and returns the step of the wall clock since the last call. It returns false if there was none.
+// Look reads both clocks, and returns the step of the wall clock since the last call. It returns false if there was no step.
 func (c *Clock) Look() (Step, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +133,8 @@ func (c *Clock) Look() (Step, bool) {
 	return s, true
 }
 
-// Run calls Look every second until ctx ends, and calls stepped for each step. While Run is not running, time between two readings
-// that exceeds frozen counts as a suspension.
+// Run calls Look every second until ctx ends, and calls stepped for each step. If Run is not running and the clocks are
+// not read for longer than frozen, this time counts as a suspension.
 func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -151,13 +150,13 @@ func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) er
 	}
 }
 
-// Left returns the rest of a wait of length d that began when the wall clock showed began. Time that was skipped by setting
-// the clock does not count as waited. Left returns 0 if began is in the future, because another clock has shown it.
+// Left returns the rest of a wait of length d. The wait began when the wall clock showed began. Time that was skipped by
+// setting the clock does not count as waited. If began is in the future, another clock has shown it, and Left returns 0.
 func (c *Clock) Left(began time.Time, d time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.mono()
-	at := began.Sub(c.eras[0].offset) // for a wait from before this process: as if the clock was never set
+	at := began.Sub(c.eras[0].offset) // if the wait began before this process, calculate as if the clock was never set
 	for i := len(c.eras) - 1; i >= 0; i-- {
 		e := c.eras[i]
 		if t := began.Sub(e.offset); t >= e.since-slack && t <= now+slack {

@@ -1,5 +1,5 @@
-// Package diskreserve reserves space on the disk of the databases with a file. It releases the space when the disk is full,
-// so that machines can still be disarmed and running workflows can end.
+// Package diskreserve reserves disk space for the databases by means of a file. It releases the space when the disk is
+// full, so that machines can still be disarmed and running workflows can end.
 package diskreserve
 
 import (
@@ -45,17 +45,17 @@ type Reserve struct {
 
 	mu       sync.Mutex
 	held     bool
-	reported bool // value of held that Changed last got
-	// failed is how often in a row the allocation failed although there seemed to be room. skip is how many checks are
-	// skipped before the next attempt.
+	reported bool // value of held when Changed was last called
+	// failed is how many times in a row the allocation has failed although there seemed to be room. skip is how many checks
+	// are skipped before the next attempt.
 	failed, skip int
 }
 
 // maxSkip is the limit for skip.
 const maxSkip = 600
 
-// Open takes the reserve if there is enough free space for it. It must be called before a database is opened. If the reserve cannot
-// be taken, Open logs an error, and the server works without it.
+// Open allocates the reserve if there is enough free space. It must be called before a database is opened. If the
+// reserve cannot be allocated, Open logs an error, and the server works without it.
 func Open(o Options) *Reserve {
 	if o.Floor <= 0 {
 		o.Floor = o.Size / 4
@@ -190,7 +190,7 @@ func (r *Reserve) State() State {
 	return State{Path: r.path, Size: r.o.Size, Held: r.held}
 }
 
-// Missing returns how many bytes of free space are needed to take the reserve back; 0 = it is held.
+// Missing returns how many bytes of free space are needed to take the reserve back; 0 = the reserve is held.
 func (s State) Missing() int64 {
 	if s.Held {
 		return 0
@@ -213,7 +213,7 @@ func Free(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// allocated returns the allocated size of a file in bytes, at most its length; 0 if there is none.
+// allocated returns the allocated size of a file in bytes, at most its length. It returns 0 if the file does not exist.
 func allocated(path string) int64 {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -248,7 +248,7 @@ func allocate(path string, size int64) (err error) {
 	return f.Sync()
 }
 
-// fill writes random bytes, on file systems that cannot allocate space otherwise. Zeros might be stored as a hole.
+// fill allocates space by writing random bytes, for file systems that have no other way. Zeros might be stored as a hole.
 func fill(f *os.File, size int64) error {
 	_, err := io.CopyN(f, rand.NewChaCha8([32]byte{}), size)
 	return err

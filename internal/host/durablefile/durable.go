@@ -40,10 +40,10 @@ func Size(path string) (int64, error) {
 // maxPrivate is the size limit of ReadPrivate, in bytes.
 const maxPrivate = 1 << 20
 
-// ReadPrivate returns the content of a file with secrets, of at most 1 MiB. It refuses a regular file that group or others may
-// use. There are two exceptions, both for files of root: one that a group of this process may read, as Kubernetes mounts Secrets
-// (fsGroup), and one that an access control list lets this user read, as systemd passes credentials. The modes of pipes and
-// terminals are not checked. A pipe without a writer is empty.
+// ReadPrivate returns the content of a file with secrets, of at most 1 MiB. It refuses a regular file that group
+// or others may use. There are two exceptions, both for files of root: a file that a group of this process may
+// read, as Kubernetes mounts Secrets (fsGroup), and a file that an access control list lets this user read, as
+// systemd passes credentials. The modes of pipes and terminals are not checked. A pipe without a writer is empty.
 func ReadPrivate(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a pipe would wait for a writer
 	if err != nil {
@@ -65,9 +65,9 @@ func ReadPrivate(path string) ([]byte, error) {
 	return text, err
 }
 
-// isGivenByRoot reports whether a file of root is read-only for one of these groups, and closed to others. It returns false if this
-// process runs as root, which needs no group to read a file. With an access control list, the group bits of the mode are the list's
-// mask (acl(5)), and the file's group is root's.
+// isGivenByRoot reports whether a file belongs to root, is read-only for one of these groups, and is closed to
+// others. It returns false if this process runs as root, because root needs no group to read a file. With an
+// access control list, the group bits of the mode are the list's mask (acl(5)), and the file's group is root's.
 func isGivenByRoot(st fs.FileInfo, euid int, groups []int) bool {
 	owner, ok := st.Sys().(*syscall.Stat_t)
 	return ok && euid != 0 && owner.Uid == 0 && st.Mode().Perm()&0o037 == 0 &&
@@ -77,7 +77,7 @@ func isGivenByRoot(st fs.FileInfo, euid int, groups []int) bool {
 func processGroups() []int {
 	groups, err := os.Getgroups()
 	if err != nil {
-		groups = nil // only the process's main group counts then
+		groups = nil // without them, only the process's main group counts
 	}
 	return append(groups, os.Getegid())
 }
@@ -94,7 +94,7 @@ func ReplaceJSON(path string, v any) error {
 // Replace atomically replaces the content of a file and syncs it to the disk. The file has mode 0600.
 func Replace(path string, text []byte) error { return place(path, text, os.Rename) }
 
-// Create writes a new file as Replace does. It returns fs.ErrExist if the file exists, and does not change it.
+// Create writes a new file as Replace does. If the file exists, Create returns fs.ErrExist and leaves the file unchanged.
 func Create(path string, text []byte) error {
 	return place(path, text, os.Link) // unlike a rename, a link fails if the target exists
 }
@@ -107,7 +107,7 @@ func place(path string, text []byte, move func(from, to string) error) (err erro
 		return err
 	}
 	defer func() {
-		if e := os.Remove(tmp.Name()); !errors.Is(e, fs.ErrNotExist) { // os.Rename has moved the file
+		if e := os.Remove(tmp.Name()); !errors.Is(e, fs.ErrNotExist) { // the file is missing if os.Rename has moved it
 			err = errors.Join(err, e)
 		}
 	}()
@@ -128,7 +128,7 @@ func place(path string, text []byte, move func(from, to string) error) (err erro
 
 func temporaryName(path string) string { return "." + filepath.Base(path) + "-*" }
 
-// Leftovers returns the paths of temporary files that crashes during Replace or Create of path have left.
+// Leftovers returns the paths of the temporary files that remain if Replace or Create of path crashes.
 func Leftovers(path string) ([]string, error) {
 	return filepath.Glob(filepath.Join(filepath.Dir(path), temporaryName(path)))
 }

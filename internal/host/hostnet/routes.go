@@ -21,11 +21,11 @@ func Routes() string {
 // A Route is a route in the kernel's main table.
 type Route struct {
 	To     netip.Prefix
-	Via    netip.Addr // invalid for a connected network
+	Via    netip.Addr // the invalid Addr for a connected network
 	Device string
 }
 
-// String returns the router, or the interface of a connected network.
+// String returns the router or, for a connected network, the interface.
 func (r Route) String() string {
 	if r.Via.IsValid() {
 		return r.Via.String()
@@ -43,8 +43,8 @@ func Gateways(routes string) (out []netip.Addr) {
 	return out
 }
 
-// RouteTo returns the most specific route to a in the result of [Routes]. It returns false if there is none; another
-// routing table may still have one.
+// RouteTo returns the most specific route to a in the result of [Routes]. It returns false if there is none. There may
+// still be a route in another routing table.
 func RouteTo(routes string, a netip.Addr) (best Route, known bool) {
 	for line := range strings.Lines(routes) {
 		if r, ok := parseRoute(line); ok && r.To.Contains(a) && (!known || r.To.Bits() > best.To.Bits()) {

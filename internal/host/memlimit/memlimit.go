@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// rarely is the GOGC below the memory limit. every is how often the memory limit is adapted to the memory in use.
+// The constant rarely is the value of GOGC, which applies until the memory limit is reached. The constant every is how
+// often the memory limit is adapted to the memory in use.
 const (
 	rarely = 500
 	every  = time.Second
 )
 
-// CollectRarely adapts the memory limit, until ctx ends, so that garbage is collected only when its size exceeds both room (in bytes)
-// and the memory in use. A fixed limit would be wrong: once the memory in use exceeds it, the collector runs all the time.
-// If GOGC or GOMEMLIMIT is set in the environment, CollectRarely does nothing.
+// CollectRarely adapts the memory limit, until ctx ends. Garbage is then collected only when its size exceeds
+// both room (in bytes) and the memory in use. A fixed limit would be wrong: once the memory in use exceeds it,
+// the collector runs all the time. If GOGC or GOMEMLIMIT is set in the environment, CollectRarely does nothing.
 func CollectRarely(ctx context.Context, room int64) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return

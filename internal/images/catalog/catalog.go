@@ -16,14 +16,14 @@ import (
 //go:embed catalog.yaml
 var builtin []byte
 
-// An Image is an image file that a publisher offers, and what proves that a download is that file.
+// An Image describes an image file that a publisher offers, and how a download of the file is verified.
 type Image struct {
 	Name  string `json:"name"`            // name of the image in the inventory
 	About string `json:"about,omitempty"` // a sentence for operators
 	URL   string `json:"url"`             // URL of the file at its publisher
 	Use   string `json:"use,omitempty"`   // installer: files for another installer; default: a disk image
 
-	// One of these proves the file: a list of digests, a digest, or a minisign signature.
+	// One of these verifies a download of the file: a list of digests, a digest, or a minisign signature.
 
 	Sums      string `json:"sums,omitempty"`      // URL of a list of digests
 	SHA256    string `json:"sha256,omitempty"`    // digest of the file, 64 hex digits
@@ -34,8 +34,8 @@ type Image struct {
 	// What an operator has to know about the installed system.
 
 	User     string `json:"user,omitempty"`     // user who can log in
-	Metadata string `json:"metadata,omitempty"` // what configures it at its first boot: cloud-init, ignition, talos or harvester
-	Template string `json:"template,omitempty"` // a stored template that installs it
+	Metadata string `json:"metadata,omitempty"` // what configures the system at its first boot: cloud-init, ignition, talos or harvester
+	Template string `json:"template,omitempty"` // a stored template that installs the image
 }
 
 // A Catalog is a list of images, in the form of a catalog file.
@@ -63,7 +63,7 @@ func Schema() strictyaml.Schema {
 	})
 }
 
-// parse reads the catalog in b. Errors name the file name.
+// parse reads the catalog in b. Errors contain name, the name of the file.
 func parse(name string, b []byte) (Catalog, error) {
 	var c Catalog
 	if err := strictyaml.Decode(name, b, &c); err != nil {
@@ -92,8 +92,8 @@ func parse(name string, b []byte) (Catalog, error) {
 // keyForm matches a minisign public key.
 var keyForm = regexp.MustCompile(`^RW[A-Za-z0-9+/]{54}$`)
 
-// Check returns the problems of i. A client also checks an image that a server sends to it, because no value may
-// be a path on the client's computer.
+// Check returns the problems of i. A client also checks an image that a server has sent: otherwise a value that should
+// be a URL could be a path on the client's computer.
 func (i Image) Check() inventory.Problems {
 	problems := append(inventory.ValidateImageName(i.Name), inventory.ValidateImageUse(i.Use)...)
 	for _, f := range [][2]string{{"url", i.URL}, {"sums", i.Sums}, {"signature", i.Signature}} {

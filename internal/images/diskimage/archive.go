@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// EntryPath returns the name of an archive's entry as an absolute path, relative to the folder into which the
-// archive is extracted. A name that leads out of that folder is an error.
+// EntryPath returns the path of an archive's entry in the folder into which the archive is extracted. The path begins
+// with "/", which is that folder. A name that leads out of the folder is an error.
 func EntryPath(name string) (string, error) {
 	if name == "" || strings.ContainsRune(name, 0) {
 		return "", errors.New("the name is empty or contains a zero byte")
@@ -39,8 +39,8 @@ func checkEntry(h *tar.Header) error {
 	return fmt.Errorf("unknown type %q", h.Typeflag)
 }
 
-// lookArchive reads a tar archive to its end and sets d.Size and d.Contents. If an agent could not extract it, the
-// error is a *Refusal.
+// lookArchive reads a tar archive to its end and sets d.Size and d.Contents. If an agent could not extract the archive,
+// the error is a *Refusal.
 func (d *Description) lookArchive(content io.Reader, most int64) error {
 	counted := &counter{in: io.LimitReader(content, most+1)}
 	in := tar.NewReader(counted)

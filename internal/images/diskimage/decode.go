@@ -23,8 +23,8 @@ type Content struct {
 }
 
 // Open starts to read a file from its beginning. If the first bytes show that it cannot be decompressed to a disk
-// image, the error is a *Refusal. Close the content to release its memory; this does not close the file. Until
-// then, goroutines may read ahead. Close waits for a read that is in progress.
+// image, the error is a *Refusal. Until Close is called, goroutines may read ahead in the file. Close waits for a read
+// that is in progress and releases memory; it does not close the file.
 func Open(file io.Reader) (*Content, error) {
 	src := &source{r: file}
 	in := bufio.NewReaderSize(src, 256<<10)
@@ -42,9 +42,9 @@ func Open(file io.Reader) (*Content, error) {
 	return c, nil
 }
 
-// OpenQcow2 opens the disk in a qcow2 image of length bytes. It first reads and compares the tables, the mapping
-// and the refcounts. If the image cannot be read completely from this one file, the error is a *Refusal. Close the
-// content to release its memory; this does not close the file.
+// OpenQcow2 opens the disk in a qcow2 image of length bytes. It first reads the tables of the image and checks that
+// their references agree with the refcounts. If the image cannot be read completely from this one file, the error is a
+// *Refusal. Close the content to release its memory; this does not close the file.
 func OpenQcow2(file io.ReaderAt, length int64) (*Content, error) {
 	q, err := newQcow2(file, length, maxSize)
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *Content) decompressor(in *bufio.Reader) (io.ReadCloser, error) {
 		return openXZ(in)
 	case Bzip2:
 		return io.NopCloser(bzip2.NewReader(in)), nil
-	case Qcow2: // OpenQcow2 is needed, because the format requires random access
+	case Qcow2: // the format requires random access: use OpenQcow2
 		return nil, Identify([]byte(qcow2Start)).Refusal()
 	}
 	return io.NopCloser(in), nil
@@ -122,8 +122,8 @@ func (s *source) err() error {
 	return nil
 }
 
-// ended reads decompressed data and, at its end, returns an error if anything but zero padding follows in the
-// file. Decompressors stop at the end of the compressed data.
+// ended is a reader of decompressed data. At the end of that data, where decompressors stop, it returns an error if the
+// file continues with anything but zeros.
 type ended struct {
 	io.ReadCloser
 	rest io.Reader
@@ -146,7 +146,7 @@ func (e ended) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// trailing returns how many bytes remain in r, without blocks that contain only zeros.
+// trailing reads r to its end and returns the number of bytes, not counting blocks that contain only zeros.
 func trailing(r io.Reader) (n int64, err error) {
 	buf := make([]byte, 64<<10)
 	for {

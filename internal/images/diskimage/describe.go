@@ -32,10 +32,10 @@ type Description struct {
 }
 
 // Describe reads a content to its end and describes it. If the content is incomplete, larger than maxSize or not
-// suitable for a disk, the error is a *Refusal. Kernels and similar files, which cannot be mistaken for disk
-// images, get Installer, and tar archives get Archive. An ISO image can be mistaken for a disk image, so it is
-// refused; the operator must add it with --installer. Describe copies the content of a disk image to the writer
-// to, unless to is nil.
+// suitable for a disk, the error is a *Refusal. Describe sets Installer for kernels and similar files, which cannot be
+// mistaken for disk images, and Archive for tar archives. An ISO image can be mistaken for a disk image, so it is
+// refused; the operator must add it with --installer. Describe copies the content of a disk image to the writer to,
+// unless to is nil.
 func Describe(ctx context.Context, c *Content, to io.Writer) (Description, error) {
 	return describe(ctx, c, to, maxSize)
 }

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// A feature is something that an image has if it contains name.
+// A feature is a property that an image has if the text name occurs in it.
 type feature struct {
 	kind featureKind
 	text string // for operators
-	name string // as it is stored in directories or in the boot sector
+	name string // text to search for, as it is stored in directories or in the boot sector
 	boot bool   // search only the boot sector
-	form string // of a loader, as in Description.Boots
+	form string // how firmware starts this loader, as in Description.Boots; "" for other features
 }
 
 type featureKind int
@@ -37,7 +37,7 @@ var knownFeatures = []feature{
 	{kind: configurer, text: "Ignition", name: "flatcar.first_boot"},
 }
 
-// features searches an image for knownFeatures while it is read once.
+// features searches an image for knownFeatures in a single pass.
 type features struct {
 	found map[feature]bool
 	tail  []byte // end of the last read, because a name may be split between two reads
@@ -50,8 +50,8 @@ func hasBootCode(head []byte) bool {
 	return slices.ContainsFunc(head[:min(len(head), 440)], func(b byte) bool { return b != 0 })
 }
 
-// boots returns the boot forms of the loaders that were found. If there is a UEFI loader, program code in the boot
-// sector counts as a BIOS loader, even an unknown one.
+// boots returns the forms (see feature.form) of the loaders that were found. If there is a UEFI loader, program code in
+// the boot sector counts as a BIOS loader, even if that code is unknown.
 func (f *features) boots() []string {
 	var out []string
 	for _, x := range knownFeatures {
@@ -78,7 +78,7 @@ func (f *features) scan(b []byte) {
 		switch {
 		case f.found[x]:
 		case x.boot:
-			f.found[x] = f.read == 0 && bytes.Contains(b[:min(len(b), 446)], name) // before the partition table
+			f.found[x] = f.read == 0 && bytes.Contains(b[:min(len(b), 446)], name) // only before the partition table
 		default:
 			f.found[x] = bytes.Contains(b, name) || bytes.Contains(text, name)
 		}
@@ -88,7 +88,7 @@ func (f *features) scan(b []byte) {
 	f.tail = append(f.tail[:0], f.tail[max(0, len(f.tail)-longest):]...)
 }
 
-// of returns the texts of the features of these kinds that were found, each once.
+// of returns the texts of the features that were found and have one of these kinds, each text once.
 func (f *features) of(kinds ...featureKind) string {
 	var out []string
 	for _, kind := range kinds {

@@ -12,7 +12,7 @@ const (
 	Zstd  = "zst"
 	XZ    = "xz"
 	Bzip2 = "bz2"
-	// Qcow2 is read only by the server, with OpenQcow2. The server converts it, so agents get zst.
+	// Only the server reads Qcow2, with OpenQcow2. The server converts such images, so agents get Zstd instead.
 	Qcow2 = "qcow2"
 )
 
@@ -36,20 +36,20 @@ func refuse(remedy, format string, args ...any) error {
 	return &Refusal{What: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// againRemedy is the remedy for a damaged file.
+// againRemedy tells the user what to do about a damaged file.
 const againRemedy = "get the file again, compare its digest with the publisher's, and store it again (ingot image add)"
 
 // qcow2Start is the magic number at the beginning of a qcow2 file.
 const qcow2Start = "QFI\xfb"
 
-// Format returns the format of a file. head is the beginning of the file, at least 8 bytes if it has so many.
+// Format returns the format of a file. head is its first 8 or more bytes, or the whole file if it is shorter.
 func Format(head []byte) string {
 	starts := func(s string) bool { return bytes.HasPrefix(head, []byte(s)) }
 	switch {
 	case starts("\x1f\x8b"):
 		return Gzip
 	case starts("\x28\xb5\x2f\xfd"), len(head) >= 4 && head[0]&0xf0 == 0x50 && string(head[1:4]) == "\x2a\x4d\x18":
-		return Zstd // the second pattern is a skippable frame, which may be the first one in a zstd file
+		return Zstd // the second pattern is a skippable frame, with which a zstd file may begin
 	case starts("\xfd7zXZ\x00"):
 		return XZ
 	case starts("BZh"):

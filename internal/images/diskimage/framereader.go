@@ -10,13 +10,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// headerPeek is the number of bytes that contain any zstd frame header, and the magic number and length of a
-// skippable frame.
+// headerPeek bytes are enough for every zstd frame header, and for the magic number and length of a skippable frame.
 const headerPeek = 18
 
-// openZstd returns the content of the zstd file in. With more than one processor, it decompresses frames in
-// parallel that declare a content of at most FrameSize bytes. From the first other frame on, it decompresses the
-// file as one stream.
+// openZstd returns the content of the zstd file in. With more than one processor, it decompresses frames in parallel,
+// as long as each frame declares a content of at most FrameSize bytes. From the first frame that does not, it
+// decompresses the rest of the file as one stream.
 func openZstd(in *bufio.Reader) (io.ReadCloser, error) {
 	n := runtime.GOMAXPROCS(0)
 	if n == 1 {
@@ -40,8 +39,8 @@ func zstdStream(in io.Reader) (io.ReadCloser, error) {
 	return z.IOReadCloser(), nil
 }
 
-// A frameSplitter splits a zstd file into its frames (RFC 8878). The end of a frame follows from the lengths of
-// its blocks.
+// A frameSplitter splits a zstd file into its frames (RFC 8878). It finds the end of a frame by the lengths of the
+// frame's blocks.
 type frameSplitter struct {
 	in     *bufio.Reader
 	dec    *zstd.Decoder
@@ -72,8 +71,8 @@ func (f *frameSplitter) stream() (io.ReadCloser, error) { return zstdStream(f.in
 
 func (f *frameSplitter) close() { f.dec.Close() }
 
-// nextHeader skips skippable frames and returns the header of the next frame with content, which it does not
-// consume. io.EOF means that the file ended between two frames.
+// nextHeader skips skippable frames and returns the header of the next frame with content, without consuming that
+// header. io.EOF means that the file ended between two frames.
 func (f *frameSplitter) nextHeader() (h zstd.Header, err error) {
 	for {
 		head, err := f.in.Peek(headerPeek)
@@ -102,7 +101,7 @@ const blockRLE = 1
 
 // readFrame appends to packed the complete frame whose header is h.
 func readFrame(in *bufio.Reader, h zstd.Header, packed []byte) ([]byte, error) {
-	// Even for content that cannot be compressed, an encoder adds only block headers.
+	// If content cannot be compressed, an encoder adds only block headers, so this limit is enough.
 	limit := int(h.FrameContentSize) + int(h.FrameContentSize>>6) + 64<<10
 
 	read := func(n int) (_ []byte, err error) {

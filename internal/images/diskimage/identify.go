@@ -5,7 +5,7 @@ import (
 	"regexp"
 )
 
-// HeadSize is the number of bytes at the beginning of a content that Identify needs.
+// HeadSize is how many bytes of a content Identify needs, from the beginning of the content.
 const HeadSize = 128 << 10
 
 // A Kind describes a content, as detected from its first bytes.
@@ -42,7 +42,7 @@ const (
 	decodeRemedy = "decompress the file once, so that one compression is left"
 )
 
-// signature identifies a kind by the text that is at this offset.
+// signature identifies a kind: a content with this text at this offset is of the kind.
 type signature struct {
 	at   int
 	text string
@@ -102,7 +102,7 @@ var (
 	xmlDocument = regexp.MustCompile(`(?i)^\x{FEFF}?\s*<(\?xml|!doctype)\b`)
 )
 
-// Identify returns the kind of a content. head is its first HeadSize bytes, or all of a shorter content.
+// Identify returns the kind of a content. head is its first HeadSize bytes, or the whole content if it is shorter.
 func Identify(head []byte) Kind {
 	const remedy = "a web page or an address was saved instead of the image: fetch the image itself"
 	switch text := head[:min(len(head), 512)]; {

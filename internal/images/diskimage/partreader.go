@@ -21,14 +21,14 @@ var errStream = errors.New("it has no parts")
 type splitter interface {
 	format() string
 	// next returns the size of the next part's content without reading the part. io.EOF means that the file is
-	// complete. After errStream nothing of the rest has been read.
+	// complete. If next returns errStream, it has not read anything of the rest of the file.
 	next() (size int, err error)
 	// read reads the part and appends it to packed.
 	read(packed []byte) ([]byte, error)
 	// decode decompresses b.packed into b.content, which is empty and has room for size bytes. It is called in
 	// several goroutines at once.
 	decode(b *partBuffers, size int) error
-	// stream returns the content of the rest of the file after errStream.
+	// stream is called after errStream. It returns the content of the rest of the file.
 	stream() (io.ReadCloser, error)
 	close()
 }
@@ -67,7 +67,7 @@ func newPartReader(parts splitter, limit int) *partReader {
 // partBuffers holds the buffers of a part. They are reused for later parts.
 type partBuffers struct{ packed, content []byte }
 
-// A part is the content of a part, or its error. With isStream, the rest of the file must be read as a stream.
+// A part is the content of a part, or its error. isStream means that the rest of the file must be read as a stream.
 type part struct {
 	buffers  *partBuffers
 	isStream bool

@@ -39,10 +39,10 @@ const (
 const (
 	// maxL1 limits the size of the L1 table in bytes, as in QEMU.
 	maxL1 = 32 << 20
-	// maxClusterWindow limits the memory for a compressed cluster, in bytes. The window is at most as large as the
-	// cluster.
+	// maxClusterWindow limits the memory, in bytes, with which a compressed cluster is decompressed. A cluster never
+	// needs more than its own size.
 	maxClusterWindow = 8 << 20
-	// maxClusters limits the number of clusters in a file, because counting them takes two bytes of memory for each.
+	// maxClusters limits the number of clusters in a file: a count of two bytes is kept in memory for each cluster.
 	maxClusters = 64 << 20
 )
 
@@ -129,7 +129,7 @@ func (q *qcow2) readHeader() error {
 		h.Incompatible, h.Compatible, h.Autoclear, h.RefcountOrder, h.Length, h.Compression = 0, 0, 0, 4, 72, 0
 	}
 	if h.Length == 104 {
-		h.Compression = 0 // the byte belongs to the next structure
+		h.Compression = 0 // in so short a header, this byte belongs to what follows the header
 	}
 
 	if err := h.check(); err != nil {
@@ -209,8 +209,8 @@ func (q *qcow2) readAt(b []byte, offset uint64) error {
 	return err
 }
 
-// checkPlace returns a *Refusal unless the length bytes at offset are in the file, start at a cluster boundary and
-// do not overlap the header's cluster.
+// checkPlace returns a *Refusal unless the range of length bytes at offset is in the file, starts at a cluster boundary
+// and does not overlap the header's cluster.
 func (q *qcow2) checkPlace(offset, length uint64, format string, args ...any) error {
 	var wrong string
 	switch {
@@ -299,11 +299,11 @@ func (q *qcow2) find(guest uint64) (x extent, err error) {
 	if x.offset == 0 {
 		return extent{zeros: true}, nil
 	}
-	x.length = min(q.cluster, q.Size-guest) // the last cluster of the file may end with the disk
+	x.length = min(q.cluster, q.Size-guest) // the last cluster of the file may be shorter: it may end where the disk ends
 	return x, q.checkPlace(x.offset, x.length, "the cluster of byte %#x of the disk", guest)
 }
 
-// findPacked is find for a compressed cluster.
+// findPacked does the same as find, but for a compressed cluster.
 func (q *qcow2) findPacked(guest, e uint64) (x extent, err error) {
 	bits := 62 - (q.ClusterBits - 8)
 	x.packed = true
@@ -362,7 +362,7 @@ func (q *qcow2) unpack(guest uint64, x extent) error {
 	}
 	in, err := q.decompressor(packed)
 	if err == nil {
-		_, err = io.ReadFull(in, q.unpacked) // the data after it belongs to other clusters
+		_, err = io.ReadFull(in, q.unpacked) // what follows in the file belongs to other clusters
 	}
 	if err != nil {
 		q.unpacked = nil

@@ -28,7 +28,7 @@ func (q *qcow2) countClusters() (used []uint16, err error) {
 	return used, nil
 }
 
-// count adds 1 to the number of each cluster that contains some of the length bytes at offset.
+// count adds 1 to the number of each cluster that overlaps the range of length bytes at offset.
 func (q *qcow2) count(used []uint16, offset, length uint64) {
 	if length == 0 {
 		return

@@ -11,9 +11,9 @@ import (
 
 // Layout is what a disk must have so that the partition table of a disk image is valid on it.
 type Layout struct {
-	// SectorSize is the size in bytes of the logical sectors in which the table counts: 512 or 4096. Firmware finds a
-	// GPT by it (UEFI 2.10, 5.3.2); an MBR that was made in a file counts in 512. It is 0 if there is no table, or a
-	// GPT for each of the two sizes.
+	// SectorSize is the size in bytes of the logical sectors in which the table counts: 512 or 4096. On a disk with
+	// other sectors, firmware does not find a GPT (UEFI 2.10, 5.3.2). An MBR that was made in a file counts in 512.
+	// SectorSize is 0 if no table can be read, or if there is a GPT for both sizes.
 	SectorSize int
 	// End is the offset in bytes of the end of the last partition; 0 if there is no table.
 	End int64
@@ -54,8 +54,8 @@ func (t table) String() string {
 	return text
 }
 
-// look reads a content to its end, stores the first bytes of each partition and the features that it finds, and
-// returns the size. If the content has more than most bytes, the error is a *Refusal.
+// look reads a content to its end, stores the first bytes of each partition and the features that it finds, and returns
+// the size. If the size exceeds most (in bytes), the error is a *Refusal.
 func (t *table) look(content io.Reader, most int64) (size int64, err error) {
 	keep := func(b []byte) {
 		t.features.scan(b)
@@ -155,8 +155,8 @@ func readGPT(head []byte, sector int) (t table, ok bool) {
 	return t, true
 }
 
-// readMBR reads the four partition entries of a boot sector. The boot sector of a file system has program code in
-// their place; the result is then an empty table.
+// readMBR reads the four partition entries of a boot sector. If program code of a file system is in their place,
+// readMBR returns an empty table.
 func readMBR(head []byte) (t table) {
 	if len(head) < 512 || head[510] != 0x55 || head[511] != 0xaa {
 		return t
@@ -173,7 +173,7 @@ func readMBR(head []byte) (t table) {
 		}
 
 		p := partition{start: start * 512, end: (start + count) * 512}
-		if e[4] == 0xee { // the protective entry for a GPT that cannot be read; it covers the whole disk, whatever its size
+		if e[4] == 0xee { // the protective entry of a GPT that cannot be read; the entry covers the whole disk, whatever its size
 			p.end = 0
 		} else {
 			t.sector = 512

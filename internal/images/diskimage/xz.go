@@ -16,7 +16,7 @@ import (
 	"github.com/mikelolasagasti/xz"
 )
 
-// maxBlock limits the content of an xz block that is decompressed in parallel with others, in bytes. xz -T writes
+// maxBlock is the maximum content, in bytes, of an xz block that is decompressed in parallel with others. xz -T writes
 // blocks with 24 MiB.
 const maxBlock = 32 << 20
 
@@ -24,15 +24,15 @@ const maxBlock = 32 << 20
 const (
 	xzMagic      = "\xfd7zXZ\x00"
 	xzHeaderSize = 12 // size of a stream's header, §2.1.1, and of its footer, §2.1.2
-	xzIndexStart = 0  // first byte of an index; a block has the size of its header there, never 0, §4.1
+	xzIndexStart = 0  // first byte of an index (§4.1); in a block, the first byte is the size of its header, which is never 0
 )
 
 // xzCheckSizes holds the size in bytes of a block's check, by the type of the check, §2.1.1.2.
 var xzCheckSizes = [16]int64{0, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64}
 
-// openXZ returns the content of the xz file in. With more than one processor, it decompresses the blocks of a
-// stream in parallel if the first block declares its sizes, as those of xz -T do. From the first stream without
-// declared sizes on, it decompresses the file as one stream.
+// openXZ returns the content of the xz file in. With more than one processor, it decompresses the blocks of a stream in
+// parallel if the first block of the stream declares its sizes; the blocks that xz -T writes do. From the first stream
+// without declared sizes on, openXZ decompresses the rest of the file as one stream.
 func openXZ(in *bufio.Reader) (io.ReadCloser, error) {
 	x := &xzSplitter{in: in, records: sha256.New()}
 	if runtime.GOMAXPROCS(0) == 1 {
@@ -46,7 +46,7 @@ type xzSplitter struct {
 	in     *bufio.Reader
 	header []byte  // header of the stream that is being read; nil between streams
 	block  xzBlock // next block
-	// What the index of the stream must contain: the number of blocks, and their sizes, whose hash is records.
+	// The index of the stream must contain this number of blocks, and sizes of blocks whose hash is records.
 	count   uint64
 	records hash.Hash
 
@@ -158,7 +158,7 @@ func (x *xzSplitter) blockAt(off int, stream []byte) (b xzBlock, sized bool, err
 	if err := errors.Join(err1, err2); err != nil {
 		return b, false, errors.New("the header of a block is wrong")
 	}
-	// An encoder adds only a few bytes to content that it cannot compress.
+	// If content cannot be compressed, an encoder adds only a few bytes, so this limit is enough.
 	if content > maxBlock || packed > content+content>>6+64<<10 {
 		return b, false, nil
 	}
@@ -169,8 +169,8 @@ func (x *xzSplitter) blockAt(off int, stream []byte) (b xzBlock, sized bool, err
 func (x *xzSplitter) read(packed []byte) ([]byte, error) {
 	packed = append(packed, x.header...)
 	at := len(packed)
-	// The padding is before the check, whose size is a multiple of 4. So the block with padding and check is a
-	// multiple of 4 as well.
+	// The block is padded to a multiple of 4. The padding comes before the check, but the check's size is a multiple of
+	// 4 itself.
 	padded := int(x.block.packed+3) &^ 3
 	if cap(packed) < at+padded+64 {
 		packed = append(make([]byte, 0, at+padded+64), packed...)

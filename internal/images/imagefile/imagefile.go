@@ -1,6 +1,6 @@
-// Package imagefile opens the files of images. The server keeps most of them in its image directory, under their
-// digests. Others it serves in place from a share: a directory that is mounted on this host and belongs to another
-// program.
+// Package imagefile opens the files of images. The server keeps most of these files in its image directory, under their
+// digests. It serves the other files in place, from a share: a directory that is mounted on this host and belongs to
+// another program.
 package imagefile
 
 import (
@@ -27,7 +27,7 @@ type Files struct {
 	shares []string
 
 	mu    sync.Mutex
-	known map[string]*digested // by the path of the file in place
+	known map[string]*digested // keys: the paths of files that are served in place
 }
 
 // New returns a Files for an image directory and shares, which are absolute paths. Either may be empty.
@@ -35,7 +35,7 @@ func New(dir string, shares []string) *Files {
 	return &Files{dir: dir, shares: shares, known: map[string]*digested{}}
 }
 
-// digested is what is known of the content of a file in place.
+// digested is what is known about the content of a file that is served in place.
 type digested struct {
 	mu    sync.Mutex // held while the file is read
 	state state
@@ -67,7 +67,7 @@ type Shared struct {
 	state state
 }
 
-// Place returns the record of the file, whose path is given, for the inventory.
+// Place returns the record of the file that the inventory stores; path is the path of the file.
 func (s Shared) Place(path string) *inventory.InPlace {
 	return &inventory.InPlace{Path: path, ModTime: s.state.mtime}
 }
@@ -91,9 +91,9 @@ func (s Shared) Unchanged() error {
 	return err
 }
 
-// OpenShared opens a file by its absolute path, which must be below one of the shares. The error is
-// inventory.ErrInvalid if it is not, if a link leads out of the share, or if the file is not a regular file; it is
-// inventory.ErrNotFound if the file is missing.
+// OpenShared opens a file by its absolute path. The error is inventory.ErrInvalid if the path is not below one of the
+// shares, if a link leads out of the share, or if the file is not a regular file. The error is inventory.ErrNotFound if
+// the file is missing.
 func (f *Files) OpenShared(path string) (Shared, error) {
 	share, name, err := f.locate(path)
 	if err != nil {
@@ -149,9 +149,9 @@ func missing(path string, err error) error {
 	return fmt.Errorf("opening %s in its share: %w: %w", path, err, inventory.ErrInvalid)
 }
 
-// Open opens the file of an image. If the file is gone, the error is inventory.ErrNotFound. If a file in place is
-// gone or has other content than when it was added, the error is inventory.ErrConflict. If the size or the times
-// of a file in place have changed, Open first reads the whole file.
+// Open opens the file of an image. If the file is missing, the error is inventory.ErrNotFound. If the file is served in
+// place and is missing or has other content than when it was added, the error is inventory.ErrConflict. If the size or
+// the times of a file in place have changed, Open first reads the whole file.
 func (f *Files) Open(i inventory.Image) (*os.File, error) {
 	if i.InPlace != nil {
 		return f.openInPlace(i)
@@ -171,8 +171,8 @@ func (f *Files) Open(i inventory.Image) (*os.File, error) {
 	return file, err
 }
 
-// OpenDigest opens the file with the digest sum: from the image directory or, if it is not there, from a share, if
-// one of the images that all returns has that digest and is served in place.
+// OpenDigest opens the file whose digest is sum. If the file is not in the image directory, OpenDigest looks for an
+// image with that digest that is served in place, among the images that the function all returns.
 func (f *Files) OpenDigest(
 	ctx context.Context, name, sum string, all func(context.Context) ([]inventory.Image, error),
 ) (*os.File, error) {
@@ -212,8 +212,8 @@ func (f *Files) openInPlace(i inventory.Image) (*os.File, error) {
 	return file.File, nil
 }
 
-// digest returns the SHA-256 of a file in place. It reads the file only if it has changed since its digest was
-// determined.
+// digest returns the SHA-256 of a file that is served in place. It reads the file only if the file has changed since
+// its digest was determined.
 func (f *Files) digest(file Shared, i inventory.Image) (string, error) {
 	f.mu.Lock()
 	d := f.known[i.InPlace.Path]

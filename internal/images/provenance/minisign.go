@@ -9,9 +9,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// VerifyMinisign reads content to its end and returns nil if signature is a valid signature of it by key.
-// signature is the text of a .minisig file; key is the text of a .pub file, or its last line. If they do not
-// match, the error is inventory.ErrInvalid.
+// VerifyMinisign reads content to its end and returns nil if signature is a valid signature of the content by key.
+// Otherwise the error is inventory.ErrInvalid. signature is the text of a .minisig file; key is the text of a .pub
+// file, or its last line.
 func VerifyMinisign(content io.Reader, signature, key []byte) error {
 	var public minisign.PublicKey
 	if err := public.UnmarshalText(bytes.TrimSpace(key)); err != nil {

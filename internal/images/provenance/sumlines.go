@@ -40,7 +40,7 @@ var (
 	// hashField and pathField are the two lines that Get-FileHash | Format-List prints for a file.
 	hashField = regexp.MustCompile(`^Hash +: ` + hexDigest + `$`)
 	pathField = regexp.MustCompile(`^Path +: (.+)$`)
-	// certutilLine is the line with the name that certutil -hashfile prints before the digest.
+	// certutilLine is the line that certutil -hashfile prints before the digest. It contains the name of the file.
 	certutilLine = regexp.MustCompile(`^` + algorithm + ` hash of (?:file )?(.+):$`)
 	// aloneLine is a line with a digest and no name.
 	aloneLine = regexp.MustCompile(`^(?:(?i:sha-?(?:256|512))[:=] ?)?` + hexDigest + `$`)
@@ -85,8 +85,8 @@ func readSums(list []byte) ([]sum, error) {
 	return out, nil
 }
 
-// parseSum reads one line of a list; ok is false for a line without a digest. The name "-" means that the digest
-// is of the program's standard input, so name is "" then.
+// parseSum reads one line of a list; ok is false for a line without a digest. If the name in the line is "-", the
+// program has read its standard input, so name is "" then.
 func parseSum(line string) (x sum, ok bool) {
 	var escaped string
 	if m := gnuLine.FindStringSubmatch(line); m != nil {

@@ -21,10 +21,10 @@ var sha512Form = regexp.MustCompile(`^[0-9a-f]{128}$`)
 // IsSHA512 reports whether s is a SHA-512 in 128 lower-case hex digits.
 func IsSHA512(s string) bool { return sha512Form.MatchString(s) }
 
-// FindSum returns the SHA-256 of a file in a list of digests, in lower-case hex digits, or its SHA-512 if the list
-// has no SHA-256. It compares only the file's name, without the folders that the list may contain. If no digest in
-// the list has a name, the digest is taken for the file's. Lines in forms that readSums does not know are ignored,
-// because the list may be part of a signed message. Errors are inventory.ErrInvalid and name the list by source.
+// FindSum returns the SHA-256 of a file in a list of digests, in lower-case hex digits, or its SHA-512 if the list has
+// no SHA-256. It compares only the file's name, without the folders that the list may contain. If the list contains no
+// names, its digest counts as the digest of the file. Lines in forms that readSums does not know are ignored, because
+// the list may be part of a signed message. Errors are inventory.ErrInvalid and contain source, the name of the list.
 func FindSum(source string, list []byte, file string) (string, error) {
 	const remedy = "give the list of the file's release, or the digest itself: --sha256"
 	all, err := readSums(list)
@@ -67,7 +67,7 @@ func invalid(source string, line int, remedy, format string, args ...any) error 
 	return inventory.Problems{{File: source, Line: line, What: fmt.Sprintf(format, args...), Remedy: remedy}}
 }
 
-// some returns at most five of the names, and how many more there are, as text.
+// some returns a text with at most five of the names and the number of further ones.
 func some(names []string) string {
 	const most = 5
 	names = slices.Compact(slices.Sorted(slices.Values(names)))

@@ -2,11 +2,11 @@ package sbat
 
 // A stage is a program of a Secure Boot chain.
 type stage struct {
-	// component is the component that the program must have. Otherwise an old program without a section .sbat would
-	// pass as one without a minimum.
+	// component must be in the section .sbat of the program. Without this rule, an old program that has no such section
+	// would pass every minimum.
 	component string
 	next      string // file that the program starts; "" for the last one
-	signed    bool   // it is always started with Secure Boot, so it must be signed
+	signed    bool   // started only with Secure Boot, so it must be signed
 }
 
 // stages holds the programs of all Secure Boot chains, by their files. snponly.efi is also started without Secure
@@ -18,8 +18,8 @@ var stages = map[string]stage{
 	"snponly.efi":      {"ipxe", "", false},
 }
 
-// Chain returns the files that firmware needs to start the loader name: that file and those of the following
-// stages.
+// Chain returns the files that firmware needs to start the loader in the file name: that file and the files of the
+// following stages.
 func Chain(name string) []string {
 	out := []string{name}
 	for next := stages[name].next; next != ""; next = stages[next].next {
@@ -28,5 +28,5 @@ func Chain(name string) []string {
 	return out
 }
 
-// MustBeSigned reports whether the file name is started only with Secure Boot, so that it must be signed.
+// MustBeSigned reports whether a program must be signed, because it is started only with Secure Boot; name is its file.
 func MustBeSigned(name string) bool { return stages[name].signed }

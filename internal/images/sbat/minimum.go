@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Minimum holds the lowest accepted generation of each component, by its name. 0 accepts any.
+// Minimum holds the lowest accepted generation of each component, by the component's name. 0 accepts every generation.
 type Minimum map[string]int
 
 // Names returns the names of the components, sorted.
@@ -27,7 +27,7 @@ func (m Minimum) Check() map[string]string {
 	return out
 }
 
-// fixes names the vulnerabilities that a generation of a component fixes.
+// fixes holds a generation of a component and, as text, the vulnerabilities that this generation fixes.
 type fixes struct {
 	component  string
 	generation int
@@ -63,7 +63,7 @@ func Vulnerabilities(component string, n int) string {
 // A Shortfall is a component of a program that is below its minimum.
 type Shortfall struct {
 	Component string
-	Have      int // 0 if the program names none
+	Have      int // 0 if the program does not have the component
 	Need      int
 }
 
@@ -75,9 +75,8 @@ func (s Shortfall) String() string {
 	return fmt.Sprintf("%s %d is below the minimum %d", s.Component, s.Have, s.Need)
 }
 
-// Below returns the components of p that are below m, sorted by name; name is the program's file. Like shim, it
-// does not compare a component that the program does not have, except for the component that the program in this
-// file must have, see Chain.
+// Below returns the components of p that are below m, sorted by name; name is the program's file. Like shim, it ignores
+// a component that the program does not have, unless the program in this file must have that component; see stage.
 func (m Minimum) Below(name string, p Program) (out []Shortfall) {
 	for _, component := range m.Names() {
 		have, ok := p.generation(component)

@@ -32,7 +32,7 @@ type Component struct {
 // A Program holds what the headers and the section .sbat of a UEFI program contain.
 type Program struct {
 	Components []Component // without the line of the format itself; empty without a section .sbat
-	Signed     bool        // it has a table of signatures, which are not verified
+	Signed     bool        // the program has a table of signatures, which are not verified
 }
 
 // String returns a line for operators, such as "shim 4, shim.debian 1 (15.8), signed".
@@ -70,9 +70,9 @@ const (
 	fields     = 6        // number in a line: name, generation, vendor, package, version, URL
 )
 
-// Read reads the generations of a UEFI program. The error wraps ErrNotUEFI if r is not a UEFI program; it is
-// another error if the program or its section .sbat is malformed. Read reads only the headers and that section,
-// because the server calls it for each request of a loader, and debug/pe would read thousands of symbols of shim.
+// Read reads the generations of a UEFI program. If r is not a UEFI program, the error wraps ErrNotUEFI; if the program
+// or its section .sbat is malformed, it does not. Read reads only the headers and that section, because the server
+// calls it for each request of a loader, and debug/pe would read thousands of symbols of shim.
 func Read(r io.ReaderAt) (Program, error) {
 	dos := make([]byte, 64)
 	if n, err := r.ReadAt(dos, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -105,8 +105,8 @@ func Read(r io.ReaderAt) (Program, error) {
 	return p, err
 }
 
-// readHeaders reads the headers of a program, from its PE signature. found is the header of the section .sbat, or
-// nil. In p only Signed is set.
+// readHeaders reads the headers of a program, beginning with its PE signature. found is the header of the section
+// .sbat, or nil if there is none. Of p, only Signed is set.
 func readHeaders(r io.Reader) (p Program, found *pe.SectionHeader32, err error) {
 	var signature [4]byte
 	var h pe.FileHeader

@@ -1,4 +1,4 @@
-// Package guard prevents a panic that network input causes from ending the process.
+// Package guard keeps the process running when network input causes a panic.
 package guard
 
 import (
@@ -21,7 +21,7 @@ type Guard struct {
 // that can cause one panic can cause many.
 func New(log *slog.Logger) *Guard { return &Guard{log: log} }
 
-// Recover recovers from a panic of the goroutine that defers it. what names the input in the log.
+// Recover recovers from a panic of the goroutine that defers it, and logs the panic with the name of the input (what).
 func (g *Guard) Recover(what string) {
 	if v := recover(); v != nil {
 		g.Caught(what, v)
@@ -37,7 +37,7 @@ func (g *Guard) Caught(what string, v any) {
 // Panics returns the number of panics so far.
 func (g *Guard) Panics() int64 { return g.panics.Load() }
 
-// Handler returns a handler that serves with h. If h panics, it closes the connection without an answer.
+// Handler returns a handler that serves with h. If h panics, the handler closes the connection without an answer.
 func (g *Guard) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -16,8 +16,8 @@ func WithHost(addr string, host netip.Addr) string {
 	return net.JoinHostPort(host.String(), port)
 }
 
-// BindRemedy returns a remedy for an error in binding a TCP or UDP socket. setting names the configuration field with
-// the socket's address.
+// BindRemedy returns a remedy for an error in binding a TCP or UDP socket. setting is the configuration field that
+// holds the socket's address.
 func BindRemedy(err error, setting string) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

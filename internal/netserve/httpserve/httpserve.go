@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Run serves l with srv until ctx ends, and then closes l. Running requests keep their context and have the time grace
-// to finish; then they are aborted, which is not an error. If serving fails, Run returns an error that contains what.
+// Run serves l with srv until ctx ends, and then closes l. Running requests may continue for the time grace, with their
+// contexts; then they are aborted, which is not an error. If serving fails, the error names the server (what).
 func Run(ctx context.Context, what string, srv *http.Server, l net.Listener, grace time.Duration) error {
 	if srv.BaseContext == nil {
 		srv.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stalled is how long a client may take per MiB of a write before it counts as not reading.
+// stalled is the time per MiB of a write after which a client counts as not reading.
 const stalled = 5 * time.Second
 
 const (
@@ -25,15 +25,15 @@ const (
 )
 
 // Limit makes srv hold at most total connections. When all are in use, a new connection replaces a connection of the
-// source that holds the most: first an idle one, then one whose client does not read. The client of a closed
-// connection may connect again.
+// source that holds the most: first an idle one, then one whose client does not read. The client of a closed connection
+// may connect again.
 //
 // isPriority reports whether the connections of a source have precedence; Prefer gives precedence to a single
 // connection. isPriority is called in a separate goroutine, only when all connections are in use, and at most once a
-// second per source. nil means that no source has precedence. A source loses its precedence while more than an eighth
-// of all connections are its preferred ones, so that it cannot block other sources.
+// second per source. nil means that no source has precedence. If a source has more than an eighth of all connections
+// with precedence, it loses that precedence, so that it cannot block other sources.
 //
-// srv must serve a listener of Track. Limit sets srv.ConnState and srv.ConnContext.
+// srv must serve a listener that Track has returned. Limit sets srv.ConnState and srv.ConnContext.
 func Limit(srv *http.Server, total int, isPriority func(source netip.Addr) bool) {
 	l := newLimiter(total, isPriority)
 	srv.ConnState = l.changed
@@ -49,8 +49,8 @@ type requestConn struct {
 	conn    net.Conn
 }
 
-// Prefer gives the connection of a request precedence over unproven connections; ctx is the request's context. Call it
-// only after proof that few clients can give: a token or a reserved address. Other hosts on the network can read the
+// Prefer gives the connection of a request precedence; ctx is the request's context. Call it only if the client has
+// proved what few clients can prove: that it has a token or a reserved address. Other hosts on the network can read the
 // token of a boot, so a proof alone never closes the only connection of another source.
 func Prefer(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(requestConn); ok {
@@ -88,9 +88,9 @@ type limiter struct {
 type member struct {
 	group
 	conn    net.Conn
-	pending bool // the look-up of its source is running
+	pending bool // isPriority is being called for the source
 	state   http.ConnState
-	since   time.Time // when it entered this state
+	since   time.Time // when the connection entered this state
 }
 
 // A group is a set of connections that are counted together.
@@ -162,8 +162,8 @@ func (l *limiter) add(c net.Conn) {
 }
 
 // priorityOf returns the cached look-up of a source that connects. ask reports whether the caller must start a new
-// look-up. The accept loop does not wait for it: until it ends, the source's connections have precedence over unproven
-// ones.
+// look-up. The accept loop does not wait for that look-up: until it ends, the source's connections have precedence over
+// connections without proof.
 func (l *limiter) priorityOf(source netip.Addr, now time.Time) (known lookup, ask bool) {
 	has := l.from[group{source, false}] + l.from[group{source, true}]
 	if l.isPriority == nil || len(l.conns) < l.total || has >= l.share {
@@ -186,7 +186,7 @@ func (l *limiter) priorityOf(source netip.Addr, now time.Time) (known lookup, as
 	return known, true
 }
 
-// lookUp calls isPriority for a source. If it returns true, lookUp prefers all connections of the source.
+// lookUp calls isPriority for a source. If isPriority returns true, lookUp prefers all connections of the source.
 func (l *limiter) lookUp(source netip.Addr) {
 	found := l.isPriority(source)
 
@@ -237,7 +237,7 @@ func (l *limiter) preferMember(m *member) {
 	l.count(m, 1)
 }
 
-// connectionToClose returns the connection to close when newest exceeds the limit. It may return newest.
+// connectionToClose returns the connection to close if newest exceeds the limit; this may be newest itself.
 func (l *limiter) connectionToClose(newest *member) *member {
 	now := time.Now()
 	out := newest
@@ -249,7 +249,7 @@ func (l *limiter) connectionToClose(newest *member) *member {
 	return out
 }
 
-// closesBefore reports whether a is to be closed rather than b.
+// closesBefore reports whether a must be closed if one of a and b must be closed.
 func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 	if r, s := l.rank(a), l.rank(b); r != s {
 		return r < s
@@ -267,8 +267,8 @@ func (l *limiter) closesBefore(a, b *member, now time.Time) bool {
 }
 
 // rank returns 2 for a preferred connection whose source is within its share, and for the only connection of a source
-// that is being looked up; 1 for further connections of that source; and 0 otherwise. Among equal ranks, the
-// connections of the busiest source are closed first: sources that share one proof cannot keep out a source that is
+// that is being looked up. It returns 1 for further connections of such a source, and otherwise 0. Among equal ranks,
+// the connections of the busiest source are closed first: sources that share one proof cannot keep out a source that is
 // not looked up yet.
 func (l *limiter) rank(m *member) int {
 	switch {
@@ -280,7 +280,7 @@ func (l *limiter) rank(m *member) int {
 	return 0
 }
 
-// priority orders the connections of a source by their state: the lowest value is closed first.
+// priority ranks a connection of a source by its state: the connection with the lowest number is closed first.
 func (m *member) priority(now time.Time) int {
 	t := tracked(m.conn)
 	switch reads := t == nil || t.waits(now) <= stalled; {
@@ -335,7 +335,7 @@ func tracked(c net.Conn) *trackedConn {
 	return t
 }
 
-// cork sets TCP_CORK to on. It fails only if the connection has ended, and then does nothing.
+// cork sets TCP_CORK to on. If the connection has ended, cork does nothing.
 func (t *trackedConn) cork(on int) {
 	raw, err := t.SyscallConn()
 	if err == nil {

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// unusedFor is how long inherited sockets wait for a Listen. They are then closed, because usually their address is
-	// no longer configured.
+	// unusedFor is how long inherited sockets wait until Listen takes them. Then they are closed: usually their address is no longer
+	// configured.
 	unusedFor = time.Minute
 	// freedIn limits how long to wait until systemd has closed a socket that it was told to drop.
 	freedIn = 5 * time.Second
@@ -75,8 +75,8 @@ func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 	s, name := inherited(), nameOf(addr)
 	l, err := listen(ctx, network, addr, s.take(name))
 	if errors.Is(err, unix.EADDRINUSE) && managed() {
-		// Either the previous process used the port with another address, or this process has just closed it: systemd closes
-		// its copy later.
+		// The port is in use, because the previous process used it with another address, or because this process has just closed its
+		// socket and systemd has not yet closed its copy.
 		s.drop(name[strings.LastIndex(name, "_"):])
 		l, err = listenWhenFree(ctx, network, addr)
 	}
@@ -127,7 +127,7 @@ type listener struct {
 	name string
 }
 
-// Close also makes systemd drop the socket, so that no socket is kept after a regular stop.
+// Close closes the socket and makes systemd drop its copy, so that no socket is kept after a regular stop.
 func (l listener) Close() error {
 	forget(l.name)
 	return l.TCPListener.Close()
@@ -159,8 +159,8 @@ func Ready() error {
 // managed reports whether a service manager started this process.
 func managed() bool { return os.Getenv("NOTIFY_SOCKET") != "" }
 
-// notify sends a message to the service manager, with rights as its control message. Without a service manager, it
-// does nothing.
+// notify sends a message to the service manager, together with rights, a control message that may pass files. Without a service manager,
+// it does nothing.
 func notify(message string, rights []byte) error {
 	if !managed() {
 		return nil

@@ -70,13 +70,13 @@ func (l Listener) Run(ctx context.Context) error {
 	return httpserve.Run(ctx, l.Name, l.http, l.Listener, 5*time.Second)
 }
 
-// ServerTLS returns a TLS configuration with the certificate cert that requests no client certificate.
+// ServerTLS returns a TLS configuration with the server certificate cert. It does not request client certificates.
 func ServerTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 }
 
-// OperatorTLS returns the TLS configuration of the listener for operators, or nil on a loopback address without a
-// configured certificate. With metrics_ca, a client may present a certificate.
+// OperatorTLS returns the TLS configuration of the listener for operators. It is nil on a loopback address if no
+// certificate is configured. If metrics_ca is set, a client may present a certificate.
 func OperatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 	t, err := operatorTLS(cfg, log)
 	if err != nil || t == nil || cfg.MetricsCA == "" {

@@ -12,8 +12,8 @@ import (
 const (
 	lines = 60          // records of one message
 	every = time.Minute // per this period
-	// maxMessages limits the number of counted messages. Only libraries create messages at run time; further messages of
-	// a level share one count.
+	// maxMessages limits the number of messages that have a count of their own. Only libraries create messages at run
+	// time. Beyond the limit, all messages of a level share one count.
 	maxMessages = 256
 )
 
@@ -48,8 +48,8 @@ type counts struct {
 	of  map[key]*count
 }
 
-// admit reports whether a record may be written. left is how many records were left out in the previous period, if
-// this is the first record of a new one.
+// admit reports whether a record may be written. If the record is the first one of a new period, left is how many
+// records were left out in the previous period.
 func (c *counts) admit(k key) (ok bool, left int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *counts) admit(k key) (ok bool, left int64) {
 		n = &count{since: now}
 		c.of[k] = n
 	}
-	// If the clock was set back, also begin a new period.
+	// Also begin a new period if the clock was set back.
 	if d := now.Sub(n.since); d >= every || d < 0 {
 		left = n.left
 		*n = count{since: now}

@@ -27,7 +27,7 @@ type collector struct {
 	log    *slog.Logger
 	phases *phases
 
-	mu sync.Mutex // held during a scrape, so that each phase is counted once
+	mu sync.Mutex // held during a scrape, so that no phase is counted twice
 }
 
 func newCollector(c Config, log *slog.Logger) *collector {
@@ -290,7 +290,7 @@ func (c *collector) readDatabases(_ context.Context, o scrape) error {
 		for file, suffix := range map[string]string{"main": "", "wal": "-wal"} {
 			info, err := os.Stat(c.Databases[name] + suffix)
 			switch {
-			case errors.Is(err, fs.ErrNotExist): // Temporal has not created it yet
+			case errors.Is(err, fs.ErrNotExist): // Temporal has not created the file yet
 			case err != nil:
 				errs = append(errs, err)
 			default:

@@ -58,7 +58,7 @@ type Config struct {
 	Requests map[string]func() httpserve.RequestCounts
 	// Databases holds the file of each database, by the database's name.
 	Databases map[string]string
-	// Intact returns the result of the last check of the inventory; done is false while it runs.
+	// Intact returns the result of the last check of the inventory; done is false until the first check has ended.
 	Intact func() (intact, done bool)
 	Disks  func() ([]Disk, error)
 	// ReserveHeld reports whether the reserved disk space is still reserved, that is, not in use.

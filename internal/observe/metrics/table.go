@@ -21,12 +21,12 @@ type Metric struct {
 	Help   string
 }
 
-// Table returns the metrics of Ingot, by subject. The server also exports those of its process (process_*) and of
+// Table returns the metrics of Ingot, by subject. The server also exports the metrics of its process (process_*) and of
 // the Go runtime (go_*).
 //
-// No label holds text that a machine supplies. A machine's name is a label only of an open question and of a
-// window that no run owns: an operator must look at both, they are few, and an alert without the machine's name is
-// of little use.
+// No label holds text that a machine supplies. A machine's name is a label only of open questions, and of netboot and
+// secrets windows (docs/glossary.md) that no run owns. There are few of both, and an operator must look at them: an
+// alert without the machine's name would be of little use.
 func Table() []Metric { return slices.Concat(runMetrics(), networkMetrics(), serverMetrics()) }
 
 func runMetrics() []Metric {

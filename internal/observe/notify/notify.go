@@ -1,5 +1,5 @@
 // Package notify informs operators when they are needed: it sends the notices in the inventory's outbox to a
-// webhook, signed, and repeats each until the receiver accepts it.
+// webhook, signed, and repeats each notice until the receiver accepts it.
 //
 // A notice is a POST with a JSON body (inventory.Notice and the server's name) and these headers:
 //
@@ -52,7 +52,7 @@ const (
 	// firstPause and longestPause limit the pause between attempts, which doubles each time.
 	firstPause   = 5 * time.Second
 	longestPause = 15 * time.Minute
-	// keepTrying limits the number of attempts for a notice, which take about a week.
+	// keepTrying limits the number of attempts for a notice. So many attempts take about a week.
 	keepTrying = 700
 )
 
@@ -61,7 +61,7 @@ type Outbox interface {
 	// NextNotice returns a notice that is due, or inventory.ErrNotFound.
 	NextNotice(ctx context.Context) (inventory.OpenNotice, error)
 	NoticeSent(ctx context.Context, id string) error
-	// NoticeFailed stores a failed attempt and when the next one is due; zero means never.
+	// NoticeFailed stores a failed attempt and when the next one is due; the zero time means that none follows.
 	NoticeFailed(ctx context.Context, id, why string, due time.Time) error
 }
 
@@ -79,7 +79,7 @@ type Config struct {
 	Outbox  Outbox
 	Log     *slog.Logger
 	Now     func() time.Time
-	// Look is how often the outbox is read; 0 means 1 s.
+	// Look is the pause after which the outbox is read again; 0 means 1 s.
 	Look time.Duration
 }
 
@@ -89,8 +89,8 @@ type Sender struct {
 	client *http.Client
 }
 
-// New returns a sender. It returns an error if CAFile holds no certificate. A secret that cannot be read fails
-// each attempt instead.
+// New returns a sender. It returns an error if CAFile holds no certificate. If the secret cannot be read, New succeeds
+// and each attempt fails.
 func New(cfg Config) (*Sender, error) {
 	t := httpclient.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}, attemptTime)
 	t.Proxy, t.IdleConnTimeout = http.ProxyFromEnvironment, time.Minute
@@ -116,8 +116,7 @@ func (s *Sender) Receiver() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// Check returns an error if no notice could be sent, as far as that is known without sending one: the URL or the
-// secret is invalid.
+// Check returns an error if the URL or the secret is invalid, so that no notice can be sent. It sends nothing.
 func (s *Sender) Check() error {
 	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
 		return fmt.Errorf("invalid notify.url; must be a URL: %w", inventory.ErrInvalid)
@@ -152,8 +151,8 @@ func (s *Sender) next(ctx context.Context) bool {
 		return false
 	}
 	if err = s.send(ctx, n.Notice); err == nil {
-		// If this write fails, the notice is sent again. It is also needed if the server stops now, so it ignores the
-		// end of ctx.
+		// If this write fails, the notice is sent again. To avoid this, the write is not aborted when ctx ends because
+		// the server stops.
 		if err := s.cfg.Outbox.NoticeSent(context.WithoutCancel(ctx), n.ID); err != nil {
 			s.cfg.Log.Warn("cannot record that a notice was sent, so it will be sent again", "notice", n.ID, "error", err)
 			return false
@@ -162,7 +161,7 @@ func (s *Sender) next(ctx context.Context) bool {
 		return true
 	}
 	if ctx.Err() != nil {
-		return false // the server is stopping; the receiver may work
+		return false // the server is stopping: this attempt does not count as failed
 	}
 	var due time.Time
 	if n.Attempts+1 < keepTrying {
@@ -234,13 +233,13 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	resp, err := s.client.Do(req)
 	if err != nil {
 		var u *url.Error
-		if errors.As(err, &u) { // its text contains the whole URL
+		if errors.As(err, &u) { // the text of u contains the whole URL
 			err = u.Err
 		}
 		return err
 	}
 	defer resp.Body.Close()
-	// Read some of the body, which is not used, so that the connection can be used again.
+	// Read the beginning of the body, although it is not used, so that the connection can be used again.
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return fmt.Errorf("the receiver answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))

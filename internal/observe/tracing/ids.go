@@ -29,8 +29,8 @@ func spanOf(run string) trace.SpanID {
 	return trace.SpanID(sum[:8])
 }
 
-// spanOfEvent returns the id of the span that is created from an event. It depends on what makes the event unique,
-// and not on its number, which a database that was restored from a backup assigns again.
+// spanOfEvent returns the id of the span that is created from an event. The id depends on what makes the event unique,
+// not on the event's number: a database that was restored from a backup assigns the same numbers again.
 func spanOfEvent(e inventory.Event) trace.SpanID {
 	sum := digest("event", e.Run, strconv.FormatInt(e.Epoch, 10), strconv.Itoa(e.Boot), e.Kind, e.Key)
 	return trace.SpanID(sum[:8])
@@ -51,7 +51,7 @@ func remote(t trace.TraceID, s trace.SpanID) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: t, SpanID: s, TraceFlags: trace.FlagsSampled, Remote: true})
 }
 
-// wantedKey is the context key of a wanted.
+// wantedKey is the key under which a context holds a value of the type wanted.
 type wantedKey struct{}
 
 // wanted holds the ids for the next span that is created with the context.
@@ -60,7 +60,7 @@ type wanted struct {
 	span  trace.SpanID
 }
 
-// ids gives spans the ids in the context's wanted, or random ones if there is none.
+// ids gives a span the ids that the context holds under wantedKey, or random ids if it holds none.
 type ids struct{}
 
 // NewIDs implements sdktrace.IDGenerator.

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A request is the request of a machine that an event records. Its route contains names of parameters instead of
+// A request describes a machine's request that an event records. Its route contains names of parameters instead of
 // values, because some values are secret.
 type request struct {
 	method, route string
@@ -41,7 +41,7 @@ func requestOf(kind string) (request, bool) {
 	return q, ok
 }
 
-// A stored describes a span that is created from what the inventory stores.
+// A value of the type stored describes a span that is created from records in the inventory.
 type stored struct {
 	id           trace.SpanID
 	parent       trace.SpanContext // invalid for the root of the trace

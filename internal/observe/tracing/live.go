@@ -25,9 +25,9 @@ const (
 	maxDeliveries = 256
 )
 
-// queue is a span processor that keeps the spans of what is not stored, until they are sent. A span whose parent
-// is still open in this process waits and is sent after its parent: if the server is killed before the parent
-// ends, neither is sent.
+// queue is a span processor that keeps spans which are not created from the inventory, until they are sent. A span
+// whose parent is still open in this process waits and is sent after its parent: if the server is killed before the
+// parent ends, neither is sent.
 type queue struct {
 	dropped *atomic.Int64
 
@@ -84,7 +84,7 @@ func (q *queue) len() int {
 	return len(q.waiting)
 }
 
-// first returns the spans for the next request. They stay in the queue until remove.
+// first returns the spans for the next request. They stay in the queue until remove is called.
 func (q *queue) first() []sdktrace.ReadOnlySpan {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -144,7 +144,7 @@ func (t *Tracing) Delivered(d bootsvc.Delivery) {
 	}
 }
 
-// takeDeliveries creates the spans of the queued deliveries. It skips those of runs without a trace.
+// takeDeliveries creates the spans of the queued deliveries, except deliveries that belong to a run without a trace.
 func (t *Tracing) takeDeliveries(ctx context.Context) error {
 	for range len(t.deliveries) {
 		d := <-t.deliveries

@@ -14,7 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// made is a span processor that collects the spans that are created from what is stored.
+// made is a span processor that collects the spans that are created from records in the inventory.
 type made struct{ spans []sdktrace.ReadOnlySpan }
 
 // OnStart implements sdktrace.SpanProcessor.
@@ -105,7 +105,7 @@ func (t *Tracing) make(of trace.TraceID, s stored) {
 	span.End(trace.WithTimestamp(s.ended))
 }
 
-// makeSpans creates the spans that are complete with the event e.
+// makeSpans creates the spans that end with the event e.
 func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEvent) {
 	phase := phaseOf(e.Phase)
 	if e.Kind == inventory.EventPhase {
@@ -125,8 +125,8 @@ func (t *Tracing) makeSpans(r root, w inventory.Workflow, e inventory.TracedEven
 	t.make(r.run.TraceID(), s)
 }
 
-// makePhase creates the span of the phase that ends with e. With the first phase it creates the span of the
-// request that started the run, and with the last phase the span of the run.
+// makePhase creates the span of the phase that ends with e. If e begins the first phase, it creates the span of the
+// request that started the run instead. If e begins the last phase, it also creates the span of the run.
 func (t *Tracing) makePhase(r root, w inventory.Workflow, e inventory.TracedEvent, phase string) {
 	id := r.run.TraceID()
 	switch {

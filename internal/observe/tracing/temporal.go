@@ -58,8 +58,8 @@ func withBaggage(ctx context.Context, members map[string]string) context.Context
 	return baggage.ContextWithBaggage(ctx, b)
 }
 
-// TraceOf returns the trace to which the run of an activity belongs, for the record of the run, or nil if it
-// belongs to none.
+// TraceOf returns the trace to which the run of an activity belongs, in the form in which the run's record stores it.
+// It returns nil if the run belongs to no trace.
 func TraceOf(ctx context.Context) *inventory.Trace {
 	c := trace.SpanContextFromContext(ctx)
 	if !c.IsSampled() {
@@ -98,12 +98,12 @@ func (t *Tracing) temporalTracer() (temporalTracer, error) {
 	return temporalTracer{inner}, err
 }
 
-// temporalTracer creates the spans of activities. The span of a workflow is created from its record (records.go),
-// so here a workflow only gets the context of that span. It depends only on the run, so it is the same in each
+// temporalTracer creates the spans of activities. The span of a workflow is created from its record (records.go), so
+// here a workflow only gets the context of that span. That context depends only on the run, so it is the same in each
 // replay of the workflow.
 type temporalTracer struct{ interceptor.Tracer }
 
-// untraced is the span of whatever belongs to no trace.
+// untraced is the span of everything that belongs to no trace.
 type untraced struct{}
 
 // Finish implements interceptor.TracerSpan.
@@ -164,8 +164,8 @@ func (t temporalTracer) StartSpan(o *interceptor.TracerStartSpanOptions) (interc
 	return t.spanIn(parent), nil // only pass the context on
 }
 
-// startWorkflow returns the context of a run's span. Operations have no trace: each run that they start has its
-// own.
+// startWorkflow returns the context of a run's span. An operation has no trace: each run that it starts has a trace of
+// its own.
 func (t temporalTracer) startWorkflow(parent context.Context, o *interceptor.TracerStartSpanOptions) interceptor.TracerSpan {
 	switch o.Name {
 	case inventory.TypeGenesis, inventory.TypeMigrate, inventory.TypeRecover:

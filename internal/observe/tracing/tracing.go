@@ -1,11 +1,11 @@
 // Package tracing sends one trace of each run to an OpenTelemetry collector.
 //
-// A trace has two kinds of spans. Most are created from what the inventory stores: the record of the run and its
-// events (records.go). They are sent after these are stored, and again until the collector has accepted them;
-// after a restart the same span has the same id. Activities, BMC operations and deliveries of images are not
-// stored, so their spans are created while they happen (live.go) and wait in memory. Their parents are spans of
-// the first kind, which are always sent. So a server that is killed loses some spans, but no span is ever without
-// its parent.
+// A trace has two kinds of spans. Most are created from the inventory: from the record of the run and its events
+// (records.go). Such a span is sent only after its record is stored, and again until the collector has accepted it;
+// after a restart of the server it has the same id as before. The inventory does not store activities, BMC operations
+// and deliveries of images, so their spans are created while they happen (live.go) and wait in memory. Their parents
+// are spans of the first kind, which are always sent. So a server that is killed loses some spans, but no span is ever
+// without its parent.
 package tracing
 
 import (
@@ -40,8 +40,8 @@ type Store interface {
 type Config struct {
 	// Endpoint is the URL to which spans are sent, OTLP over HTTP.
 	Endpoint string
-	// HeadersFile is the path of a file with lines "Name: value", the headers of each request; "" for none. It is
-	// read for each request, so that a token can be replaced.
+	// HeadersFile is the path of a file with the headers of each request, in lines "Name: value"; "" for none. The file
+	// is read for each request, so that a token can be replaced.
 	HeadersFile string
 	// CAFile holds the PEM certificates of the authorities for the collector's certificate. If it is "", the system's
 	// authorities apply.
@@ -55,7 +55,7 @@ type Config struct {
 const (
 	passEvery    = time.Second // interval between checks for new spans
 	longestPause = 30 * time.Second
-	lastPass     = 3 * time.Second // for the remaining spans when the server stops
+	lastPass     = 3 * time.Second // time limit for sending the remaining spans when the server stops
 )
 
 // A Tracing creates spans and sends them. New returns one.
@@ -63,12 +63,12 @@ type Tracing struct {
 	cfg      Config
 	exporter *otlptrace.Exporter
 
-	live       trace.Tracer // creates the spans of what is not stored
+	live       trace.Tracer // creates the spans that are not created from the inventory
 	queue      *queue
 	deliveries chan bootsvc.Delivery // deliveries of images, whose traces are looked up later
 
-	stored trace.Tracer // creates the spans of what is stored
-	made   *made        // spans that stored has created and that are not sent yet
+	stored trace.Tracer // creates spans from records in the inventory
+	made   *made        // spans that the tracer stored has created and that are not sent yet
 	sent   int64        // number of the event up to which spans were sent
 
 	exported, refused, full atomic.Int64
@@ -113,17 +113,17 @@ func New(ctx context.Context, c Config) (*Tracing, error) {
 	return t, nil
 }
 
-// limits limits the size of one span.
+// limits holds the maximum sizes of the parts of one span.
 var limits = sdktrace.SpanLimits{
 	AttributeValueLengthLimit: 1024, AttributeCountLimit: 64, EventCountLimit: 16, LinkCountLimit: 4,
 	AttributePerEventCountLimit: 16, AttributePerLinkCountLimit: 4,
 }
 
-// Run sends spans until ctx ends, then the remaining ones.
+// Run sends spans until ctx ends, and then sends the remaining spans.
 func (t *Tracing) Run(ctx context.Context) error {
 	changed, cancel := t.cfg.Store.Subscribe()
 	defer cancel()
-	stored := true // the inventory may have new events
+	stored := true // true = the inventory may have new events
 	pause := passEvery
 	for {
 		if stored || t.waiting() {

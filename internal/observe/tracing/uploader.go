@@ -121,7 +121,7 @@ func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSp
 		res.StatusCode == http.StatusUnsupportedMediaType, res.StatusCode == http.StatusUnprocessableEntity:
 		return refusedError{status: res.Status}
 	}
-	// Any other failure may be fixed: the address, the token, the load of the collector.
+	// Any other failure may be temporary: a wrong address, a wrong token, a busy collector.
 	return fmt.Errorf("the collector answered %s", res.Status)
 }
 

@@ -43,13 +43,13 @@ func Authorities(file string) (*x509.CertPool, error) {
 // Names of certificate files. They are next to the key file of the site.
 const (
 	AgentFile    = "agent.pem"    // presented to agents
-	OperatorFile = "operator.pem" // presented to operators beyond loopback
+	OperatorFile = "operator.pem" // presented to operators, except on loopback
 	PeerFile     = "site.pem"     // presented to other servers
 )
 
-// LoadCertificate returns the certificate in file, which holds key and certificate in PEM with mode 0600. If the file does not
-// exist, it creates a self-signed one. Peers pin the public key, so the certificate's names and dates do not matter. The
-// embedded Temporal server and its clients also use such a certificate.
+// LoadCertificate returns the certificate in file, which holds key and certificate in PEM with mode 0600. If the file does not exist,
+// LoadCertificate creates a self-signed certificate there. Peers pin the public key, so the certificate's names and dates do not matter.
+// The embedded Temporal server and its clients also use such a certificate.
 func LoadCertificate(file string) (tls.Certificate, error) {
 	b, err := durablefile.ReadPrivate(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +86,7 @@ func newCertificate() ([]byte, error) {
 		Subject:      pkix.Name{CommonName: "ingot"},
 		DNSNames:     []string{"ingot", "localhost"},
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-		// A machine whose clock has no battery starts in 1970, until its agent gets the time.
+		// A machine whose clock has no battery starts in 1970, and must accept the certificate before its agent gets the time.
 		NotBefore:             time.Unix(0, 0),
 		NotAfter:              time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
@@ -125,7 +125,7 @@ func Digest[T ~string | ~[]byte](b T) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// NewToken returns a random token and a newline, the content of a token file.
+// NewToken returns the content of a new token file: a random token and a newline.
 func NewToken() []byte {
 	var raw [32]byte
 	_, _ = rand.Read(raw[:]) // never returns an error: it crashes the program instead

@@ -1,7 +1,6 @@
-// Package keyring keeps the site's secret keys in one file outside the data directory: one random 256-bit key for
-// each purpose.
+// Package keyring keeps the site's secret keys in one file outside the data directory: one random 256-bit key for each purpose.
 //
-// A missing key is never created again: everything that is sealed with the old key would be lost without an error.
+// A missing key is never created again: everything that is encrypted (sealed) with the old key would be lost without an error.
 package keyring
 
 import (
@@ -40,8 +39,8 @@ const (
 	keySize = 32 // bytes
 )
 
-// planSigner is the purpose under which the seed of PlanSigner is stored once a rotation has replaced the Plan key that it was
-// derived from: running agents trust this signer, so it must not change.
+// planSigner is the purpose under which the seed of PlanSigner is stored when a rotation replaces the Plan key. The seed is derived from
+// the old Plan key: running agents trust this signer, so it must not change.
 const planSigner = "plan-signer"
 
 // A Ring holds keys by purpose. A nil Ring holds none.
@@ -70,7 +69,7 @@ func New() *Ring {
 	return r
 }
 
-// Create makes a ring of new keys and stores it at path with mode 0600, atomically. If the file exists, it returns fs.ErrExist and
+// Create makes a ring of new keys and stores it at path with mode 0600, atomically. If the file exists, Create returns fs.ErrExist and
 // does not change the file.
 func Create(path string) (*Ring, error) {
 	r := New()
@@ -153,7 +152,7 @@ func Outside(path, dataDir string) error {
 	return nil
 }
 
-// resolve returns the absolute path with the symbolic links resolved in its existing part.
+// resolve returns path as an absolute path, in which symbolic links are resolved as far as the path exists.
 func resolve(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -232,8 +231,8 @@ func (r *Ring) Key(purpose string) []byte {
 	return r.keys[purpose]
 }
 
-// PlanSigner returns the key that signs the orders to agents, or nil if the ring has no Plan key: a server that can open plans can
-// also sign them, and a node that only boots machines can do neither. The key is derived from the Plan key, so that key files of
+// PlanSigner returns the key that signs the orders to agents, or nil if the ring has no Plan key. So a server that can open plans can
+// also sign orders, and a node that only boots machines can do neither. The key is derived from the Plan key, so that key files of
 // earlier versions have one, too.
 func (r *Ring) PlanSigner() ed25519.PrivateKey {
 	if seed := r.Key(planSigner); seed != nil {
@@ -250,8 +249,8 @@ func (r *Ring) PlanSigner() ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(m.Sum(nil))
 }
 
-// BackupKeys returns the keys that authenticate backups of the site, the current one first. Each is derived from a Plan key in the
-// ring, so that a backup and the keys that open its plans prove each other.
+// BackupKeys returns the keys that authenticate backups of the site, the current one first. Each is derived from a Plan key in the ring,
+// so only a key file that can open the plans in a backup can also verify that backup.
 func (r *Ring) BackupKeys() (out [][]byte) {
 	for _, key := range r.candidates(Plan) {
 		m := hmac.New(sha256.New, key)
@@ -261,7 +260,7 @@ func (r *Ring) BackupKeys() (out [][]byte) {
 	return out
 }
 
-// BMCDigestKey returns the key for digests of BMC credentials. It is derived from the BMC key; nil if the ring has none.
+// BMCDigestKey returns the key for digests of BMC credentials. It is derived from the BMC key; it is nil if the ring has no BMC key.
 func (r *Ring) BMCDigestKey() []byte {
 	key := r.Key(BMC)
 	if key == nil {
@@ -272,8 +271,8 @@ func (r *Ring) BMCDigestKey() []byte {
 	return m.Sum(nil)
 }
 
-// Seal encrypts plain with the key of the purpose. Open returns plain only for the same purpose and binding. If the ring has no
-// key of the purpose, Seal returns inventory.ErrSealed.
+// Seal encrypts plain with the key of the purpose. Open returns plain only if it is called with the same purpose and binding. If the ring
+// has no key of the purpose, Seal returns inventory.ErrSealed.
 func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
 	key := r.Key(purpose)
 	if key == nil {
@@ -291,8 +290,8 @@ func (r *Ring) Seal(purpose, binding string, plain []byte) ([]byte, error) {
 	return gcm.Seal(out, out[1:], plain, additional(purpose, binding)), nil
 }
 
-// Open decrypts the result of Seal. It returns inventory.ErrSealed if the key is missing or wrong, the binding is another one, or the
-// ciphertext was changed; it cannot distinguish these cases.
+// Open decrypts the result of Seal. It returns inventory.ErrSealed if the key is missing or wrong, if Seal was called with another
+// binding, or if the ciphertext was changed; it cannot distinguish these cases.
 func (r *Ring) Open(purpose, binding string, sealed []byte) ([]byte, error) {
 	for _, key := range r.candidates(purpose) {
 		gcm, err := gcmOf(key)

@@ -11,15 +11,15 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Sealing returns the purposes whose keys seal stored values. Claim is not one of them: the claims that machines currently
-// hold are derived from its key.
+// Sealing returns the purposes whose keys seal stored values. Claim is not one of them: its key seals nothing, but the claims that
+// machines currently hold are derived from it.
 func Sealing() []string { return []string{BMC, UserData, Plan} }
 
-// Rotate replaces the keys of the purposes in Sealing by new ones, first in the file at path and then in r. The old keys are kept
-// for Open until Retire. If the file already holds an unfinished rotation, Rotate loads its keys and makes no new ones.
+// Rotate replaces the keys of the purposes in Sealing by new ones, first in the file at path and then in r. The old keys are kept for
+// Open until Retire. If the file already holds an unfinished rotation, Rotate loads the keys of that rotation and makes no new ones.
 //
-// At any moment, the file holds every key that any value is sealed with. If the file lacks a key of r, Rotate returns
-// inventory.ErrSealed and changes neither.
+// At any moment, the file holds every key with which a value is sealed. If the file lacks a key of r, Rotate returns inventory.ErrSealed
+// and changes neither the file nor r.
 func (r *Ring) Rotate(path string) error {
 	stored, err := Load(path)
 	if err != nil {
@@ -78,8 +78,8 @@ func (r *Ring) Rotating() bool {
 	return len(r.old) > 0
 }
 
-// Retire deletes the replaced keys from the file at path and from r. The caller must first seal all values with the current keys.
-// If the current keys in the file are not the ones of r, Retire returns inventory.ErrSealed and changes neither.
+// Retire deletes the replaced keys from the file at path and from r. The caller must first seal all values with the current keys. If the
+// current keys in the file are not the ones of r, Retire returns inventory.ErrSealed and changes neither the file nor r.
 func (r *Ring) Retire(path string) error {
 	stored, err := Load(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *Ring) Retire(path string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, p := range Sealing() {
-		// A current key of r that the file lists as old would be lost.
+		// If the file lists a current key of r among the old keys, deleting the old keys would lose it.
 		if key := r.keys[p]; key != nil && !bytes.Equal(stored.keys[p], key) {
 			return fmt.Errorf("dropping replaced keys: %w", notLoaded(path, p))
 		}
@@ -101,14 +101,14 @@ func (r *Ring) Retire(path string) error {
 	return nil
 }
 
-// notLoaded returns the error for a key file that was exchanged since it was loaded: to use it would lose the keys with
-// which stored values are sealed.
+// notLoaded returns the error for a key file that was exchanged after this server loaded it. If that file were used, keys with which
+// stored values are sealed would be lost.
 func notLoaded(path, purpose string) error {
 	return fmt.Errorf("the key file %q has changed since this server loaded it (key %q differs): "+
 		"restore the file that the last rotation wrote: %w", path, purpose, inventory.ErrSealed)
 }
 
-// store atomically replaces the file at path by r.
+// store atomically replaces the file at path by a file with the keys of r.
 func (r *Ring) store(path string) error {
 	text, err := json.MarshalIndent(file{Version: version, Keys: r.keys, Old: r.old}, "", "  ")
 	if err != nil {

@@ -1,9 +1,8 @@
-// Package endpoint connects to installed systems over the network: to their APIs over HTTPS, and by ARP and TCP to
-// find out whether an address is in use.
+// Package endpoint connects to installed systems over the network: to their APIs over HTTPS, and by ARP and TCP to find out whether an
+// address is in use.
 //
-// Errors wrap those of package inventory: ErrUnreachable if a retry may help, ErrRefused for refused credentials
-// or an unexpected certificate, and ErrInvalid for a request that the other side understood but will never carry
-// out.
+// Errors wrap those of package inventory: ErrUnreachable if a retry may help, ErrRefused for refused credentials or an unexpected
+// certificate, and ErrInvalid if the other side understood the request but will never carry it out.
 package endpoint
 
 import (
@@ -31,8 +30,8 @@ const (
 	dialTimeout      = 10 * time.Second
 	handshakeTimeout = 15 * time.Second
 	requestTimeout   = time.Minute // long, because a router takes seconds to commit
-	maxAnswer        = 16 << 20    // bytes; longer than any expected answer
-	maxClip          = 300         // bytes of an answer that an error quotes
+	maxAnswer        = 16 << 20    // maximum size of an answer in bytes; no expected answer is larger
+	maxClip          = 300         // how many bytes of an answer an error quotes
 )
 
 var errFingerprint = errors.New("the certificate's key does not have the given fingerprint")
@@ -40,15 +39,14 @@ var errFingerprint = errors.New("the certificate's key does not have the given f
 // A Dialer connects like net.Dialer.DialContext.
 type Dialer = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// A Client sends requests to one endpoint. Open one for each operation, so that no connection outlives its
-// machine.
+// A Client sends requests to one endpoint. Open a new one for each operation, so that no connection to a machine outlives that machine.
 type Client struct {
 	base string
 	http *http.Client
 }
 
-// Open returns a client for the endpoint. It connects with the first request. options change the TLS configuration
-// that results from the endpoint.
+// Open returns a client for the endpoint. The client connects when it sends its first request. Each of options may change the TLS
+// configuration that was made for the endpoint.
 func Open(e inventory.Endpoint, options ...func(*tls.Config)) (*Client, error) {
 	if problem := inventory.BaseProblem(e.URL); problem != "" {
 		return nil, fmt.Errorf("endpoint %q %s: %w", e.URL, problem, inventory.ErrInvalid)
@@ -83,8 +81,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// tlsConfig returns the TLS configuration for what the endpoint says to trust: a CA, a fingerprint, or any
-// certificate.
+// tlsConfig returns the TLS configuration that trusts what the endpoint names: a CA, the key with a fingerprint, or any certificate.
 func tlsConfig(e inventory.Endpoint) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	given := 0
@@ -139,8 +136,7 @@ func Ask(ctx context.Context, e inventory.Endpoint, r Request) (Answer, error) {
 	return c.Do(ctx, r)
 }
 
-// Do sends a request. An error means that no complete answer came. A status is never an error here; use
-// Answer.Err, or check Status.
+// Do sends a request. An error means that no complete answer came. No HTTP status is an error here: use Answer.Err, or check Answer.Status.
 func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	a := Answer{}
 	a.URL, _, _ = strings.Cut(c.base+r.Path, "?")
@@ -156,7 +152,7 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	if err != nil {
 		return a, noAnswer(err)
 	}
-	defer func() { _ = res.Body.Close() }() // the body was read, or its loss is an error below
+	defer func() { _ = res.Body.Close() }() // a body that could not be read is an error below
 	a.Status = res.StatusCode
 	if a.Body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer+1)); err != nil {
 		return a, noAnswer(err)
@@ -167,8 +163,8 @@ func (c *Client) Do(ctx context.Context, r Request) (Answer, error) {
 	return a, nil
 }
 
-// noAnswer wraps err with ErrRefused for an untrusted certificate, which a retry does not change, and with
-// ErrUnreachable otherwise.
+// noAnswer wraps err. If the certificate is not trusted, it adds ErrRefused, because a retry does not help; otherwise it adds
+// ErrUnreachable.
 func noAnswer(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError

@@ -27,9 +27,9 @@ var connectPorts = []uint16{22, 443, 80, 50000}
 // Presence finds out whether an address is in use.
 type Presence struct{}
 
-// Answers reports whether a host answers at an address, and its MAC if the address is on a network of this host.
-// It connects by TCP, which makes the kernel ask by ARP; a packet filter on the other host cannot suppress the
-// answer to that. A refused connection proves as much as an accepted one.
+// Answers reports whether a host answers at an address, and its MAC if the address is on a network of this host. It tries a TCP connection,
+// before which the kernel asks for the MAC by ARP: a packet filter on the other host cannot suppress the ARP answer. A host that refuses
+// the connection is found, too.
 func (Presence) Answers(ctx context.Context, a netip.Addr) (found bool, mac string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -67,7 +67,7 @@ func resolvedMAC(a netip.Addr) (string, error) {
 
 	s := bufio.NewScanner(f)
 	for s.Scan() {
-		// Address, hardware type, flags, MAC, mask, device. Flag 2: resolved.
+		// The columns are address, hardware type, flags, MAC, mask and device. Flag 2 means that the address was resolved.
 		col := strings.Fields(s.Text())
 		if len(col) >= 6 && col[0] == a.String() && col[2] != "0x0" && col[3] != "00:00:00:00:00:00" {
 			return col[3], nil

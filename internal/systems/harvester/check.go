@@ -27,8 +27,8 @@ type checker struct {
 	problems, warnings inventory.Problems
 }
 
-// Check returns the problems of what Ingot depends on: how the nodes find each other, their addresses, disks and
-// webhooks. The installer checks the rest.
+// Check finds problems in the settings on which Ingot depends: how the nodes find each other, their addresses, disks and webhooks. The
+// installer checks the other settings.
 func (Document) Check(file string, contents []byte) (problems, warnings inventory.Problems) {
 	c := checker{}
 	err := strictyaml.Decode(file, contents, &c.configuration)
@@ -51,7 +51,7 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 		c.checkNetwork()
 	}
 
-	// A field that could not be read is not reported as missing, too.
+	// If a field could not be read, do not also report it as missing.
 	unread := problems
 	for _, p := range strictyaml.Locate(file, contents, c.problems) {
 		if !slices.ContainsFunc(unread, func(q inventory.Problem) bool { return q.Field == p.Field }) {
@@ -61,7 +61,7 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 	return problems, strictyaml.Locate(file, contents, c.warnings)
 }
 
-// oneOf reports whether value is one of those allowed, and adds a problem if not.
+// oneOf reports whether value is one of the allowed values, and adds a problem if not.
 func (c *checker) oneOf(field, what, value string, allowed ...string) bool {
 	switch {
 	case slices.Contains(allowed, value):
@@ -157,8 +157,8 @@ func (c *checker) checkWebhooks() {
 	}
 }
 
-// checkDisks checks the disks that the document names. If it names more than one, it refuses names that depend on
-// the order in which the kernel finds disks.
+// checkDisks checks the disks that the document names. If it names several disks, their names must not depend on the order in which the
+// kernel finds disks.
 func (c *checker) checkDisks() {
 	in := c.Install
 	if in.Device == "" {

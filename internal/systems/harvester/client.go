@@ -16,8 +16,8 @@ import (
 // Client is a client of a Harvester cluster at its virtual address.
 type Client struct{}
 
-// sessionTime limits a session that is not logged out. Rancher's own limit (16 h by default) overrides it, so call
-// LogOut.
+// sessionTime is the lifetime that is requested for a session, in case that LogOut is not called. Rancher's own limit (16 h by default)
+// overrides it, so always call LogOut.
 const sessionTime = time.Hour
 
 // Ready returns nil once other nodes can join: the cluster's ingress answers "pong", and Harvester serves its API.
@@ -66,7 +66,7 @@ func (Client) LogIn(
 	return inventory.NewSecret(session.Token), nil
 }
 
-// LogOut ends the session of a token. The cluster does not accept the token after that.
+// LogOut ends the session of a token. After that, the cluster does not accept the token.
 func (Client) LogOut(ctx context.Context, e inventory.Endpoint, token inventory.Secret) error {
 	_, err := ask(ctx, e, endpoint.Request{
 		Method: http.MethodPost, Path: "/v3/tokens?action=logout", Header: authorized(token), Body: []byte("{}"),
@@ -108,8 +108,8 @@ func authorized(token inventory.Secret) http.Header {
 	return h
 }
 
-// ask sends one request and returns the body of the answer. Status 404 is ErrUnreachable, because the ingress is
-// up before the services behind it.
+// ask sends one request and returns the body of the answer. For status 404, the error is ErrUnreachable, because the ingress is up before
+// the services behind it.
 func ask(ctx context.Context, e inventory.Endpoint, r endpoint.Request) ([]byte, error) {
 	a, err := endpoint.Ask(ctx, e, r)
 	if err != nil {

@@ -58,7 +58,7 @@ type configuration struct {
 	OS             osSection         `json:"os"`
 	Install        *installSection   `json:"install"`
 	SystemSettings map[string]string `json:"system_settings"`
-	// Chart versions, for custom images.
+	// Versions of Helm charts, for custom images of Harvester.
 	RuntimeVersion         string `json:"runtime_version"`
 	RancherVersion         string `json:"rancher_version"`
 	HarvesterChartVersion  string `json:"harvester_chart_version"`
@@ -95,8 +95,7 @@ type writtenFile struct {
 	Permissions string       `json:"permissions"`
 }
 
-// fileContents is the content of a file: text or, with !!binary, bytes. It is not stored, because no check needs
-// it.
+// fileContents accepts the content of a file, as text or, with !!binary, as bytes. It does not keep the content, because no check needs it.
 type fileContents struct{}
 
 // UnmarshalText accepts any text.

@@ -14,9 +14,9 @@ import (
 // Events that the installer reports to webhooks.
 var events = []string{"STARTED", "SUCCEEDED", "FAILED"}
 
-// AddWebhooks returns the configuration with a webhook for each event of the installer added to install.webhooks.
-// Each is a POST to prefix followed by the event. The rest of the configuration stays as it was, with its
-// comments, and is not checked.
+// AddWebhooks adds a webhook for each event of the installer to install.webhooks and returns the changed configuration. Each webhook sends
+// a POST to the URL that consists of prefix and the event. The rest of the configuration is neither changed nor checked, and keeps its
+// comments.
 func (Document) AddWebhooks(contents []byte, prefix string) ([]byte, error) {
 	out, err := addWebhooks(contents, prefix)
 	if err != nil {
@@ -59,8 +59,8 @@ func addWebhooks(contents []byte, prefix string) ([]byte, error) {
 
 func scalar(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: s} }
 
-// entry returns the value of a key in a mapping; if the key is missing, it adds one of this kind. It returns nil
-// if m is not a mapping or the value is of another kind.
+// entry returns the value of a key in the mapping m. If the key is missing, entry adds it with an empty value of the given kind. It returns
+// nil if m is not a mapping, or if the value is of another kind.
 func entry(m *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	if m.Kind != yaml.MappingNode {
 		return nil

@@ -1,5 +1,4 @@
-// Package kubernetes sends to the API server of an installed Kubernetes, over HTTP, the few requests that Genesis
-// needs.
+// Package kubernetes is a client of an installed Kubernetes. It sends only the few requests that Genesis needs, over HTTP.
 package kubernetes
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Client is a client of a Kubernetes API server. A kubeconfig with an embedded CA, and an embedded certificate or
-// token, names the server.
+// Client is a client of a Kubernetes API server. Each call gets a kubeconfig, which names the server and must embed the CA, and a
+// certificate or token.
 type Client struct{}
 
 // fieldManager is the owner of the fields that Apply sets (server-side apply).
@@ -99,11 +98,10 @@ func (Client) Delete(ctx context.Context, kubeconfig, manifest inventory.Secret)
 	})
 }
 
-// errUnknownKind makes eachObject skip an object.
+// errUnknownKind makes eachObject skip the object.
 var errUnknownKind = errors.New("the API server does not know the kind")
 
-// eachObject calls do for each object up to the first error, and returns the names of the objects for which do
-// succeeded.
+// eachObject calls do for each object until a call fails. It returns the names of the objects for which the call succeeded.
 func eachObject(kubeconfig inventory.Secret, list []object, do func(*server, object) error) ([]string, error) {
 	s, err := open(kubeconfig)
 	if err != nil {

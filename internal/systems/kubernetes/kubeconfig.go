@@ -44,8 +44,8 @@ type configUser struct {
 	Token       string `yaml:"token"`
 }
 
-// open returns a connection for the current context of a kubeconfig. Its errors do not contain those of the
-// parser, which may quote the kubeconfig.
+// open returns a connection for the current context of a kubeconfig. Errors of the parser are left out of its errors, because they may
+// quote the kubeconfig.
 func open(kubeconfig inventory.Secret) (*server, error) {
 	cluster, user, err := currentContext(kubeconfig)
 	if err != nil {

@@ -30,8 +30,8 @@ func (o object) String() string {
 	return o.Kind + "/" + o.Metadata.Namespace + "/" + o.Metadata.Name
 }
 
-// parseManifest returns the objects of a manifest. A manifest may hold secrets, so its errors do not contain those
-// of the parser, which may quote it.
+// parseManifest returns the objects of a manifest. Errors of the parser are left out of its errors, because they may quote the manifest,
+// which may hold secrets.
 func parseManifest(manifest inventory.Secret) ([]object, error) {
 	var out []object
 	d := yaml.NewDecoder(strings.NewReader(manifest.Reveal()))

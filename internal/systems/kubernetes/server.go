@@ -17,7 +17,7 @@ type server struct {
 	api     *endpoint.Client
 	address string
 	token   inventory.Secret
-	kinds   map[string][]resource // the kinds of each API version, once requested
+	kinds   map[string][]resource // the kinds of each API version for which the server was asked
 }
 
 type resource struct {
@@ -26,8 +26,8 @@ type resource struct {
 	Namespaced bool   `json:"namespaced"`
 }
 
-// pathOf returns the URL path of an object. It asks the API server for the kinds of the object's API version, once
-// each.
+// pathOf returns the URL path of an object. It needs the kinds of the object's API version, for which it asks the API server the first time
+// only.
 func (s *server) pathOf(ctx context.Context, o object) (string, error) {
 	path := "/apis/" + o.APIVersion
 	if !strings.Contains(o.APIVersion, "/") {
@@ -59,7 +59,7 @@ func (s *server) pathOf(ctx context.Context, o object) (string, error) {
 	return "", fmt.Errorf("the API server does not know kind %s of %s: %w", o.Kind, o.APIVersion, inventory.ErrNotFound)
 }
 
-// get requests path and decodes the JSON of the answer into the value that into points to.
+// get requests path, and decodes the JSON of the answer into the variable to which into points.
 func (s *server) get(ctx context.Context, path string, into any) error {
 	a, err := s.ask(ctx, endpoint.Request{Method: http.MethodGet, Path: path})
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *server) get(ctx context.Context, path string, into any) error {
 	return nil
 }
 
-// ask sends one request. For a status other than a success, the error contains the API server's message.
+// ask sends one request. If the status is not a success, the error contains the API server's message.
 func (s *server) ask(ctx context.Context, r endpoint.Request) (endpoint.Answer, error) {
 	if r.Header == nil {
 		r.Header = http.Header{}

@@ -53,8 +53,8 @@ func (Client) Version(ctx context.Context, address string, talosconfig inventory
 	return tag, wrap("asking Talos %q for its version", address, err)
 }
 
-// Bootstrap makes the node the first member of its cluster's etcd, which happens once in the life of a cluster.
-// already means that the cluster was bootstrapped before.
+// Bootstrap makes the node the first member of its cluster's etcd, which happens once in the life of a cluster. already reports that the
+// cluster was bootstrapped before this call.
 func (Client) Bootstrap(ctx context.Context, address string, talosconfig inventory.Secret) (already bool, err error) {
 	err = call(ctx, address, talosconfig, func(ctx context.Context, c machine.MachineServiceClient) error {
 		_, err := c.Bootstrap(ctx, &machine.BootstrapRequest{})
@@ -66,9 +66,8 @@ func (Client) Bootstrap(ctx context.Context, address string, talosconfig invento
 	return false, wrap("bootstrapping Talos %q", address, err)
 }
 
-// Kubeconfig returns an administrator's kubeconfig for the node's cluster. server, unless it is "", replaces the
-// URL of the API server in it: Talos writes the cluster's endpoint, a name or load balancer that may not exist
-// yet.
+// Kubeconfig returns an administrator's kubeconfig for the node's cluster. If server is not "", it becomes the URL of the API server in the
+// kubeconfig. Talos itself writes the cluster's endpoint there: a name or load balancer that may not exist yet.
 func (Client) Kubeconfig(
 	ctx context.Context, address string, talosconfig inventory.Secret, server string,
 ) (inventory.Secret, error) {
@@ -135,7 +134,7 @@ func unpack(r io.Reader) (string, error) {
 func replaceServer(text, server string) (string, error) {
 	var f map[string]any
 	if yaml.Unmarshal([]byte(text), &f) != nil {
-		return "", errors.New("the kubeconfig is not YAML") // the parser's error would quote it
+		return "", errors.New("the kubeconfig is not YAML") // the parser's error would quote the kubeconfig
 	}
 	clusters, _ := f["clusters"].([]any)
 	for _, c := range clusters {
@@ -178,8 +177,8 @@ func call(
 	return f(ctx, machine.NewMachineServiceClient(c))
 }
 
-// credentialsOf returns the TLS configuration from the current context of a talosconfig. Its errors do not contain
-// those of the parser, which may quote the talosconfig.
+// credentialsOf returns the TLS configuration from the current context of a talosconfig. Errors of the parser are left out of its errors,
+// because they may quote the talosconfig.
 func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	var f struct {
 		Context  string `yaml:"context"`
@@ -223,7 +222,7 @@ func credentialsOf(talosconfig inventory.Secret) (*tls.Config, error) {
 	return conf, nil
 }
 
-// wrap adds to a gRPC error what was done, and the error of package inventory that matches the gRPC status.
+// wrap adds to a gRPC error the operation that failed, and the error of package inventory that matches the gRPC status.
 func wrap(format, address string, err error) error {
 	if err == nil {
 		return nil

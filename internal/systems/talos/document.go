@@ -32,10 +32,10 @@ func (metal) String() string        { return "metal" }
 func (metal) RequiresInstall() bool { return true }
 func (metal) InContainer() bool     { return false }
 
-// reference is the remedy for a key that Talos does not know.
+// reference tells the user what to do about a key that Talos does not know.
 const reference = "look it up in the reference of Talos 1.13"
 
-// Check returns everything for which Talos would refuse or warn of a machine configuration. Texts may repeat
+// Check returns as problems why Talos would refuse a machine configuration, and as warnings what Talos would warn of. The texts may repeat
 // values, also secret ones.
 func (Document) Check(file string, contents []byte) (problems, warnings inventory.Problems) {
 	docs, err := strictyaml.Documents(file, contents)
@@ -43,7 +43,7 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 		return problems, nil
 	}
 	if problems = unknownKeys(contents); len(problems) > 0 {
-		return problems, nil // the loader would report only the first one, with its value
+		return problems, nil // the loader would report only the first unknown key, and repeat its value
 	}
 	provider, err := configloader.NewFromBytes(contents)
 	if err != nil {
@@ -69,7 +69,7 @@ func (Document) Check(file string, contents []byte) (problems, warnings inventor
 // movingDisk matches disk names that depend on the order in which the kernel finds disks.
 var movingDisk = regexp.MustCompile(`^/dev/(sd[a-z]+|nvme[0-9]+n[0-9]+)$`)
 
-// installWarnings warns of settings that Talos accepts but that may cause a wrong installation.
+// installWarnings warns of settings that Talos accepts although they may cause a wrong installation.
 func installWarnings(c config.Provider) (warnings inventory.Problems) {
 	install := c.RawV1Alpha1().MachineConfig.MachineInstall
 	if install == nil {
@@ -86,13 +86,13 @@ func installWarnings(c config.Provider) (warnings inventory.Problems) {
 	return warnings
 }
 
-// unknownKeys returns the keys of all documents for which Talos has no field. The loader refuses them too, but it
-// reports only those of the first document, without lines, and repeats their values.
+// unknownKeys returns a problem for each key, in any of the documents, for which Talos has no field. The loader refuses unknown keys, too,
+// but it reports only those of the first document, without lines, and repeats their values.
 func unknownKeys(contents []byte) (problems inventory.Problems) {
 	for dec := yaml.NewDecoder(bytes.NewReader(contents)); ; {
 		var doc yaml.Node
 		if dec.Decode(&doc) != nil {
-			return problems // the loader reports syntax errors
+			return problems // the loader will report the syntax error
 		}
 		var wrong *yaml.LoadErrors
 		target := emptyDocument(&doc)
@@ -101,7 +101,7 @@ func unknownKeys(contents []byte) (problems inventory.Problems) {
 		}
 		for _, e := range wrong.Errors {
 			if !strings.Contains(e.Err.Error(), "not found in type") {
-				continue // the loader reports values of the wrong type
+				continue // the loader will report the value of the wrong type
 			}
 			field, _ := pathOf(&doc, e.Line, e.Column)
 			problems = append(problems, inventory.Problem{
@@ -165,7 +165,7 @@ var (
 	quoted = regexp.MustCompile("`[^`]*`") // values in messages of the YAML parser
 )
 
-// loadHints gives clearer texts and remedies for errors of the loader that contain text.
+// loadHints gives clearer texts and remedies for errors of the loader. Each hint applies to errors that contain its text.
 var loadHints = []struct{ text, what, remedy string }{
 	{"expected a YAML document", "is not a mapping of keys to values", "make one with: talosctl gen config"},
 	{"unknown keys found", "has a key that Talos does not know", reference},
@@ -221,8 +221,8 @@ func validationTexts(err error) []string {
 
 var fieldName = regexp.MustCompile(`\.?((?:machine|cluster)(?:\.[A-Za-z0-9]+(?:\[\d+\])?)+)`)
 
-// fieldHints gives the field and the remedy for errors of the validation that contain text but do not name the
-// field.
+// fieldHints gives the field and the remedy for errors of the validation that do not name the field. Each hint applies to errors that
+// contain its text.
 var fieldHints = []struct{ text, field, remedy string }{
 	{"either install disk or diskSelector", "machine.install", "write disk: /dev/disk/by-id/…, or a diskSelector"},
 	{"install disk selector is invalid", "machine.install.diskSelector", ""},

@@ -23,17 +23,15 @@ const apiPort = 50000
 // probeTimeout limits one probe.
 const probeTimeout = 10 * time.Second
 
-// Provable returns nil if Probe can recognise a node that was installed with the configuration, otherwise the
-// reason why not.
+// Provable returns nil if Probe can recognise a node that was installed with the configuration, otherwise the reason why it cannot.
 func (Document) Provable(contents []byte) error {
 	_, err := authorityOf(contents)
 	return err
 }
 
-// Probe returns a text about the proof once the Talos API at the address shows a certificate of the authority
-// (machine.ca) in the configuration: the node runs with that configuration. Until then the error is
-// ErrUnreachable. Talos in memory does not serve this API before the installation, and in maintenance mode its
-// certificate is self-signed.
+// Probe returns a text that describes the proof if the Talos API at the address shows a certificate of the authority in the configuration
+// (machine.ca), because then the node runs with that configuration. Otherwise the error is ErrUnreachable. Before the installation, Talos
+// runs in memory and does not serve this API; in maintenance mode, its certificate is self-signed.
 func (Document) Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error) {
 	authority, err := authorityOf(contents)
 	if err != nil {
@@ -62,7 +60,7 @@ func authorityOf(contents []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// errShown ends the TLS handshake once the certificate is known to be of the authority.
+// errShown ends the TLS handshake as soon as it is known that the authority has issued the certificate.
 var errShown = errors.New("the certificate is of the authority")
 
 // checkAuthority returns nil if the TLS server at the address shows a certificate of the authority. It sends no
@@ -97,7 +95,7 @@ func checkAuthority(ctx context.Context, dial endpoint.Dialer, address string, a
 		},
 	}).HandshakeContext(ctx)
 	if errors.Is(shown, errShown) {
-		return nil // the server need not accept this client
+		return nil // the certificate suffices: the server may refuse this client
 	}
 	return cmp.Or(shown, err, errors.New("the server sent no certificate"))
 }

@@ -40,8 +40,8 @@ func (c Client) RelayServers(ctx context.Context, e inventory.Endpoint, key inve
 	return servers, nil
 }
 
-// SetRelayServer adds a server to the relay, or removes it, and saves the configuration. The error is ErrInvalid
-// also if nothing would change, because VyOS then answers with the same status.
+// SetRelayServer adds a server to the relay, or removes it, and saves the configuration. If nothing would change, the error is ErrInvalid
+// as for an invalid change, because VyOS answers both with the same status.
 func (c Client) SetRelayServer(
 	ctx context.Context, e inventory.Endpoint, key inventory.Secret, server string, listed bool,
 ) error {
@@ -52,8 +52,8 @@ func (c Client) SetRelayServer(
 	return c.configure(ctx, e, key, op, append(slices.Clone(relayPath), "server", server))
 }
 
-// Configuration returns the running configuration under path as a tree, which is empty if nothing is configured
-// there. A leaf with one value is a string, one with more values a list of strings.
+// Configuration returns the running configuration under path as a tree; the tree is empty if nothing is configured there. A leaf with one
+// value is a string, and a leaf with several values a list of strings.
 func (Client) Configuration(
 	ctx context.Context, e inventory.Endpoint, key inventory.Secret, path ...string,
 ) (map[string]any, error) {
@@ -100,7 +100,7 @@ func (Client) configure(
 	return nil
 }
 
-// answer is the body of every answer of VyOS, also of an error.
+// answer is the body of every answer of VyOS, even if the answer is an error.
 type answer struct {
 	Success bool            `json:"success"`
 	Data    json.RawMessage `json:"data"`
@@ -114,8 +114,8 @@ func (a answer) reason() string {
 	return strings.TrimSpace(*a.Error)
 }
 
-// ask sends one request. It returns an answer of VyOS itself without an error, whatever its status, unless the
-// status means that the key is refused or the server failed.
+// ask sends one request and returns the answer of VyOS and its HTTP status. It returns an error if no answer of VyOS came, or if the status
+// means that VyOS refused the key or failed. Any other status is not an error.
 func ask(
 	ctx context.Context, e inventory.Endpoint, key inventory.Secret, route string, data any,
 ) (a answer, status int, err error) {

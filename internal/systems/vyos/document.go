@@ -15,7 +15,7 @@ import (
 // Document checks and reads config.boot of VyOS 1.3 and later.
 type Document struct{}
 
-// Secrets returns the values of all leaf nodes for whose names isSecret returns true.
+// Secrets returns the values of all leaf nodes whose names isSecret accepts.
 func (Document) Secrets(contents []byte, isSecret func(name string) bool) (secrets []string) {
 	config, _ := Parse(contents)
 	config.walk("", func(_ string, n *Node) {
@@ -111,8 +111,8 @@ func (c *checker) checkEthernet(n *Node, names map[string]string) {
 	}
 }
 
-// checkRelay checks the DHCP relay through which machines behind the router boot. If the relay has an unknown key,
-// it reports nothing more: that key may be a misspelling of one that is missing.
+// checkRelay checks the DHCP relay through which machines behind the router boot. If the relay has an unknown key, checkRelay reports
+// nothing else, because the unknown key may be a misspelling of a missing one.
 func (c *checker) checkRelay(unknown inventory.Problems) {
 	const field = "service dhcp-relay"
 	n := c.At("service", "dhcp-relay")
@@ -151,7 +151,7 @@ func (c *checker) checkRelay(unknown inventory.Problems) {
 	}
 }
 
-// CheckRelay returns why DHCP packets would not be relayed to the server; nothing for a file with syntax errors.
+// CheckRelay returns why DHCP packets would not be relayed to the server. It returns nothing if the file has syntax errors.
 func (Document) CheckRelay(contents []byte, server netip.Addr) (problems inventory.Problems) {
 	config, syntax := Parse(contents)
 	if len(syntax) > 0 {

@@ -12,12 +12,11 @@ import (
 //go:embed keys.txt
 var keysText string
 
-// A keyTable lists the keys of each node that keys.txt describes, by the path of the node. The list ["*"] means
-// that the keys are names, such as those of interfaces.
+// A keyTable lists the keys of each node that keys.txt describes, by the path of the node. If the list is ["*"], the keys are names that
+// the user chooses, such as names of interfaces.
 type keyTable map[string][]string
 
-// knownKeys holds the nodes whose keys are all known. incompleteKeys holds the other listed nodes, with the keys
-// that are known.
+// knownKeys has the nodes for which keys.txt lists all keys. incompleteKeys has the nodes for which it lists only some of the keys.
 var knownKeys, incompleteKeys = parseKeys(keysText)
 
 // parseKeys reads text in the format that keys.txt describes.
@@ -56,9 +55,9 @@ func parseKeys(text string) (known, incomplete keyTable) {
 	return known, incomplete
 }
 
-// checkKeys returns a problem for each key in n, or below it, that VyOS does not have. For a node whose keys are
-// not all known, it returns a warning for each unknown key that is similar to a known one. at is the path of n in
-// the file; listed is its path in the key table, with * for names.
+// checkKeys returns a problem for each key in n, or below n, that VyOS does not have. If not all keys of a node are known, it
+// returns a warning for each unknown key that is similar to a known one. at is the path of n in the file. listed is the path of n in the
+// key table, with * for names.
 func checkKeys(n *Node, at, listed string) (problems, warnings inventory.Problems) {
 	known, incomplete := knownKeys[listed], incompleteKeys[listed]
 	if known == nil && incomplete == nil {

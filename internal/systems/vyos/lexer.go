@@ -16,7 +16,7 @@ const (
 	tokenWord    = 'w'
 	tokenString  = 's'
 	tokenComment = 'c'
-	tokenNewline = 'n' // the end of a line with a leaf; other line ends are skipped
+	tokenNewline = 'n' // the end of a line that contains a leaf; other line ends are skipped
 )
 
 type token struct {
@@ -78,7 +78,7 @@ func (l *lexer) next() token {
 	return token{line: l.line}
 }
 
-// escapes maps the character after a backslash to what VyOS replaces both by.
+// escapes maps a character after a backslash to the character with which VyOS replaces the two.
 var escapes = map[byte]byte{
 	'/': '/', '\\': '\\', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', '\'': '\'', '"': '"',
 }

@@ -10,7 +10,7 @@ import (
 
 const (
 	maxNesting  = 64 // depth of nested nodes
-	maxProblems = 50 // after these, the rest of the file is not read
+	maxProblems = 50 // once so many are found, the rest of the file is not read
 )
 
 type parser struct {
@@ -32,7 +32,8 @@ func (p *parser) skipLine() {
 	}
 }
 
-// nodes reads the nodes between two braces or, with top, in the whole file, and adds them to into.
+// nodes reads nodes and appends them to the children of into: the nodes before the next closing brace or, if top is true, those of the
+// whole file.
 func (p *parser) nodes(into *Node, path string, top bool) {
 	for {
 		comment := 0
@@ -143,8 +144,8 @@ func (p *parser) block(n *Node, here string) {
 	p.advance()
 }
 
-// Parse reads a config.boot: its nodes and its footer. The texts of problems may repeat values. Like VyOS, it
-// takes the first line that begins with // and everything after it for the footer.
+// Parse reads a config.boot: its nodes and its footer. The texts of problems may repeat values. As for VyOS, the footer begins at the first
+// line that begins with //.
 func Parse(contents []byte) (Config, inventory.Problems) {
 	text := string(contents)
 	end := len(text)
@@ -181,8 +182,8 @@ var (
 
 const footerRemedy = "copy the two lines that begin with // from the end of the image's own config.boot"
 
-// footer reads the part of the file that begins with //; line is the number of its first line. It returns the
-// versions in it, and how many lines with versions there are.
+// footer reads the part of the file that begins with //; line is the number of its first line. footer returns the versions in it, and the
+// number of lines that contain versions.
 func (p *parser) footer(text string, line int) (versions string, found int) {
 	for s := range strings.Lines(text) {
 		s = strings.TrimRight(s, "\n")

@@ -10,7 +10,7 @@ import (
 type Node struct {
 	Name     string
 	Line     int
-	Values   []string // of a leaf; each line with the same leaf adds one
+	Values   []string // values of a leaf: one for each line of the same leaf
 	Children []*Node
 	leaf     bool
 }
@@ -18,7 +18,7 @@ type Node struct {
 // Config is the contents of a config.boot.
 type Config struct {
 	Node
-	// Versions is the text of the footer: the syntax version of each component. VyOS migrates an older file by it.
+	// Versions is the text of the footer: the syntax version of each component. VyOS uses the versions to migrate an older file.
 	Versions string
 }
 

@@ -40,8 +40,8 @@ type Codec struct {
 	keys    map[string]cipher.AEAD
 }
 
-// Read reads a key file: each line holds a key's id, a space, and the 32 bytes of the key in base64. The first key encrypts; all
-// keys decrypt. A file without a key is inventory.ErrInvalid. See [durablefile.ReadPrivate] for the file modes that are refused.
+// Read reads a key file: each line holds a key's id, a space, and the 32 bytes of the key in base64. The first key encrypts; all keys
+// decrypt. If the file has no key, the error is inventory.ErrInvalid. [durablefile.ReadPrivate] says which file modes are refused.
 func Read(file string) (*Codec, error) {
 	text, err := durablefile.ReadPrivate(file)
 	if err != nil {
@@ -90,8 +90,8 @@ func (c *Codec) add(line string) error {
 	return nil
 }
 
-// NewKey inserts a new random key before the keys in file and returns its id. If the file does not exist, it creates the file with
-// mode 0600. The file is replaced atomically. If it is not a valid key file, it stays unchanged.
+// NewKey inserts a new random key before the keys in file and returns its id. If the file does not exist, it is created with mode 0600. The
+// file is replaced atomically. A file that is not a valid key file is not changed.
 func NewKey(file string) (id string, err error) {
 	old, err := durablefile.ReadPrivate(file)
 	switch {
@@ -110,7 +110,7 @@ func NewKey(file string) (id string, err error) {
 	return id, durablefile.Replace(file, []byte(text))
 }
 
-// Encode encrypts each payload with the first key. It does not change payloads that are already encrypted.
+// Encode encrypts each payload with the first key. Payloads that are already encrypted stay as they are.
 func (c *Codec) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
 	out := make([]*commonpb.Payload, len(payloads))
 	for i, p := range payloads {
@@ -133,8 +133,8 @@ func (c *Codec) Encode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error
 	return out, nil
 }
 
-// Decode decrypts each payload. It does not change payloads that are not encrypted, because the temporal command writes such
-// inputs if it has no codec server.
+// Decode decrypts each payload. Payloads that are not encrypted stay as they are, because the temporal command does not encrypt its inputs
+// if it has no codec server.
 func (c *Codec) Decode(payloads []*commonpb.Payload) ([]*commonpb.Payload, error) {
 	out := make([]*commonpb.Payload, len(payloads))
 	for i, p := range payloads {

@@ -10,8 +10,8 @@ import (
 // errNoChild means that no server is running that could make a backup.
 var errNoChild = errors.New("the Temporal server is not running")
 
-// Backup makes the child copy its database to a new file while it serves. The child writes id into
-// the copy and compares the copy with the database. Backup fails if the child or ctx ends before the copy is done.
+// Backup makes the child copy its database to a new file while the child serves. The child writes id into the copy and compares the copy
+// with the database. Backup fails if the child or ctx ends before the copy is done.
 func (s *Supervisor) Backup(ctx context.Context, file, id string) error {
 	err := errNoChild
 	if c := s.State().child; c != nil {
@@ -59,7 +59,7 @@ func (c *child) orderBackup(o BackupOrder) (<-chan BackupDone, error) {
 	return done, nil
 }
 
-// answer passes the child's response to the waiting backup. It does nothing if none waits.
+// answer passes the child's response to the backup that waits for it. If none waits, answer does nothing.
 func (c *child) answer(d BackupDone) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

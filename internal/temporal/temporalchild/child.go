@@ -41,7 +41,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 	cmd.Env = opts.Env
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{reportW}
-	// Its own process group: the terminal sends Ctrl-C only to the parent, which stops the workers first.
+	// The child gets its own process group, so that the terminal sends Ctrl-C only to the parent, which stops the workers first.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = 2 * time.Second
 
@@ -50,7 +50,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 		err = cmd.Start()
 	}
 
-	closed := reportW.Close() // the child has its own descriptor
+	closed := reportW.Close() // the child has its own copy of this descriptor
 	if err != nil {
 		err = fmt.Errorf("starting the Temporal server %q: %w", opts.Command[0], err)
 		return nil, nil, errors.Join(err, closed, reports.Close())
@@ -64,7 +64,7 @@ func startChild(opts Options) (*child, *os.File, error) {
 	}, reports, nil
 }
 
-// readReports sends the first report other than Busy to reported. It then passes on the results of orders until the pipe ends.
+// readReports sends the child's first report other than Busy to reported. Then it passes on the results of orders until the pipe ends.
 func (c *child) readReports(reports *os.File, reported chan<- readyResult, busy func(Busy)) {
 	defer close(c.silent)
 	defer func() { _ = reports.Close() }() // opened only for reading
@@ -80,7 +80,7 @@ func (c *child) readReports(reports *os.File, reported chan<- readyResult, busy 
 	}
 }
 
-// readyResult holds the server in the child's first report other than Busy, or the error.
+// readyResult holds what the child's first report other than Busy contains: the server, or the error.
 type readyResult struct {
 	server Server
 	err    error
@@ -100,8 +100,8 @@ func (c *child) stop() error {
 	}
 }
 
-// describeEnd returns the error for a child that has ended: the cause, the exit status and the last log lines. If cause is a
-// *Failure, which the child itself has reported, it returns only cause.
+// describeEnd returns the error for a child that has ended: the cause, the exit status and the last log lines. If cause is a *Failure,
+// which comes from the child itself, describeEnd returns only cause.
 func (c *child) describeEnd(exit, cause error) error {
 	c.out.flush()
 	var f *Failure
@@ -112,7 +112,7 @@ func (c *child) describeEnd(exit, cause error) error {
 	err := cause
 	switch {
 	case err == nil:
-		// The child was ready for a moment and ended before its report was read.
+		// The child ended right after it was ready, before its report was read.
 		err = errors.New("the Temporal server ended unexpectedly")
 	case errors.Is(err, errNoReport):
 		err = errors.New("the Temporal server ended before it was ready")
@@ -150,8 +150,7 @@ func ReadProcess(pid int) (ProcessStat, bool) {
 	return ProcessStat{fields[0], parent}, err == nil
 }
 
-// processAlive returns false for a process that has ended or is a zombie; the sockets of a zombie
-// are already closed.
+// processAlive reports whether a process is running. A zombie counts as ended, because its sockets are already closed.
 func processAlive(pid int) bool {
 	p, ok := ReadProcess(pid)
 	return ok && p.State != "Z" && p.State != "X"

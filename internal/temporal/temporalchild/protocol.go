@@ -8,11 +8,11 @@
 // The protocol between parent and child:
 //
 //   - the child's stdin carries one line, the [Config] as JSON, and then [Order]s, one per line. When stdin ends, the
-//     child stops. That also works if the parent is killed; a parent-death signal would not, because it is lost with file
-//     capabilities and fires when the starting thread ends;
+//     child stops, even if the parent was killed. A parent-death signal could not replace this: it is lost with file
+//     capabilities, and fires when the starting thread ends;
 //   - descriptor 3 is a pipe on which the child writes [Report]s, one per line. First it reports the start and the end of each
 //     task whose time grows with the database, then that it is ready or has to give up, and later each completed order.
-//     An open port would not prove that the child is ready: it may belong to an orphan of an earlier parent;
+//     An open port would not prove that the child is ready: the port may belong to the child of an earlier parent;
 //   - stdout and stderr carry log lines, slog's JSON or plain text.
 package temporalchild
 
@@ -61,7 +61,7 @@ type Config struct {
 	Retention        time.Duration `json:"retention"`        // how long finished runs are kept
 	SearchAttributes []string      `json:"searchAttributes"` // all of type Keyword
 
-	LockWait time.Duration `json:"lockWait"` // how long to wait until an orphan child releases the file
+	LockWait time.Duration `json:"lockWait"` // how long to wait until the child of an earlier parent releases the file
 	LogLevel slog.Level    `json:"logLevel"`
 	// VacuumEvery is how often the pages of deleted runs are returned to the file system; 0 = every minute.
 	VacuumEvery time.Duration `json:"vacuumEvery"`
@@ -178,7 +178,7 @@ const (
 	KindServer = "server" // everything else
 )
 
-// Failure is the reason why the child gave up, as an operator needs it.
+// Failure says to an operator why the child gave up.
 type Failure struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
@@ -206,8 +206,8 @@ type Report struct {
 	Backup  *BackupDone `json:"backup,omitempty"`
 }
 
-// Busy reports the start or the end of work before the child is ready. The time of this work grows
-// with the database.
+// Busy reports the start or the end of work that the child does before it is ready. How long this work takes depends on the size of the
+// database.
 type Busy struct {
 	With string `json:"with,omitempty"` // description of the work; "" = the work is done, and the server is starting
 }
@@ -238,7 +238,7 @@ func WriteReport(w io.Writer, r Report) error {
 	return nil
 }
 
-// errNoReport means that the child has closed its report pipe, by ending, before it wrote a report.
+// errNoReport means that the child ended, and so closed its report pipe, before it wrote a report.
 var errNoReport = errors.New("the child ended without a report")
 
 // readReport calls busy for each Busy report, and returns the server or the failure of the first other report.

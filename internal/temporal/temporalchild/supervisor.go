@@ -13,20 +13,20 @@ import (
 	"time"
 )
 
-// Options configure a [Supervisor]. The comments give the default of each zero value.
+// Options configure a [Supervisor]. The comment of a field says what its zero value means.
 type Options struct {
 	Command []string     // program and arguments; default: this executable with [Subcommand]
 	Env     []string     // environment of the child; default: a few harmless variables of this process
 	Logger  *slog.Logger // required
 
 	BackoffMin time.Duration // pause before the first restart, default 1 s; it doubles each time
-	BackoffMax time.Duration // longest pause, default 30 s; a child that was ready for longer than the last pause resets it to BackoffMin
+	BackoffMax time.Duration // longest, default 30 s; the pause is BackoffMin again after a child that was ready longer than the last pause
 	// StartWait is how long a child may take to become ready, default 2 min. The time during which it is Busy does not count.
 	StartWait      time.Duration
 	StopWait       time.Duration // how long a child may take to stop before it is killed, default 10 s
 	LinesPerSecond int           // log lines of the child that are passed on per second, default 50
 
-	// Probe returns an error if a ready server does not answer. The default requests the server's cluster.
+	// Probe returns an error if a ready server does not answer. The default probe asks the server to describe its cluster.
 	Probe        func(ctx context.Context, srv Server) error
 	ProbeEvery   time.Duration // pause between two probes, default 10 s
 	ProbeTimeout time.Duration // time limit of a probe, default 10 s
@@ -42,7 +42,7 @@ type State struct {
 	Err      error  // why no child is up; nil while the first child starts
 	Restarts int    // number of children that have ended
 
-	life  context.Context // context of the last child that was ready; ends when that child is no longer up
+	life  context.Context // context of the last child that was ready; it ends when this child is no longer up
 	child *child          // receives orders; nil while no child is up
 }
 
@@ -56,8 +56,8 @@ type Supervisor struct {
 	changed chan struct{} // closed and replaced at every state change
 }
 
-// New returns a supervisor for one embedded server. It returns an error if the configuration can never work; temporary
-// errors, such as an occupied port, are handled by Run.
+// New returns a supervisor for one embedded server. It returns an error if the configuration can never work. Temporary errors, such as an
+// occupied port, are left to Run.
 func New(cfg Config, opts Options) (*Supervisor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func New(cfg Config, opts Options) (*Supervisor, error) {
 		return nil, errors.New("supervising the Temporal server: no logger")
 	}
 	if len(opts.Command) == 0 {
-		// The link refers to this binary even after an upgrade has replaced the file, so that a restart never mixes versions.
+		// This link refers to the running binary even after an upgrade has replaced the file, so a restarted child is never of another version.
 		exe := "/proc/self/exe"
 		if _, err := os.Stat(exe); err != nil {
 			if exe, err = os.Executable(); err != nil {
@@ -107,9 +107,8 @@ func harmlessEnv() []string {
 	return env
 }
 
-// Run starts the child and restarts it whenever it ends. When ctx ends, it stops the child and
-// returns nil. It never returns an error: if the Temporal server cannot run, Run logs that, reports
-// it in State and tries again. Call Run only once.
+// Run starts the child and restarts it whenever it ends. When ctx ends, Run stops the child and returns nil. It never returns an error: if
+// the Temporal server cannot run, Run logs the reason, reports it in State and tries again. Call Run only once.
 func (s *Supervisor) Run(ctx context.Context) error {
 	pause := time.Duration(0)
 	for {
@@ -190,7 +189,7 @@ func (s *Supervisor) life(ctx context.Context) (time.Duration, error) {
 	case <-ctx.Done():
 		return 0, errors.Join(ctx.Err(), c.stop())
 	case err := <-c.exited:
-		// The child's reports are already in the pipe.
+		// What the child has reported is already in the pipe, so this does not wait.
 		return 0, c.describeEnd(err, (<-reported).err)
 	case <-late.C:
 		return 0, c.describeEnd(c.stop(), fmt.Errorf("the Temporal server was not ready after %s", s.opts.StartWait))
@@ -235,7 +234,7 @@ func (s *Supervisor) serve(ctx context.Context, c *child, srv Server, started ti
 		return upFor, c.describeEnd(exit, errors.New("the Temporal server ended unexpectedly"))
 	case hang != nil:
 		s.opts.Logger.Error("temporal server does not answer; killing it", "pid", srv.PID, "err", hang)
-		// Do not ask a hung process to stop, because it could not read that. SIGKILL ends even a process that is stopped (SIGSTOP).
+		// Do not ask a hung process to stop: it would not read the request. SIGKILL ends even a process that was stopped with SIGSTOP.
 		_ = c.cmd.Process.Kill() // the child may have ended just now
 		return upFor, c.describeEnd(<-c.exited, hang)
 	}
@@ -319,8 +318,8 @@ func (s *Supervisor) await(ctx context.Context) (State, error) {
 	}
 }
 
-// While calls fn for each child that becomes ready. The context of fn ends with that child. If fn returns while its child still
-// runs, While returns the error of fn. If ctx ends, While returns nil after fn has returned.
+// While calls fn for each child that becomes ready. The context that fn gets ends when that child ends. If fn returns while its child still
+// runs, While returns the error of fn. If ctx ends, While waits for fn and returns nil.
 func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv Server) error) error {
 	for {
 		st, err := s.await(ctx)
@@ -342,12 +341,12 @@ func (s *Supervisor) While(ctx context.Context, fn func(ctx context.Context, srv
 	}
 }
 
-// DialContext connects to the frontend of the running child; it ignores addr, and waits if no child is up. It guarantees that
-// the connection is to that child: after connecting, it checks that the process is alive, and while the process is
-// alive, no other process can listen on its port.
+// DialContext connects to the frontend of the running child. It ignores addr, and waits if no child is up. The connection is certain to be
+// to the child: after connecting, DialContext checks that the child is alive, and no other process can listen on the child's port while the
+// child is alive.
 //
-// Pass DialContext to gRPC (grpc.WithContextDialer in the SDK's ConnectionOptions.DialOptions). Clients and workers then never
-// connect to another server that takes the port while the child is down, and remain usable after a restart of the child.
+// Pass DialContext to gRPC (grpc.WithContextDialer in the SDK's ConnectionOptions.DialOptions). Clients and workers then remain usable
+// after a restart of the child, and never connect to another server that takes the port while the child is down.
 func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error) {
 	st, err := s.await(ctx)
 	if err != nil {
@@ -360,7 +359,7 @@ func (s *Supervisor) DialContext(ctx context.Context, _ string) (net.Conn, error
 		return nil, fmt.Errorf("connecting to the embedded Temporal server: %w", err)
 	}
 
-	// Check both, the process first: after the child's life has ended, another process may have its id.
+	// Check the process first. If the child had ended before that check and another process had its id, the second check fails.
 	if !processAlive(st.Server.PID) || st.life.Err() != nil {
 		return nil, errors.Join(errors.New("connecting to the embedded Temporal server: the process has ended"), conn.Close())
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
-// ServerName is the DNS name in the certificate of an embedded server that clients verify.
+// ServerName is the DNS name that clients require in the certificate of an embedded server.
 const ServerName = "localhost"
 
 // ClientTLS returns the TLS configuration for clients of a server with the certificate in the file identity. If identity is "", it

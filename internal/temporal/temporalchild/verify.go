@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// probe requests a server's cluster. It returns an error only for a time-out or a failed connection: any response, even a refusal,
-// shows that the server works.
+// probe asks a server to describe its cluster. It returns an error only for a time-out or a failed connection: any response, even a
+// refusal, shows that the server works.
 func probe(ctx context.Context, srv Server) (err error) {
 	creds, err := Credentials(srv.Identity)
 	if err != nil {
@@ -32,9 +32,8 @@ func probe(ctx context.Context, srv Server) (err error) {
 	return nil
 }
 
-// Verify returns nil if the Temporal server behind client has the cluster id wantClusterID. It has another one, for example,
-// if a development server uses the same port. Workers may poll only a verified server. For an SDK client c, client
-// is c.WorkflowService().
+// Verify returns nil if the Temporal server behind client has the cluster id wantClusterID. Workers may poll only a verified server: a
+// development server, for example, may use the same port, but has another id. For an SDK client c, client is c.WorkflowService().
 func Verify(ctx context.Context, client workflowservice.WorkflowServiceClient, wantClusterID string) error {
 	if wantClusterID == "" {
 		return errors.New("verifying the Temporal server: the expected cluster id is empty")

@@ -19,7 +19,7 @@ func TakeBackup(ctx context.Context, file string, o temporalchild.BackupOrder) e
 	}
 
 	err := Use("file:"+o.File+"?mode=rw&_pragma=synchronous=full", func(db *sql.DB) error {
-		// Whatever settings the original has, the copy is a single file, and contains no id of another backup.
+		// The copy must be a single file, whatever the settings of the original, and contain no id of another backup.
 		err := ExecAll(ctx, db, "PRAGMA journal_mode = DELETE", "DROP TABLE IF EXISTS "+backupTable,
 			"CREATE TABLE "+backupTable+" (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, taken_at TEXT NOT NULL)")
 		if err != nil {
@@ -49,8 +49,8 @@ type Copy struct {
 	Open []OpenRun
 }
 
-// ReadCopy reads and verifies a copy that no process has open. It returns an error if the copy is damaged, and a
-// *[temporalchild.Failure] if it is not Ingot's or has a newer schema.
+// ReadCopy reads and verifies a copy that no process has open. It returns an error if the copy is damaged. If the copy is not Ingot's or
+// has a newer schema, the error is a *[temporalchild.Failure].
 func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 	err = Use("file:"+path+"?mode=ro&immutable=1", func(db *sql.DB) error {
 		if c.Schema, err = CheckStamp(ctx, db, path); err != nil {
@@ -80,7 +80,8 @@ func ReadCopy(ctx context.Context, path string) (c Copy, err error) {
 	return c, nil
 }
 
-// openRuns reads the server's table of runs, because the visibility table is written later. State 3 means completed.
+// openRuns returns the open runs. It reads the server's table of runs, because the visibility table is written later. State 3 means
+// completed.
 func openRuns(ctx context.Context, db *sql.DB) ([]OpenRun, error) {
 	scan := func(rows *sql.Rows) (OpenRun, error) {
 		var id string

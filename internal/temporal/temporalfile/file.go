@@ -42,7 +42,7 @@ func Use(dsn string, use func(*sql.DB) error) error {
 	return errors.Join(use(db), db.Close())
 }
 
-// OpenAgain opens a further connection to a database that is already open, or opens a copy.
+// OpenAgain opens another connection to a database that is already open. It also opens copies of the database.
 func OpenAgain(path string) (*sql.DB, error) {
 	return sql.Open("sqlite", "file:"+path+"?mode=rw&_pragma=busy_timeout=10000")
 }

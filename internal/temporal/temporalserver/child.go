@@ -19,15 +19,15 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
 )
 
-// stopLimit is the time after which a server that hangs while it stops ends its process; the parent would kill it two seconds later.
+// stopLimit is how long the server may take to stop. Then the process ends itself; two seconds later, the parent would kill it.
 const stopLimit = 8 * time.Second
 
 // ChildMain runs the child's side of the protocol of package temporalchild, for the hidden subcommand. The caller passes os.Stdin and
-// os.NewFile(temporalchild.ReadyFD, …). ChildMain serves until stdin ends, and then returns nil. It has reported its error to
-// the parent before it returns it, so the caller only exits with status 1.
+// os.NewFile(temporalchild.ReadyFD, …). ChildMain serves until stdin ends, and then returns nil. If it returns an error, the parent already
+// knows the error, so the caller only exits with status 1.
 //
-// It changes the whole process: it ignores signals that are meant for the parent, makes new files readable for their owner only,
-// and sets the memory limit.
+// ChildMain changes the whole process: it ignores signals that are meant for the parent, makes new files readable for their owner only, and
+// sets the memory limit.
 func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if ready == nil {
 		return errors.New("serving Temporal: only ingot serve uses this subcommand")
@@ -39,9 +39,9 @@ func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	// INT and TERM are for the parent, which stops its workers before this child. PIPE is ignored so that a log reader that has
 	// ended does not prevent an orderly stop.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	// SQLite creates its files with the umask. They contain workflow inputs, which only the owner may read.
+	// SQLite creates its files with the umask. The files contain workflow inputs, which only the owner may read.
 	syscall.Umask(0o077)
-	// Otherwise ps and top would show the name of the executed link.
+	// Set the name that ps and top show. By default, it would be the name of the link that was executed.
 	_ = os.WriteFile("/proc/self/comm", []byte("ingot-temporal"), 0)
 
 	err := serveChild(stdin, ready, stderr)
@@ -55,8 +55,8 @@ func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	return err
 }
 
-// garbageRoom is how much garbage, in bytes, this process may hold before garbage is collected as often as by default. Without
-// it, two hundred runs at once would spend a fifth of their time in garbage collection.
+// garbageRoom is how much garbage, in bytes, this process may hold before the collector runs as often as by default. With the default from
+// the start, two hundred runs at once would spend a fifth of their time in garbage collection.
 const garbageRoom = 128 << 20
 
 func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
@@ -73,7 +73,7 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	go memlimit.CollectRarely(ctx, garbageRoom)
 	c := &child{cfg: cfg, stdin: stdin, orders: orders, logger: logger, reports: ready}
 	go func() {
-		// carryOutOrders returns when the parent closes the pipe or ends.
+		// carryOutOrders returns once the parent has closed the pipe or has ended.
 		c.carryOutOrders(ctx)
 		time.AfterFunc(stopLimit, func() {
 			logger.Error("temporal server hangs while it stops; ending its process", "after", stopLimit)
@@ -119,7 +119,7 @@ func describeFullDisk(err error, file string) error {
 	}
 }
 
-// child is this server process in the protocol with its parent.
+// child is this process in its role in the protocol with its parent.
 type child struct {
 	cfg    temporalchild.Config
 	stdin  io.Reader

@@ -17,12 +17,12 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalfile"
 )
 
-// failoverVersionIncrement is the distance between two failover versions of one cluster; the remainder identifies the cluster. It
-// must be the same for all sites, or two sites could never be connected.
+// failoverVersionIncrement is the difference between two successive failover versions of one cluster. The remainder of a version, divided
+// by it, identifies the cluster. It must be the same for all sites, or two sites could never be connected.
 const failoverVersionIncrement = 1_000_000
 
-// identity identifies this Temporal cluster. It is created with the file and stored in it, so that a copy of the file continues
-// as the same cluster.
+// identity identifies this Temporal cluster. It is created together with the file and stored there, so that a copy of the file continues as
+// the same cluster.
 type identity struct {
 	ClusterName     string
 	ClusterID       string
@@ -48,7 +48,7 @@ func newIdentity() identity {
 func prepareDatabase(
 	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
 ) (identity, error) {
-	// Read the stamp without the other pragmas, which would change the file.
+	// Read the stamp first, without the other pragmas: they would change the file.
 	var stamp int
 	err := temporalfile.Use(dsn(cfg, "busy_timeout"), func(db *sql.DB) error {
 		var err error
@@ -76,8 +76,7 @@ func prepareDatabase(
 		if err != nil {
 			return fmt.Errorf("reading the cluster identity: %w", err)
 		}
-		// Each start returns a limited part of the free pages to the file system, so that no start
-		// becomes slow.
+		// Each start returns only a limited number of free pages to the file system, so that no start becomes slow.
 		if _, err := db.ExecContext(ctx, "PRAGMA incremental_vacuum(4096)"); err != nil {
 			return fmt.Errorf("vacuuming: %w", err)
 		}
@@ -118,8 +117,8 @@ func createSchema(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// createNamespace creates the namespace with its retention and search attributes before the server
-// starts, so that they exist from the beginning. It does not change an existing namespace.
+// createNamespace creates the namespace, with its retention and search attributes, before the server starts, so that no client ever finds
+// it missing. An existing namespace is not changed.
 func (e *embedded) createNamespace() error {
 	cfg := e.cfg
 	attributes := map[string]enumspb.IndexedValueType{}

@@ -20,8 +20,8 @@ type fileLock struct {
 	file *os.File
 }
 
-// takeLock takes the lock. It waits up to wait for an orphan to end, and then returns a *Failure that names the process
-// that holds the lock.
+// takeLock takes the lock. If an orphan holds the lock, takeLock waits for its end, at most for the time wait. Then it returns a *Failure
+// that names the process that holds the lock.
 func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -60,11 +60,11 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 	return l, nil
 }
 
-// sign writes the id of this process into the file, for the error message of a process that waits. On a full disk, it leaves the
-// file empty: the lock works without the id.
+// sign writes the id of this process into the file, so that a process that waits for the lock can name the holder in its error. On a full
+// disk, the file stays empty: the lock works without the id.
 func (l *fileLock) sign() error {
 	text := []byte(strconv.Itoa(os.Getpid()) + "\n")
-	// Do not truncate the file first: on a full disk, its space might not be available again.
+	// Do not truncate the file first: on a full disk, the freed space may be gone before the id is written.
 	if _, err := l.file.WriteAt(text, 0); err != nil {
 		text = nil
 		if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
@@ -77,7 +77,8 @@ func (l *fileLock) sign() error {
 	return nil
 }
 
-// release releases the lock. The file must stay: after its removal, two processes could each hold a lock.
+// release releases the lock. The file must stay: if it were removed, a second process could lock a new file while another still holds the
+// old one.
 func (l *fileLock) release() {
 	_ = l.file.Close() // closing releases the lock; nothing is buffered
 }

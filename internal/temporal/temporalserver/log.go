@@ -11,14 +11,14 @@ import (
 	"go.temporal.io/server/common/log/tag"
 )
 
-// noHTTPWarning is the start of a server warning about a setting that is intended here.
+// noHTTPWarning is how a warning of the server begins that is of no use here: the setting is intended.
 const noHTTPWarning = "HTTP API port has not been set"
 
 // serverLog implements the server's logger with slog.
 type serverLog struct {
 	logger *slog.Logger
-	// stopping ends when the server is stopped. The parts of the server then lose contact with each other and log dozens of
-	// errors, which would hide a real one.
+	// stopping ends when the server is stopped. Messages after that are logged at debug level: while the parts of the server stop, they lose
+	// contact with each other and log dozens of errors, among which a real error would be overlooked.
 	stopping context.Context
 }
 
@@ -35,7 +35,7 @@ func (l *serverLog) write(level slog.Level, msg string, tags []tag.Tag) {
 	l.handle(level, msg, tags)
 }
 
-// handle calls the handler directly, so that the record has no source position: it would be this file for every message.
+// handle calls the handler directly, so that the record has no source position: every message would have the position of this file.
 func (l *serverLog) handle(level slog.Level, msg string, tags []tag.Tag) {
 	ctx := context.Background()
 	if !l.logger.Enabled(ctx, level) {

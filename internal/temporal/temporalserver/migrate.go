@@ -48,7 +48,7 @@ func migrateDatabase(ctx context.Context, cfg temporalchild.Config, stamp int, l
 // makeBackup makes a verified copy next to the file and returns its path. It keeps the newest copies only, and removes the files of
 // an interrupted attempt.
 func makeBackup(ctx context.Context, file string, stamp int) (string, error) {
-	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // an error of Prune names the file
+	prune := func() error { return dbcopy.Prune(file, dbcopy.Keep) } // no context needed: an error of Prune names the file
 	if err := prune(); err != nil {
 		return "", err
 	}
@@ -118,8 +118,8 @@ func applyVersion(ctx context.Context, tx *sql.Tx, v int) error {
 	return nil
 }
 
-// rebuildVisibility recreates the visibility tables and copies their stored columns. SQLite computes the other columns, the
-// indexes and the text search from these.
+// rebuildVisibility recreates the visibility tables and copies their stored columns. From these columns, SQLite computes the others, the
+// indexes and the text search.
 func rebuildVisibility(ctx context.Context, tx *sql.Tx) error {
 	const aside = "ingot_visibility_before"
 	old, err := storedColumns(ctx, tx)
@@ -200,7 +200,8 @@ func compareSchema(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// describeSchema returns one text for each table, index and trigger. A table that was altered has the same text as a new one.
+// describeSchema returns one text for each table, index and trigger. The text of an altered table is the same as the text of a new table
+// with these columns.
 func describeSchema(ctx context.Context, db temporalfile.Database) ([]string, error) {
 	texts, err := dbcopy.ReadStrings(ctx, db, `SELECT type || ' ' || name || ': ' || coalesce(CASE type WHEN 'table' THEN
 		(SELECT group_concat(text, ', ') FROM (SELECT name || ' ' || type || ' ' || "notnull" || ' ' || pk || ' ' || hidden AS text

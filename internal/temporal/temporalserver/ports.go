@@ -17,8 +17,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// portGrace is how long waitForPorts waits for an occupied port. The kernel closes the files of an ending process one after
-// another, so an orphan's lock may be free before its ports are.
+// portGrace is how long waitForPorts waits for an occupied port. The kernel closes the files of an ending process one after another, so an
+// orphan may have released its lock but not yet its ports.
 const portGrace = 2 * time.Second
 
 // waitForPorts waits until the server's ports are free, because the server would end the process if one is occupied. The UI's
@@ -43,7 +43,7 @@ func waitForPorts(ctx context.Context, cfg temporalchild.Config) error {
 	return nil
 }
 
-// portOccupied listens on the port briefly. It returns nil if that succeeds, and otherwise the failure.
+// portOccupied listens on the port briefly. If that succeeds, it returns nil, otherwise the failure.
 func portOccupied(host string, port int, key string) *temporalchild.Failure {
 	addr := hostPort(host, port)
 	l, err := net.Listen("tcp", addr)

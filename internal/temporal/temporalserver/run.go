@@ -32,12 +32,12 @@ import (
 const storeName = "sqlite"
 
 // Run serves Temporal in this process until ctx ends; then it stops the server (about 1 s) and returns nil. It calls ready once, when
-// clients can start workflows. Before that, it calls busy with a description of each task whose time grows with the database, and
-// with "" when the work is done. An error that an operator can correct (an occupied port, a locked or newer file, an invalid
-// configuration) is a *[temporalchild.Failure].
+// clients can start workflows. Before that, it calls busy with a description of each task whose time grows with the database, and with ""
+// when this work is done. If an operator can correct the error (an occupied port, a locked or newer file, an invalid configuration), it is
+// a *[temporalchild.Failure].
 //
-// The server ends the process with status 1 on some errors, and can run only once in a process, because its database connection
-// is never closed. Outside the child, only tests of this package call Run.
+// On some other errors, the server ends the process with status 1. It can run only once in a process, because its database connection is
+// never closed. Outside the child, only tests of this package call Run.
 func Run(
 	ctx context.Context, cfg temporalchild.Config, logger *slog.Logger, busy func(with string),
 	ready func(temporalchild.Server),
@@ -124,7 +124,7 @@ func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Se
 	if err != nil {
 		return err
 	}
-	defer func() { _ = db.Close() }() // db is another reference to the server's connection
+	defer func() { _ = db.Close() }() // this closes only a reference to the server's connection
 
 	var parts sync.WaitGroup
 	defer parts.Wait()
@@ -205,8 +205,8 @@ func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
 	)
 }
 
-// mutualTLS returns the TLS configuration with which every port of the server, and every client inside the server, presents the
-// certificate in file and accepts no other.
+// mutualTLS returns a TLS configuration with the certificate in file. Every port of the server, and every client inside the server,
+// presents this certificate and accepts no other.
 func mutualTLS(file string) config.RootTLS {
 	server := config.ServerTLS{CertFile: file, KeyFile: file, ClientCAFiles: []string{file}, RequireClientAuth: true}
 	client := config.ClientTLS{ServerName: temporalchild.ServerName, RootCAFiles: []string{file}}
@@ -217,15 +217,15 @@ func mutualTLS(file string) config.RootTLS {
 	}
 }
 
-// dynamicConfig returns the server's settings for one small host. The caches are smaller than the defaults, which
-// assume gigabytes of memory. hostLevelCacheMaxSize is a number of runs, including ended ones, of about 35 kB each.
+// dynamicConfig returns the server's settings for one small host. The caches are smaller than the defaults, which assume gigabytes of
+// memory. hostLevelCacheMaxSize is the number of runs in the cache, including ended ones; each needs about 35 kB.
 func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
 	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
 		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            2048,
 		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
 		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
-		// The time after which a workflow task is dispatched again if its worker was killed (default 10 s). A worker that runs
-		// long local activities requests more time.
+		// How long the server waits for the result of a workflow task before it gives the task to another worker (default 10 s): the first worker
+		// may have been killed. A worker that runs long local activities requests more time.
 		dynamicconfig.MakeKey("history.defaultWorkflowTaskTimeout"): 5 * time.Second,
 		// A recovery (ingot recover) has one pending activity for each machine with an open question.
 		dynamicconfig.MakeKey("limit.numPendingActivities.error"): 10000,

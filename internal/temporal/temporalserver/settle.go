@@ -51,7 +51,7 @@ func (e *embedded) settle(ctx context.Context) error {
 	return nil
 }
 
-// typedErrors converts gRPC statuses into the error types of the Temporal API.
+// typedErrors makes the client return the error types of the Temporal API instead of gRPC statuses.
 func typedErrors(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -59,7 +59,8 @@ func typedErrors(
 	return serviceerror.FromStatus(serviceerror.ToStatus(invoke(ctx, method, req, reply, cc, opts...)))
 }
 
-// untilAvailable repeats step while its error is isUnavailable, because the parts of the server are still connecting to each other.
+// untilAvailable repeats step as long as isUnavailable is true for its error, because the parts of the server are still connecting to each
+// other.
 func untilAvailable(ctx context.Context, step func(context.Context) error) error {
 	for {
 		err := step(ctx)
@@ -119,7 +120,7 @@ func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorser
 	if len(missing) == 0 {
 		return nil
 	}
-	e.refresh.Store(true) // stays true while this server runs: all its parts have cached the namespace
+	e.refresh.Store(true) // stays true while this server runs, because all its parts have cached the namespace without these attributes
 	_, err = operator.AddSearchAttributes(ctx,
 		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 // schemaFiles are the scripts that create the schema of temporalfile.SchemaStamp.
 var schemaFiles = [...]string{"sqlite/v3/temporal/schema.sql", "sqlite/v3/visibility/schema.sql"}
 
-// maxJournal is the size in bytes to which the write-ahead log is truncated. checkpointEvery is the size of the log in pages above
-// which its content is moved into the database file. No reader can delay that, because only the server reads the file.
+// maxJournal is the size in bytes to which the write-ahead log is truncated. When the log has more than checkpointEvery pages, its content
+// is moved into the database file. No reader delays this move, because only the server reads the file.
 const (
 	maxJournal      = 8 << 20
 	checkpointEvery = 1000
@@ -45,7 +45,7 @@ func sqlConfig(cfg temporalchild.Config) *config.SQL {
 			"wal_autocheckpoint": strconv.Itoa(checkpointEvery),
 			"cache_size":         "-16384", // KiB; with the default of 2 MiB, the same pages are read again and again
 		},
-		// With more than one connection, statements fail with "database is locked", and are slower.
+		// With several connections, statements would fail with "database is locked", and be slower.
 		MaxConns:     1,
 		MaxIdleConns: 1,
 	}

@@ -94,8 +94,8 @@ func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 	}
 }
 
-// hiddenAddress returns a free port on a random loopback address, one of 2^24 addresses and about 28,000 ports. Other hosts
-// cannot reach it. Programs on this host do not need it, because they can reach the frontend.
+// hiddenAddress returns a free port on a random loopback address, one of 2^24 addresses and about 28,000 ports. Other hosts cannot reach
+// this address. Programs on this host could find it, but gain nothing: they can reach the frontend anyway.
 func hiddenAddress() (netip.AddrPort, error) {
 	var b [3]byte
 	_, _ = rand.Read(b[:]) // never returns an error: it crashes the program instead
@@ -108,7 +108,8 @@ func hiddenAddress() (netip.AddrPort, error) {
 	return netip.MustParseAddrPort(l.Addr().String()), l.Close()
 }
 
-// localNames refuses requests for names of other hosts, and writes that a page of another origin has caused.
+// localNames refuses requests under the names of other hosts. It also refuses requests that write, if a page of another origin has caused
+// them.
 func localNames(host string, next http.Handler) http.Handler {
 	names := map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true, host: true}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -132,8 +133,8 @@ func localNames(host string, next http.Handler) http.Handler {
 // queryTypes are the types of the workflow queries that readsOnly allows: the ones that the UI sends, and Ingot's own.
 var queryTypes = []string{"__stack_trace", "__enhanced_stack_trace", "__temporal_workflow_metadata", "status"}
 
-// readsOnly allows GET, HEAD, and POST of a workflow query. The UI's own filter (DisableWriteActions) does not suffice: it compares
-// the decoded path, so that an id with an encoded slash makes a write look like a query.
+// readsOnly allows GET, HEAD, and a POST that is a workflow query. The UI's own filter (DisableWriteActions) does not suffice: it checks
+// the decoded path, and an encoded slash in a workflow id can make a write look like a query there.
 func readsOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		read := r.Method == http.MethodGet || r.Method == http.MethodHead
@@ -147,9 +148,9 @@ func readsOnly(next http.Handler) http.Handler {
 	})
 }
 
-// isQuery reports whether an escaped path is exactly /api/v1/namespaces/{namespace}/workflows/{id}/query/{type}, with a type in
-// queryTypes. Only the id may be escaped, and it must not contain a percent sign, so that the path has the same segments
-// whether it is decoded once or twice.
+// isQuery reports whether an escaped path is exactly /api/v1/namespaces/{namespace}/workflows/{id}/query/{type}, with a type in queryTypes.
+// Only the id may be escaped, and the decoded id must not contain a percent sign, so that the path has the same segments whether it is
+// decoded once or twice.
 func isQuery(escaped string) bool {
 	parts := strings.Split(escaped, "/")
 	if len(parts) != 9 || strings.Join(parts[:4], "/") != "/api/v1/namespaces" || parts[5] != "workflows" || parts[7] != "query" {
@@ -170,7 +171,7 @@ func proxyTo(to netip.AddrPort, logger *slog.Logger) http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: "http", Host: to.String()})
-			r.Out.Host = r.In.Host // the UI writes this name into its pages
+			r.Out.Host = r.In.Host // the UI writes this host name into its pages
 		},
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute},
 		FlushInterval: -1,

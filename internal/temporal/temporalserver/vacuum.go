@@ -22,8 +22,8 @@ const (
 	vacuumPages = 1024
 )
 
-// openForVacuum returns a reference to the server's own connection: with a second connection, the server's transactions would
-// fail with "database is locked".
+// openForVacuum returns a reference to the server's own connection. With a second connection, the server's transactions would fail with
+// "database is locked".
 func openForVacuum(cfg temporalchild.Config) (sqlplugin.AdminDB, error) {
 	db, err := sql.NewSQLAdminDB(sqlplugin.DbKindUnknown, sqlConfig(cfg), resolver.NewNoopResolver(),
 		log.NewNoopLogger(), metrics.NoopMetricsHandler)
@@ -41,7 +41,7 @@ func (e *embedded) vacuum(ctx context.Context, db sqlplugin.AdminDB) {
 	for {
 		select {
 		case <-tick.C:
-			// Without free pages, this reads only one page.
+			// If there are no free pages, this reads only one page.
 			if err := db.Exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages)); err != nil {
 				e.logger.Warn("returning the disk space of deleted runs", "err", err)
 			}

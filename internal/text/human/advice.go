@@ -1,7 +1,7 @@
 package human
 
-// Advise returns err together with next, a command that helps the operator. A caller gets the command with errors.As and
-// interface{ Next() string }.
+// Advise returns err together with next, a command that helps the operator. A caller finds the command with errors.As and the interface{
+// Next() string }.
 func Advise(err error, next string) error { return advice{err, next} }
 
 type advice struct {

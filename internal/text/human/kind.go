@@ -1,6 +1,6 @@
 package human
 
-// WithKind returns an error with the text of err that errors.Is matches with both err and kind.
+// WithKind returns an error that has the text of err. For errors.Is, the error is both err and kind.
 func WithKind(err, kind error) error { return kindError{err, kind} }
 
 type kindError struct{ err, kind error }

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Dangerous reports whether a terminal could interpret r: whether r is a control character or a mark
-// that reorders text. It is also true for U+FFFE and U+FFFF, which YAML does not allow.
+// Dangerous reports whether a terminal could interpret r instead of showing it: r is a control character or a mark that reorders text. It
+// is also true for U+FFFE and U+FFFF, which YAML does not allow.
 func Dangerous(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r < 0xa0: // C0, DEL, C1
@@ -19,8 +19,8 @@ func Dangerous(r rune) bool {
 	return false
 }
 
-// Escape returns text with the \u escape of JSON in place of each Dangerous character except line feeds. In JSON strings and
-// in double-quoted YAML strings this does not change the value.
+// Escape returns text with every Dangerous character, except line feeds, replaced by the \u escape of JSON. The value of a JSON string or a
+// double-quoted YAML string stays the same.
 func Escape(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Line returns the first n bytes of s, cut at the boundary of a rune. Before that, a space replaces each
-// control character (C0, DEL and C1), each byte that is not UTF-8, and each U+FFFD.
+// Line replaces each control character (C0, DEL and C1), each byte that is not UTF-8, and each U+FFFD in s by a space. Then it returns the
+// first n bytes, cut at the boundary of a rune.
 func Line(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == utf8.RuneError {
@@ -19,8 +19,8 @@ func Line(s string, n int) string {
 	return Head(s, n)
 }
 
-// Words returns the words of s with one space between them. Control characters, with which firmware may fill a
-// field, separate words, as white space does.
+// Words returns the words of s with one space between them. Control characters count as white space, because firmware may fill a field with
+// them.
 func Words(s string) string { return strings.Join(strings.Fields(Line(s, len(s))), " ") }
 
 // Head returns the first n bytes of text, cut at the boundary of a rune.
@@ -34,7 +34,7 @@ func Head(text string, n int) string {
 	return text[:n]
 }
 
-// Clip is Head, with an ellipsis at the end if text was cut.
+// Clip returns the same as Head, followed by an ellipsis if text was cut.
 func Clip(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -54,7 +54,7 @@ func Tail(text string, n int) string {
 	return text[i:]
 }
 
-// ASCII removes all characters that are not printable ASCII from s, and returns the first n of the rest.
+// ASCII removes all characters that are not printable ASCII from s, and returns the first n of the remaining characters.
 func ASCII(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

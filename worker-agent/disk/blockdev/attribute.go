@@ -7,7 +7,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/text/plaintext"
 )
 
-// Attribute returns the content of a sysfs file of one line, or "" if it cannot be read.
+// Attribute returns the content of a sysfs file that has one line, or "" if the file cannot be read.
 func Attribute(elem ...string) string {
 	b, err := os.ReadFile(filepath.Join(elem...))
 	if err != nil {

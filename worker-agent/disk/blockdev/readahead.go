@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// ReadAhead reads a stream in one goroutine and hashes it in another, in parallel with the caller. The pieces arrive in order. The
-// caller either receives them from Ready and calls Release for each, or calls Read, but not both. The caller must call Close.
+// ReadAhead reads a stream in one goroutine and hashes it in another, while the caller does other work. The caller gets the pieces
+// in order, either from Ready (then it must call Release for each piece) or by Read, but not by both. The caller must call Close.
 type ReadAhead struct {
 	free  chan []byte // empty buffers; closed by Close
 	Ready chan Piece
@@ -24,8 +24,8 @@ type Piece struct {
 	Err  error
 }
 
-// StartReadAhead starts to read r into n buffers of size bytes. If sum is not nil, it hashes the data; the hash is complete when
-// the caller has received the last piece.
+// StartReadAhead starts to read r into n buffers of size bytes each. If sum is not nil, it hashes the data into sum; the hash is
+// complete when the caller has received the last piece.
 func StartReadAhead(r io.Reader, sum hash.Hash, n, size int) *ReadAhead {
 	a := &ReadAhead{free: make(chan []byte, n), Ready: make(chan Piece, n)}
 	for range n {
@@ -67,7 +67,7 @@ func (a *ReadAhead) read(r io.Reader, out chan<- Piece) {
 	}
 }
 
-// Release returns the buffer of a piece for further reads.
+// Release gives back the buffer of a piece, so that more data is read into it.
 func (a *ReadAhead) Release(data []byte) { a.free <- data[:cap(data)] }
 
 // Read implements io.Reader.
@@ -92,7 +92,7 @@ func (a *ReadAhead) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close waits until r is no longer read. If a read of r may block, the caller must end it first.
+// Close stops reading r, and waits until no read of r is in progress. If a read of r may block, the caller must end it first.
 func (a *ReadAhead) Close() {
 	close(a.free)
 	for range a.free { // take all buffers, so that read stops

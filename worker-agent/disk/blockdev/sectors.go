@@ -4,7 +4,8 @@ import (
 	"fmt"
 )
 
-// VerifyZero reads from off up to len(buf) bytes, but not beyond end. It returns how many it has read, or an error if one is not zero.
+// VerifyZero reads len(buf) bytes at off, or fewer if end comes first. It returns the number of bytes that it has read, or an error
+// if one of them is not zero.
 func VerifyZero(dev Device, buf []byte, off, end int64) (int64, error) {
 	p := buf[:min(int64(len(buf)), end-off)]
 	if _, err := dev.ReadAt(p, off); err != nil {
@@ -42,8 +43,8 @@ func FindBadSector(dev Device, off, n int64, do func(dev Device, p []byte, off i
 	return off / size, nil
 }
 
-// WriteZero overwrites len(p) bytes at off with zeros, and syncs them: a write that is too small for direct I/O goes to the
-// page cache first, which hides a bad sector until the sync.
+// WriteZero overwrites len(p) bytes at off with zeros and syncs the device. Without the sync, a bad sector could stay hidden: a
+// write that is too small for direct I/O goes to the page cache first.
 func WriteZero(dev Device, p []byte, off int64) error {
 	clear(p)
 	if _, err := dev.WriteAt(p, off); err != nil {

@@ -21,7 +21,7 @@ type Entry struct {
 	Kernel    string // absolute path in the file system that contains the configuration
 	Initrds   []string
 	Options   string
-	sub       []Entry // entries, if this is a submenu
+	sub       []Entry // the entries of a submenu
 }
 
 // grubDirs are the directories of GRUB's configuration: in the root file system, and in a separate /boot.
@@ -36,8 +36,9 @@ const maxEntries = 256
 // maxLine is the size limit of a line in GRUB's configuration, in bytes.
 const maxLine = 4 << 20
 
-// Read returns the boot loader's default entry, and the file or directory in which it was found. read and list access the file system
-// that may contain the configuration. grubCfg is GRUBCFG_PATH, or "". Read returns ErrNoConfig if it finds no configuration.
+// Read returns the boot loader's default entry, and the file or directory in which it was found. read and list access the file
+// system in which Read looks for a configuration. grubCfg is the value of GRUBCFG_PATH; if it is "", Read looks in the usual
+// places. Read returns ErrNoConfig if it finds no configuration.
 func Read(read func(name string) ([]byte, error), list func(dir string) []string, grubCfg string) (Entry,
 	string, error,
 ) {
@@ -96,7 +97,7 @@ func parseGrubEnv(b []byte) map[string]string {
 // that are set outside of entries, and both branches of an if. fallback is the value of the variable "default". bls is true if the
 // command blscfg adds the entries of the Boot Loader Specification.
 func parseGrub(text string, vars map[string]string) (entries []Entry, fallback string, bls bool) {
-	depth, in, sub := 0, -1, -1 // depth of braces; depth at which the current entry and submenu began, -1 = none
+	depth, in, sub := 0, -1, -1 // depth: open braces; in, sub: depths at which the current entry and submenu began, -1 = none
 	s := bufio.NewScanner(strings.NewReader(text))
 	s.Buffer(nil, maxLine)
 
@@ -168,7 +169,7 @@ func parseGrub(text string, vars map[string]string) (entries []Entry, fallback s
 	return entries, vars["default"], bls
 }
 
-// grubEntry returns an entry with the title and the id in words, the command of an entry or submenu.
+// grubEntry returns an entry with the title and the id in words, which is the menuentry or submenu command.
 func grubEntry(words []string) (e Entry) {
 	if len(words) > 1 {
 		e.Title, e.id = words[1], words[1]
@@ -191,7 +192,7 @@ func count(words []string, word string) (n int) {
 	return n
 }
 
-// kernelLine returns the command line that GRUB passes to the kernel for words: it quotes each word that contains a blank
+// kernelLine returns the command line that GRUB makes from words for the kernel: GRUB quotes each word that contains a blank
 // (grub_create_loader_cmdline).
 func kernelLine(words []string) string {
 	quoted := slices.Clone(words)
@@ -287,7 +288,7 @@ func grubPath(p string) string {
 }
 
 // defaultEntry returns the entry that boots without an operator. want is a number, an id, a title, or "a>b" for an entry of a
-// submenu. If nothing matches, it is the first entry.
+// submenu. If want matches no entry, defaultEntry returns the first one.
 func defaultEntry(entries []Entry, want string) (Entry, error) {
 	if len(entries) == 0 {
 		return Entry{}, errors.New("the boot loader's configuration has no menu entry")
@@ -311,7 +312,7 @@ func defaultEntry(entries []Entry, want string) (Entry, error) {
 }
 
 // readLoaderEntries reads the type 1 entries of the Boot Loader Specification. It returns the entry that loader.conf or GRUB's
-// environment names, or else the newest, and the directory of the entries.
+// environment names, or the newest entry if neither names one. It also returns the directory of the entries.
 func readLoaderEntries(read func(string) ([]byte, error), list func(string) []string,
 	vars map[string]string,
 ) (Entry, string, error) {

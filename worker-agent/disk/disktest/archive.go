@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Archive returns a tar archive with headers; the content of each regular file is its name.
+// Archive returns a tar archive with the given headers; the content of each regular file is its name.
 func Archive(t testing.TB, headers ...tar.Header) []byte {
 	t.Helper()
 	var buf bytes.Buffer

@@ -48,7 +48,7 @@ func FileNode(name string) []byte {
 // PathEnd is the node that ends a device path.
 var PathEnd = PathNode(0x7f, 0xff, nil)
 
-// Firmware returns a folder with vars in the format of efivarfs.
+// Firmware returns a folder that contains vars in the format of efivarfs.
 func Firmware(t *testing.T, vars map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -24,7 +24,7 @@ func Sparse(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
 	return disk.FileDisks{{Disk: d, File: file}}, &d, file
 }
 
-// Put copies the file from into the file to at off, and leaves out its holes.
+// Put copies a file into another file, at offset off of that file, and leaves out the holes.
 func Put(t *testing.T, from, to string, off int64) {
 	t.Helper()
 	st, err := os.Stat(from)
@@ -34,7 +34,7 @@ func Put(t *testing.T, from, to string, off int64) {
 	CopyData(t, from, 0, st.Size(), to, off)
 }
 
-// Cut copies n bytes at off of the file from into a new file, and returns its path.
+// Cut creates a file from the n bytes at offset off of another file, and returns the path of the new file.
 func Cut(t *testing.T, from string, off, n int64) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "part")
@@ -66,7 +66,7 @@ func MapFile(t *testing.T, file string) []byte {
 	return b
 }
 
-// NewFile creates a file of size zero bytes without allocating them.
+// NewFile creates a file that has the given size but occupies no space, and reads as zero.
 func NewFile(t *testing.T, file string, size int64) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, size)); err != nil {
@@ -74,7 +74,7 @@ func NewFile(t *testing.T, file string, size int64) {
 	}
 }
 
-// CopyData copies n bytes at offset off of the file from to offset at of the file to. It leaves out holes.
+// CopyData copies n bytes from one file, at offset off, into another file, at offset at. It leaves out holes.
 func CopyData(t *testing.T, from string, off, n int64, to string, at int64) {
 	t.Helper()
 	src, err := os.Open(from)

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// GrownDisk returns a disk of size bytes with the partition table of a 24 MiB image, as image2disk writes it: an ESP at 1 MiB and a
-// root partition at 4 MiB.
+// GrownDisk returns a disk of size bytes as image2disk leaves it after writing an image of 24 MiB. The partition table is still the
+// table of the image: an ESP at 1 MiB and a root partition at 4 MiB.
 func GrownDisk(t *testing.T, size int64) (disk.FileDisks, *action.Disk, string) {
 	t.Helper()
 	files, disk, file := Sparse(t, 24*blockdev.MiB)

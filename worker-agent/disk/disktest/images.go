@@ -37,7 +37,7 @@ var (
 	packed   = map[string][]byte{}
 )
 
-// PackedImage returns TestImage in format. All tests share the result.
+// PackedImage returns TestImage in the given format. All tests share the result.
 func PackedImage(t *testing.T, format string) []byte {
 	t.Helper()
 	packedMu.Lock()
@@ -48,7 +48,7 @@ func PackedImage(t *testing.T, format string) []byte {
 	return packed[format]
 }
 
-// Pack returns image in format. For formats that this repository cannot write, it runs the usual programs.
+// Pack returns image in the given format. If this repository cannot write the format, Pack runs the usual program.
 func Pack(t *testing.T, image []byte, format string) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -99,7 +99,8 @@ type Mirror struct {
 	Data     []byte
 	Etag     string
 	Requests []string // Range header of each request; "" = none
-	// Serve, if set, may answer request n (from 1); if it returns false, the mirror answers.
+	// Serve, if set, is called first for each request, which has the number n (from 1). If Serve returns false, the mirror responds
+	// itself.
 	Serve func(w http.ResponseWriter, r *http.Request, n int) bool
 }
 
@@ -116,7 +117,7 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var from int
 	if h := r.Header.Get("Range"); h != "" && (r.Header.Get("If-Range") == "" || r.Header.Get("If-Range") == etag) {
-		from, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(h, "bytes="), "-")) // the header was written by the agent
+		from, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(h, "bytes="), "-")) // cannot fail, because the agent wrote the header
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(data)-1, len(data)))
 		w.Header().Set("Content-Length", strconv.Itoa(len(data)-from))
 		w.WriteHeader(http.StatusPartialContent)
@@ -144,7 +145,8 @@ func (m *Mirror) CutAfter(w http.ResponseWriter, from, n int) {
 // ImageDiskSize is the size of a disk for TestImage, in bytes.
 const ImageDiskSize = 8 * blockdev.MiB
 
-// RequireImage checks the result of image2disk: disk must contain image, and served is the image file as it was served.
+// RequireImage checks the result of image2disk: disk must contain image, and the output must contain the digests of image and of
+// served, the image file that the server has delivered.
 func RequireImage(t *testing.T, res action.Result, disk, image, served []byte) {
 	t.Helper()
 	if res.State != action.Success {

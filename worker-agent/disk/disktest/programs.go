@@ -39,8 +39,8 @@ func Run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Judge checks a file with a program of the system, whose output must contain good. If the program is not installed, Judge only logs
-// that, because this package's own reader has already checked the file.
+// Judge checks a file with a program of the system; the program's output must contain good. If the program is not installed, Judge
+// only logs this, because the test has also checked the file with this repository's own code.
 func Judge(t *testing.T, good string, name string, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath(name)

@@ -5,7 +5,8 @@ import (
 	"hash/crc32"
 )
 
-// HandMade writes signatures that only a kernel or special programs could otherwise write, in the form that blkid(8) recognizes.
+// HandMade holds functions that write a signature in the form that blkid(8) recognizes. Without these functions, a test would need
+// a kernel or special programs to write these signatures.
 var HandMade = map[string]func(b []byte){
 	"md 0.90": func(b []byte) {
 		s := b[len(b)&^0xffff-0x10000:]

@@ -59,7 +59,7 @@ func GptImage(t *testing.T, sector int64) []byte {
 	return b
 }
 
-// WriteMBR writes an MBR, or a table of an extended partition, with one entry at byte off.
+// WriteMBR writes a table with one entry at byte off: an MBR, or a table within an extended partition.
 func WriteMBR(t *testing.T, file string, off int64, kind byte, start, n int64) {
 	t.Helper()
 	b := make([]byte, 512)

@@ -37,7 +37,8 @@ var bootName = regexp.MustCompile(`^Boot([0-9A-F]{4})$`)
 
 func bootVariable(n uint16) string { return fmt.Sprintf("Boot%04X", n) }
 
-// ReadBootManager reads the boot entries among the variables in names. log gets a line for each change and each unreadable entry.
+// ReadBootManager reads the boot entries. names are the names of the firmware's variables. log gets a line for each change and each
+// unreadable entry.
 func ReadBootManager(vars Variables, names []string, log func(format string, args ...any)) (*BootManager, error) {
 	b := &BootManager{vars: vars, log: log}
 	return b, b.read(names)
@@ -145,13 +146,14 @@ func (b *BootManager) DeleteLabels(labels []string) error {
 	return b.delete(func(e efiEntry) bool { return slices.Contains(labels, e.option.description) })
 }
 
-// DeleteStale deletes the entries whose loader is on a partition that does not exist. there contains the PARTUUIDs of all existing ones.
+// DeleteStale deletes each entry whose loader is on a partition that does not exist. The keys of there are the PARTUUIDs of all
+// partitions that exist.
 func (b *BootManager) DeleteStale(there map[string]bool) error {
 	return b.delete(func(e efiEntry) bool { return e.option.disk != "" && !there[e.option.disk] })
 }
 
-// delete deletes the entries that which selects. It removes each entry from BootOrder first: after an interruption, the next attempt
-// still finds the entry.
+// delete deletes the entries for which the given function returns true. It first removes each entry from BootOrder, so that after
+// an interruption the next attempt still finds the entry.
 func (b *BootManager) delete(which func(efiEntry) bool) error {
 	for _, e := range slices.Clone(b.entries) {
 		if e.bad != nil || !which(e) {
@@ -187,7 +189,7 @@ func (b *BootManager) delete(which func(efiEntry) bool) error {
 	return nil
 }
 
-// find returns the number of the entry with the number or description what.
+// find returns the number of a boot entry. what is the number or the description of that entry.
 func (b *BootManager) find(what string) (uint16, error) {
 	digits := strings.TrimPrefix(what, "Boot")
 	if n, err := strconv.ParseUint(digits, 16, 16); err == nil && len(digits) == 4 {
@@ -267,7 +269,7 @@ const maxEFIText = 64
 // maxEFIOutput is the size limit of the list of entries in a report, in bytes.
 const maxEFIOutput = 32 << 10
 
-// Report adds the current boot entries, their order and the deleted ones to output.
+// Report adds the current boot entries, their order and the deleted entries to output.
 func (b *BootManager) Report(output map[string]string) error {
 	type shown struct {
 		Number    string `json:"number"`

@@ -92,8 +92,8 @@ func (d VarFS) Delete(name string) error {
 	return os.Remove(d.file(name))
 }
 
-// unlock removes the immutable flag of a variable. The kernel sets the flag on all variables that it does not know to be safe to
-// delete.
+// unlock removes the immutable flag of a variable. The kernel sets this flag on a variable unless it knows that deleting the
+// variable is safe.
 func (d VarFS) unlock(name string) error {
 	f, err := os.Open(d.file(name))
 	if errors.Is(err, fs.ErrNotExist) {

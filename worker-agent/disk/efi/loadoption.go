@@ -33,7 +33,8 @@ const (
 	signatureGUID   = 2
 )
 
-// parseLoadOption returns an error for anything that the specification does not allow: an entry that is misread might be deleted.
+// parseLoadOption returns an error for anything that the specification does not allow, because an entry that was misread might be
+// deleted.
 func parseLoadOption(b []byte) (loadOption, error) {
 	var o loadOption
 	if len(b) < 8 {
@@ -54,7 +55,7 @@ func parseLoadOption(b []byte) (loadOption, error) {
 	return o, o.parsePath(rest[:length])
 }
 
-// parsePath parses the packed device paths. The first one locates the loader.
+// parsePath parses the packed device paths of a boot entry. The first path locates the loader.
 func (o *loadOption) parsePath(p []byte) error {
 	first := true
 	ended := len(p) == 0
@@ -102,8 +103,8 @@ func (o *loadOption) parsePath(p []byte) error {
 	return nil
 }
 
-// partitionOfNode returns the PARTUUID in a hard drive node without header: the number, start and size of the partition, 16 bytes of
-// signature, a byte for the type of the table, and a byte for the type of the signature.
+// partitionOfNode returns the PARTUUID in a hard drive node whose header was removed. The node consists of the partition's number,
+// start and size, 16 bytes of signature, a byte for the type of the table, and a byte for the type of the signature.
 func partitionOfNode(node []byte) string {
 	signature := node[20:36]
 	switch node[37] {

@@ -14,8 +14,8 @@ import (
 // File is a file of the volume.
 type File struct{ Name, Contents string }
 
-// Check reads the files in the volume with go-diskfs, which shares no code with Make16. It returns nil unchecked for sectors
-// of another size than 512 bytes, which go-diskfs does not support.
+// Check reads the files in the volume with go-diskfs, which shares no code with Make16. If the sector size is not 512 bytes, Check
+// returns nil and checks nothing, because go-diskfs does not support other sector sizes.
 func Check(volume []byte, sector int, files []File) error {
 	if sector != 512 {
 		return nil
@@ -35,7 +35,7 @@ func Check(volume []byte, sector int, files []File) error {
 			return fmt.Errorf("%q: %w", f.Name, err)
 		}
 
-		// go-diskfs v1.9 reads to the end of a file's last cluster: the size in the directory is the file's size.
+		// go-diskfs v1.9 reads to the end of a file's last cluster. The size of the file is in its directory entry.
 		st, err := vol.Stat(f.Name)
 		if err != nil {
 			return fmt.Errorf("%q: %w", f.Name, err)

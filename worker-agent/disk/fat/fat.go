@@ -62,7 +62,7 @@ func (v *fatVolume) layOut() error {
 
 	v.cluster = perCluster * v.sector
 
-	// The size of a table and the number of clusters depend on each other: approximate.
+	// The size of a table and the number of clusters depend on each other: compute both again and again until they fit.
 	sectors := 1
 	for range 16 {
 		v.clusters = (len(v.bytes)/v.sector - 1 - 2*sectors - rootEntries*32/v.sector) / perCluster
@@ -89,7 +89,7 @@ func (v *fatVolume) writeBootSector(label string) {
 	copy(b, "\xeb\x3c\x90INGOT   ")
 	v.put16(11, v.sector)
 	b[13] = byte(v.cluster / v.sector)
-	v.put16(14, 1) // reserved sectors: the boot sector
+	v.put16(14, 1) // number of reserved sectors; only the boot sector is reserved
 	b[16] = 2      // number of allocation tables
 	v.put16(17, rootEntries)
 

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// Names returns the label and the serial number of a FAT volume. It reads the label from the root directory: the boot sector has a
-// copy, but not every program updates it.
+// Names returns the label and the serial number of a FAT volume. It reads the label from the root directory, because not every
+// program updates the copy of the label in the boot sector.
 func Names(r io.ReaderAt) (label, uuid string) {
 	b := blockdev.ReadAt(r, 0, 512)
 	if len(b) < 512 {

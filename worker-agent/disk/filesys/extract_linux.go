@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An extraction writes the entries of an archive below a folder. Links, from the archive or already there, are resolved as if the
+// An extraction writes the entries of an archive below a folder. Links in that folder, extracted or older, are resolved as if the
 // folder were /, so that no entry is written outside of the folder.
 type extraction struct {
 	ctx     context.Context
@@ -35,7 +35,7 @@ func (x *extraction) ExtractInto(root Tree, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }() // synced with the file system
+	defer func() { _ = unix.Close(fd) }() // the file system is synced when it is unmounted
 	x.root = Tree{fd}
 
 	for {
@@ -100,7 +100,8 @@ func (x *extraction) extract(h *tar.Header) error {
 	})
 }
 
-// at calls do with the parent folder of h and the name of h in it; for the root itself, the name is ".". It creates missing folders.
+// at opens the parent folder of the entry h, and creates it if it is missing. It then calls do with this folder and the name of the
+// entry in it; for the root itself, the name is ".".
 func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.Header) error) error {
 	name, err := diskimage.EntryPath(h.Name)
 	if err != nil {
@@ -110,7 +111,7 @@ func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.H
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(parent) }() // synced with the file system
+	defer func() { _ = unix.Close(parent) }() // the file system is synced when it is unmounted
 
 	base := path.Base(name)
 	if name == "/" {
@@ -129,7 +130,7 @@ func (x *extraction) link(parent int, base, target string) error {
 	if err != nil {
 		return fmt.Errorf("link target %q: %w", target, err)
 	}
-	defer func() { _ = unix.Close(from) }() // nothing is written through it
+	defer func() { _ = unix.Close(from) }() // no data is written through from
 	if err := unix.Linkat(from, path.Base(name), parent, base, 0); err != nil {
 		return fmt.Errorf("making a hard link to %q: %w", target, err)
 	}

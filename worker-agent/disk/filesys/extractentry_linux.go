@@ -17,7 +17,7 @@ import (
 // xattrPrefix is the prefix of the PAX records in which GNU tar and other programs store extended attributes.
 const xattrPrefix = "SCHILY.xattr."
 
-// makeFolder creates the folder base in parent, unless it exists. It replaces anything else of that name.
+// makeFolder creates the folder base in parent, unless the folder exists. A file of that name is replaced.
 func makeFolder(parent int, base string) error {
 	err := unix.Mkdirat(parent, base, 0o700)
 	if !errors.Is(err, unix.EEXIST) {
@@ -77,7 +77,8 @@ func (x *extraction) makeFile(parent int, base string, h *tar.Header) (err error
 	return x.copyTo(f, isSparse(h))
 }
 
-// isSparse reports whether the archive stores h without its holes. No other file gets holes, because a swap file must not have any.
+// isSparse reports whether the archive stores the file h without its holes. Only such a file is written with holes: any other could
+// be a swap file, which must not have holes.
 func isSparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {
 		return true
@@ -90,7 +91,7 @@ func isSparse(h *tar.Header) bool {
 	return false
 }
 
-// copyTo writes the contents of the entry to f. With sparse, it skips blocks of zeros.
+// copyTo writes the contents of the entry to f. If sparse is true, it skips blocks of zeros.
 func (x *extraction) copyTo(f *os.File, sparse bool) error {
 	const block = 64 << 10
 	buf, zeros := make([]byte, block), make([]byte, block)

@@ -19,12 +19,12 @@ type File struct {
 	Path          string
 	Contents      string
 	Directory     bool
-	Owner, Group  string // numbers, or names in the installed system; "" = UID, GID
+	Owner, Group  string // ids, or names in the installed system; if "", UID and GID are used as they are
 	UID, GID      int
 	Mode, DirMode uint32
 }
 
-// Resolve sets UID and GID by Owner and Group. It looks names up in the passwd and group files of root.
+// Resolve sets UID and GID from Owner and Group. It looks up names in the passwd and group files of root.
 func (s *File) Resolve(root Tree) error {
 	for _, who := range []struct {
 		name string
@@ -49,13 +49,13 @@ func (s *File) Resolve(root Tree) error {
 	return nil
 }
 
-// Write writes s into root: a file atomically, or a directory.
+// Write creates the file or directory s in root. If s is a file, it replaces an existing file atomically.
 func (s File) Write(root Tree) (err error) {
 	parent, err := s.parent(root, true)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(parent) }() // synced below
+	defer func() { _ = unix.Close(parent) }() // parent is synced below
 	base := path.Base(s.Path)
 	if s.Directory {
 		return s.makeDirectory(parent, base)
@@ -127,7 +127,8 @@ func (s File) makeDirectory(parent int, base string) error {
 	return err
 }
 
-// Compare returns nil if root contains s. With owners, it also compares owner and mode, which not every file system has.
+// Compare returns nil if root contains s with the same contents. If owners is true, owner and mode must be the same too; not every
+// file system has them.
 func (s File) Compare(root Tree, owners bool) error {
 	parent, err := s.parent(root, false)
 	if err != nil {
@@ -167,7 +168,7 @@ func (s File) Compare(root Tree, owners bool) error {
 	return nil
 }
 
-// own sets the owner and the mode of a descriptor. The umask does not apply.
+// own sets the owner and the mode of an open file or directory. The umask does not apply.
 func own(fd, uid, gid int, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -186,7 +187,7 @@ func own(fd, uid, gid int, mode uint32) error {
 	return nil
 }
 
-// temporaryName returns the temporary name under which the file or directory at p is created.
+// temporaryName returns the name under which the file or directory p is created before it is renamed to p.
 func temporaryName(p string) string {
 	sum := sha256.Sum256([]byte(p))
 	return ".ingot-" + hex.EncodeToString(sum[:8])
@@ -208,7 +209,7 @@ func (s File) addDirectory(parent int, name string) error {
 	}
 
 	err = own(fd, s.UID, s.GID, s.DirMode)
-	_ = unix.Close(fd) // the parent directory is synced
+	_ = unix.Close(fd) // the parent directory is synced below
 	if err == nil {
 		// Do not replace an existing name, such as a dangling link.
 		err = unix.Renameat2(parent, temporary, parent, name, unix.RENAME_NOREPLACE)
@@ -224,7 +225,7 @@ func (s File) addDirectory(parent int, name string) error {
 	return err
 }
 
-// parent opens the directory that contains s.Path. With create, it creates missing directories.
+// parent opens the directory that contains s.Path. If create is true, it creates missing directories.
 func (s File) parent(root Tree, create bool) (int, error) {
 	const directory = unix.O_RDONLY | unix.O_DIRECTORY
 	at, err := root.open(".", directory)
@@ -248,7 +249,7 @@ func (s File) parent(root Tree, create bool) (int, error) {
 			}
 		}
 
-		_ = unix.Close(at) // synced after each change
+		_ = unix.Close(at) // addDirectory has synced the directory after each change
 		if err != nil {
 			return -1, fmt.Errorf("opening the directory %s: %w", done, err)
 		}

@@ -18,17 +18,17 @@ type Commander interface {
 	RunInside(ctx context.Context, root string, words, env []string, log func(line string)) (exit int, err error)
 }
 
-// Partition is a partition or another block device that the kernel has.
+// Partition is a partition or another block device that the kernel has found.
 type Partition struct {
 	Number int
 	Path   string // path of its device node
 	Size   int64  // bytes
 }
 
-// Programs is an optional interface of a Filesystems that can run the programs of the agent's system that create file systems, arrays
+// Programs is an optional interface of a Filesystems. It runs programs of the agent's own system, which create file systems, arrays
 // and logical volumes.
 type Programs interface {
-	// Has returns nil if the system contains program, and otherwise an error with a remedy.
+	// Has returns nil if the system contains program, and otherwise an error that tells the user what to do.
 	Has(program string) error
 	// Run runs program. log gets the output, line by line. exit is the program's exit code; it is 0 for an error without an exit code.
 	Run(ctx context.Context, program string, args []string, log func(line string)) (exit int, err error)
@@ -47,8 +47,8 @@ type Volume struct {
 
 // Grower is an optional interface of a Filesystems that can enlarge file systems.
 type Grower interface {
-	// Grow enlarges the file system of type fstype on device to size, the size of the device in bytes. With errors.ErrUnsupported,
-	// nothing was changed, and the installed system has to enlarge it.
+	// Grow enlarges the file system of type fstype on device to size, the size of the device in bytes. If Grow returns
+	// errors.ErrUnsupported, it has changed nothing, and the installed system has to enlarge the file system.
 	Grow(ctx context.Context, device, fstype string, size int64) error
 }
 
@@ -57,7 +57,7 @@ type Filesystems interface {
 	// Partitions lists the partitions of the disk at path.
 	Partitions(ctx context.Context, path string) ([]Partition, error)
 	// Mount mounts the file system of type fstype on device, and returns the directory on which it is mounted. unmount syncs and
-	// unmounts it; an error of unmount means that data may not be on the disk.
+	// unmounts the file system; if it returns an error, some data may not be on the disk.
 	Mount(ctx context.Context, device, fstype string, readOnly bool) (dir string, unmount func() error, err error)
 }
 

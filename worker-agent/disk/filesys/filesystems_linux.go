@@ -20,8 +20,8 @@ type HostFilesystems struct {
 	Sys string
 	// Load loads a kernel module; nil = the kernel has all modules built in.
 	Load func(module string) error
-	// Children is locked while a program runs. PID 1 locks it to reap orphans: otherwise it could take the program's exit code.
-	// nil = another process reaps orphans.
+	// Children is locked while a program runs. PID 1 also locks it while it reaps orphans: otherwise PID 1 could take the program's
+	// exit code. nil = another process reaps orphans.
 	Children sync.Locker
 }
 
@@ -77,7 +77,7 @@ func (h HostFilesystems) Mount(_ context.Context, device, fstype string, readOnl
 	}
 
 	if err := unix.Mount(device, dir, fstype, flags, options); err != nil {
-		_ = os.Remove(dir) // an empty directory in memory
+		_ = os.Remove(dir) // the directory is empty and exists only in memory
 		return "", nil, fmt.Errorf("mounting %s as %s: %w", device, fstype, err)
 	}
 	return dir, func() error {

@@ -99,7 +99,7 @@ func readSuperblock(device string) ([]byte, error) {
 	return head, errors.Join(err, f.Close())
 }
 
-// resize calls the ioctl that grows the file system mounted on dir.
+// resize calls the ioctl that grows the file system that is mounted on dir.
 func resize(dir string, request uintptr, arg []byte) error {
 	d, err := os.Open(dir)
 	if err != nil {

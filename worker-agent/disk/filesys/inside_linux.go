@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enter makes programs executable in root, and mounts the agent's /dev, /proc and /sys there. It returns the path of root. leave
-// unmounts the three; no program may run in root any more.
+// Enter allows programs in root to be executed, and mounts the agent's /dev, /proc and /sys there. It returns the path of root.
+// leave unmounts these three; when it is called, no program may be running in root any more.
 func Enter(root Tree) (dir string, leave func() error, err error) {
 	if dir, err = root.Path(); err != nil {
 		return "", nil, err
@@ -24,7 +24,8 @@ func Enter(root Tree) (dir string, leave func() error, err error) {
 	leave = func() error {
 		var errs []error
 		for _, m := range slices.Backward(mounts) {
-			// Unmount lazily, including whatever the commands have mounted below: these are mounts of the agent, without data of the disk.
+			// Unmount lazily, and with all mounts that the commands have added below: these are mounts of the agent and contain no
+			// data of the disk.
 			if err := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 				errs = append(errs, fmt.Errorf("unmounting %s: %w", m, err))
 			}
@@ -53,14 +54,14 @@ func Enter(root Tree) (dir string, leave func() error, err error) {
 	return dir, leave, nil
 }
 
-// folderIn returns the path of the folder name in root, as the agent sees it. It creates the folder if it is missing. Links cannot
+// folderIn returns the path of a folder in root, as the agent sees it. It creates the folder if the folder is missing. Links cannot
 // lead out of root.
 func folderIn(root Tree, name string) (string, error) {
 	parent, err := File{Path: path.Join(name, "entry"), DirMode: 0o755}.parent(root, true)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = unix.Close(parent) }() // nothing is written through it
+	defer func() { _ = unix.Close(parent) }() // no data is written through parent
 	return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", parent))
 }
 
@@ -105,7 +106,7 @@ func lookInside(root, program string, env []string) (string, error) {
 		}
 		var st unix.Stat_t
 		err = unix.Fstat(fd, &st)
-		_ = unix.Close(fd) // nothing was written through it
+		_ = unix.Close(fd) // nothing was written through fd
 		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0 {
 			return file, nil
 		}

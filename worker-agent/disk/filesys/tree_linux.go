@@ -21,12 +21,12 @@ func openTree(dir string) (Tree, error) {
 	return Tree{fd}, err
 }
 
-func (r Tree) close() { _ = unix.Close(r.fd) } // an O_PATH descriptor: nothing is written through it
+func (r Tree) close() { _ = unix.Close(r.fd) } // an O_PATH descriptor, through which no data is written
 
 // Path returns the path on which the file system is mounted.
 func (r Tree) Path() (string, error) { return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", r.fd)) }
 
-// open opens the absolute path name. Symbolic links are resolved as if the file system were /, and cannot lead out of it or to
+// open opens a file by its absolute path. Symbolic links are resolved as if the file system were /, and cannot lead out of it or to
 // another file system.
 func (r Tree) open(name string, flags int) (int, error) {
 	return unix.Openat2(r.fd, name, &unix.OpenHow{
@@ -37,7 +37,7 @@ func (r Tree) open(name string, flags int) (int, error) {
 // MaxText is the size limit of ReadFile, in bytes.
 const MaxText = 4 * blockdev.MiB
 
-// ReadFile returns the contents of the regular file name, which must have at most MaxText bytes.
+// ReadFile returns the contents of a regular file, which must have at most MaxText bytes.
 func (r Tree) ReadFile(name string) ([]byte, error) {
 	f, err := r.OpenFile(name)
 	if err != nil {
@@ -51,7 +51,7 @@ func (r Tree) ReadFile(name string) ([]byte, error) {
 	return b, err
 }
 
-// OpenFile opens the regular file at name for reading.
+// OpenFile opens a regular file for reading.
 func (r Tree) OpenFile(name string) (*os.File, error) {
 	// O_NONBLOCK: opening a fifo must not block.
 	fd, err := r.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
@@ -72,7 +72,7 @@ func (r Tree) OpenFile(name string) (*os.File, error) {
 	return f, nil
 }
 
-// account returns the id of the user or group name in a file in the format of /etc/passwd or /etc/group.
+// account returns the id of a user or group. It looks up the name in a file that has the format of /etc/passwd or /etc/group.
 func (r Tree) account(file, name string) (int, error) {
 	b, err := r.ReadFile(file)
 	if err != nil {

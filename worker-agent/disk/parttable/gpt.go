@@ -43,8 +43,9 @@ func readGPT(r io.ReaderAt, size int64, sector int) (*GPT, error) {
 	return ReadGPTAt(r, size, sector, 1)
 }
 
-// ReadAnyGPT reads the primary table. If that is damaged because a write was interrupted, it reads the backup at the end of the
-// disk, and torn is true. The primary header, one sector, is written last; it must have the same disk GUID as the backup.
+// ReadAnyGPT reads the primary table. If an interrupted write has damaged the primary table, ReadAnyGPT reads the backup at the end
+// of the disk, and torn is true. In that case, the sector of the primary header must still have the disk GUID of the backup,
+// because Write writes this sector last.
 func ReadAnyGPT(r io.ReaderAt, size int64, sector int) (g *GPT, torn bool, err error) {
 	g, err = readGPT(r, size, sector)
 	if err == nil || errors.Is(err, ErrNoTable) {
@@ -160,7 +161,7 @@ func FormatGUID(b []byte) string {
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(b), le.Uint16(b[4:]), le.Uint16(b[6:]), b[8:10], b[10:16])
 }
 
-// Set makes e a new partition from sector first to sector last, inclusive.
+// Set makes e a new partition, from sector first to sector last inclusive.
 func (e GPTEntry) Set(kind []byte, first, last uint64, name string) {
 	clear(e)
 	copy(e, kind)
@@ -202,8 +203,8 @@ func (g *GPT) Resize(size int64) {
 	g.put64(gptLastUsable, last-g.entrySectors()-1)
 }
 
-// Write writes the table and verifies it. It writes the backup first, then, once the backup is on stable storage, the primary table, and
-// last the size of the disk in the protective MBR.
+// Write writes the table and verifies it. It first writes the backup. Once the backup is on stable storage, it writes the primary
+// table, and last the size of the disk in the protective MBR.
 func (g *GPT) Write(dev blockdev.Device) error {
 	binary.LittleEndian.PutUint32(g.header[gptEntriesCRC:], crc32.ChecksumIEEE(g.entries))
 	mine, other := g64(g.header, gptMyLBA), g64(g.header, gptAlternate)
@@ -303,7 +304,8 @@ func ParseGUID(text string) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeUTF16 decodes the little-endian UTF-16 in b up to a zero unit. ended reports whether b contains one; rest is what follows it.
+// DecodeUTF16 decodes the little-endian UTF-16 in b up to the first zero unit. ended reports whether b contains a zero unit, and
+// rest is what follows that unit.
 func DecodeUTF16(b []byte) (text string, rest []byte, ended bool) {
 	var units []uint16
 	for len(b) >= 2 && !ended {
@@ -347,7 +349,7 @@ type Span struct {
 	Number      int
 	Start, Size int64
 	Name        string // name in the GPT; "" = none
-	Kind        string // partition type: a GUID in a GPT, or such as "0x83" in an MBR
+	Kind        string // partition type: a GUID in a GPT, a number such as "0x83" in an MBR
 	UUID        string // PARTUUID in the format of blkid
 }
 

@@ -15,7 +15,8 @@ type Growth struct {
 	Reserve int64 // bytes to leave free at the end of the disk
 }
 
-// lastOf returns the partition with the given number. For 0, it returns the last partition on the disk that is not the seed.
+// lastOf returns the partition with the given number. If number is 0, it returns the last partition on the disk, without counting
+// the seed.
 func lastOf(parts []Span, number int) (Span, error) {
 	var last Span
 	for _, p := range parts {
@@ -36,7 +37,8 @@ func lastOf(parts []Span, number int) (Span, error) {
 	return last, nil
 }
 
-// room returns the largest possible end of p, at most limit. It returns an error if a partition other than the seed is behind p.
+// room returns the largest possible end of p, at most limit. It returns an error if p is followed by a partition other than the
+// seed.
 func room(parts []Span, p Span, limit int64) (int64, error) {
 	seed := limit
 	for _, q := range parts {
@@ -51,8 +53,8 @@ func room(parts []Span, p Span, limit int64) (int64, error) {
 	return seed, nil
 }
 
-// GrowPartition enlarges a partition in g, and returns the partition and its old size. changed means that the caller must write g,
-// because the table on dev differs.
+// GrowPartition enlarges a partition in g, and returns the partition and its old size. If changed is true, the table on dev differs
+// from g, and the caller must write g.
 func (g *GPT) GrowPartition(dev blockdev.Device, want Growth) (old int64, p Span, changed bool, err error) {
 	p, err = lastOf(g.Spans(), want.Number)
 	if err != nil {
@@ -68,7 +70,7 @@ func (g *GPT) GrowPartition(dev blockdev.Device, want Growth) (old int64, p Span
 
 	e := g.Entry(p.Number - 1)
 	old = p.Size
-	if end := limit &^ (blockdev.MiB - 1); end > p.Start+p.Size { // a reserve may be larger than the disk
+	if end := limit &^ (blockdev.MiB - 1); end > p.Start+p.Size { // a reserve larger than the free space must not shrink p
 		binary.LittleEndian.PutUint64(e[40:], uint64(end/g.Sector)-1)
 		p.Size = end - p.Start
 	}
@@ -76,8 +78,9 @@ func (g *GPT) GrowPartition(dev blockdev.Device, want Growth) (old int64, p Span
 	return old, p, changed, nil
 }
 
-// GrowMBR returns a partition of an MBR as it is after growing, its old size, and the first sector that the caller must write; mbr is nil
-// if the partition cannot grow further. It returns an error for an extended partition.
+// GrowMBR computes how a partition of an MBR grows. It returns the old size, the enlarged partition, and the first sector of the
+// disk, which the caller must write; mbr is nil if the partition cannot grow further. It returns an error for an extended
+// partition.
 func GrowMBR(dev blockdev.Device, want Growth) (old int64, p Span, mbr []byte, err error) {
 	table, err := Read(dev, dev.Size(), dev.SectorSize())
 	if err != nil {

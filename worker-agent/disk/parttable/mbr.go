@@ -8,9 +8,9 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 )
 
-// AllPartitions returns the partitions in all tables of the disk: the GPT, its backup at either place, the MBR, and the logical partitions
-// of the MBR. It only logs an error in a table, because the other tables list the same partitions and a wipe zeroes the ends
-// of the disk in any case.
+// AllPartitions returns the partitions in all tables of the disk: the GPT, the backups of the GPT at the end of the disk and where
+// its header names one, the MBR, and the logical partitions of the MBR. It logs errors in a table and does not return them: the
+// other tables list the same partitions, and a wipe zeroes the ends of the disk in any case.
 func AllPartitions(dev blockdev.Device, log func(format string, args ...any)) []Span {
 	size, sector := dev.Size(), dev.SectorSize()
 	var parts []Span
@@ -53,7 +53,7 @@ func AllPartitions(dev blockdev.Device, log func(format string, args ...any)) []
 	return parts
 }
 
-// mbrPartitions returns the entries of an MBR, also of a hybrid one, and the logical partitions.
+// mbrPartitions returns the entries of an MBR, which may be hybrid, and the logical partitions.
 func mbrPartitions(r io.ReaderAt, size, sector int64) []Span {
 	b := blockdev.ReadAt(r, 0, 512)
 	if len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
@@ -76,7 +76,8 @@ func mbrPartitions(r io.ReaderAt, size, sector int64) []Span {
 	return parts
 }
 
-// logicalPartitions returns the partitions in the chain of tables of an extended partition, and each of these tables.
+// logicalPartitions follows the chain of tables in an extended partition. It returns the partitions in these tables, and also each
+// of the tables.
 func logicalPartitions(r io.ReaderAt, size, sector, base int64) []Span {
 	var parts []Span
 	at := base

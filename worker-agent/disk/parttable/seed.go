@@ -10,8 +10,8 @@ import (
 // SeedLabel is the volume label by which cloud-init's NoCloud finds the seed.
 const SeedLabel = "CIDATA"
 
-// PlaceSeed changes g for a disk of size bytes, and adds a partition named CIDATA at the end of the disk, in place of an earlier one. It
-// returns the number and the first sector of the new partition.
+// PlaceSeed adapts g to a disk of size bytes, and adds a partition named CIDATA at the end of the disk. It removes an earlier
+// partition of that name. It returns the number and the first sector of the new partition.
 func (g *GPT) PlaceSeed(size int64) (number int, first uint64, err error) {
 	g.Resize(size)
 	free, end := -1, uint64(0)
@@ -50,7 +50,8 @@ func (g *GPT) PlaceSeed(size int64) (number int, first uint64, err error) {
 	return free + 1, first, nil
 }
 
-// SeedBytes returns the size of the seed partition for a sector size. Fsck, mtools and the kernel all accept a FAT16 of that size.
+// SeedBytes returns the size of the seed partition on a disk with the given sector size. Fsck, mtools and the kernel all accept a
+// FAT16 volume of that size.
 func SeedBytes(sector int) int64 {
 	if sector == 512 {
 		return 16 * blockdev.MiB

@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 )
 
-// FindPartition returns the one partition in parts that s selects. It returns an error if none or several match.
+// FindPartition returns the only partition in parts that s selects. It returns an error if s selects none or several.
 func FindPartition(s action.Partition, r io.ReaderAt, parts []parttable.Span) (parttable.Span, error) {
 	var found []parttable.Span
 	there := make([]string, 0, len(parts))
@@ -53,7 +53,8 @@ func FindPartition(s action.Partition, r io.ReaderAt, parts []parttable.Span) (p
 	return found[0], nil
 }
 
-// Names returns the label and the UUID of the file system of type kind in r, in the format of blkid(8), or "" if it has none.
+// Names returns the label and the UUID of the file system in r, in the format of blkid(8); each is "" if the file system has none.
+// kind is the type of the file system.
 func Names(r io.ReaderAt, kind string) (label, uuid string) {
 	text := func(at int64, n int) string {
 		b, _, _ := bytes.Cut(blockdev.ReadAt(r, at, n), []byte{0})

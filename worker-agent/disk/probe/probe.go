@@ -71,8 +71,9 @@ func FileSystem(r io.ReaderAt, size int64) string {
 	return ""
 }
 
-// Signatures describes the contents of the disk r: "gpt" or "mbr" and the type of each partition ("1:vfat", "2:ext4"), or the type of
-// the whole disk, or "data". blank means that nothing was recognized, and that the first and the last MiB contain only zeros.
+// Signatures describes the contents of the disk r. It returns "gpt" or "mbr" and the type of each partition ("1:vfat", "2:ext4"),
+// or only the type of the whole disk, or only "data". blank means that nothing was recognized, and that the first and the last MiB
+// contain only zeros.
 func Signatures(r io.ReaderAt, size int64, sector int) (names []string, blank bool) {
 	table, err := parttable.Read(r, size, sector)
 	if table != nil {
