@@ -202,7 +202,7 @@ var mutations = []mutation{
 	},
 	{
 		"S22", "TestS22FetchKeepsCredentials", "api/fetcher.go",
-		`r.Header.Del("Referer") // its query may be a credential of the server before (security S22)`, "",
+		`r.Header.Del("Referer") // the query of the referring URL may contain a credential (security S22)`, "",
 	},
 	{
 		"S22", "TestS22ARedirectedListKeepsItsAddress", "internal/cli/image_proof.go",

@@ -19,8 +19,8 @@ type maker struct {
 	longest int
 }
 
-// makers holds the makers by format. Options that name another device, such as an external journal, are not allowed, because only
-// the partition may be written.
+// makers maps each file system format to the program that creates it. The operator's options must not name another device,
+// such as an external journal, because the program may write only to the partition.
 var makers = map[string]maker{
 	"ext2": {"mke2fs", []string{"-q", "-F", "-t", "ext2"}, "LUmbiINOETg", "jqF", "L", 16},
 	"ext3": {"mke2fs", []string{"-q", "-F", "-t", "ext3"}, "LUmbiINOETg", "jqF", "L", 16},

@@ -197,9 +197,8 @@ func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (
 	}
 
 	if warm {
-		// Allow the boot only after the reset. Otherwise the old agent could claim the boot just before the reset
-		// and so use it up. If that agent reports before the boot is allowed, it claims the previous boot, which
-		// then continues.
+		// Allow the boot after the reset: before, the old agent could claim the boot and so use it up. If that agent
+		// reports before the boot is allowed, the agent claims the previous boot, which then continues.
 		list.job.Tasks, list.after = append(slices.Clone(boot), inventory.BMCTask{Power: "reset"}), allowAfter(len(boot), true)
 		err := a.tasks(ctx, m, list)
 		if err == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// The boot of an installer is spent when its last payload is delivered. Recording this is retried for spendFor: a
-// netboot window that its run does not renew closes within this time.
+// The boot of an installer is spent when its last payload is delivered. Recording this is retried for spendFor, because
+// a netboot window closes within this time unless its run renews it.
 const (
 	firstSpend   = 250 * time.Millisecond // before the first retry
 	longestSpend = 15 * time.Second       // between two retries

@@ -72,7 +72,7 @@ func TestDiscovery(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, console, "secureboot: Secure boot enabled")
 	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "LVM")
-	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "at port port-7 of leaf-1")
+	require.Contains(t, s.must(ctx, t, "machine", "seen", mac), "connected to port port-7 of leaf-1")
 	after, err := DigestOf(byHand.DiskPath(), size(byHand.DiskPath()))
 	require.NoError(t, err)
 	require.Equal(t, before, after, "a machine that was not accepted was written to")

@@ -491,8 +491,8 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	// By an update, and again in each way, also with another choice.
 	require.NoError(t, s.decides(ctx, m.Name, contract.Decision{Question: "1.bind.1", Choice: contract.Retry}))
 	asks("1.bind.2")
-	refuse(`the decision is for question \"1.bind.1\", the run asks \"1.bind.2\"`, "1.bind.1", contract.Retry)
-	refuse(`the run asks \"1.bind.2\"`, "1.bind.1", contract.Abort)
+	refuse(`the decision is for question \"1.bind.1\", but the run asks question \"1.bind.2\"`, "1.bind.1", contract.Retry)
+	refuse(`the run asks question \"1.bind.2\"`, "1.bind.1", contract.Abort)
 	bySignal("1.bind.1", contract.Abort)
 	status := s.asks(ctx, t, m.Name)
 	require.NotNil(t, status.Question, "an old decision answers no new question")
@@ -501,7 +501,7 @@ func oldDecisions(ctx context.Context, t *testing.T, s *Site) {
 	bySignal("1.bind.2", contract.Retry)
 	asks("1.bind.3")
 	bySignal("1.bind.2", contract.Retry)
-	refuse(`the run asks \"1.bind.3\"`, "1.bind.2", contract.Retry)
+	refuse(`the run asks question \"1.bind.3\"`, "1.bind.2", contract.Retry)
 	require.Equal(t, "1.bind.3", s.asks(ctx, t, m.Name).Question.ID)
 	require.NoError(
 		t,

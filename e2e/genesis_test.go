@@ -432,7 +432,7 @@ func TestGenesis(t *testing.T) {
 
 	// Finished work is neither resumed nor repeated by mistake.
 	out, err := e.CLI(ctx, "genesis", "resume", "home")
-	require.ErrorContains(t, err, "genesis/home is done", "%s", out)
+	require.ErrorContains(t, err, "genesis/home has already succeeded", "%s", out)
 	e.must(ctx, t, "genesis", "start", "home", "--yes")
 	eventually(ctx, t, "a second Genesis is refused", func() bool {
 		o, err := e.now(ctx)

@@ -56,7 +56,7 @@ func TestFullDisk(t *testing.T) {
 	require.Contains(t, s.must(ctx, t, "status"), "the disk was full, so the reserved space is in use")
 	findings, err := s.CLI(ctx, "doctor")
 	require.Error(t, err)
-	require.Contains(t, findings, "the reserve of 32.0 MiB is in use")
+	require.Contains(t, findings, "the reserve of 32.0 MiB was released because the disk was full")
 	for _, arm := range []bool{true, false} {
 		require.NoError(t, s.REST(ctx, http.MethodPost, "/v1/machines/late/netboot", map[string]any{"arm": arm}, nil),
 			"an operator may arm, and disarm above all")

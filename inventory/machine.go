@@ -236,7 +236,7 @@ func (l *Lease) UnmarshalText(b []byte) error {
 // TextPattern returns the regular expression for a lease in a file.
 func (*Lease) TextPattern() string { return human.DurationPattern }
 
-// DeclaredDisk is a disk to which templates can refer by a path. The path does not identify the disk.
+// DeclaredDisk is a disk that templates refer to by Device, which may be another path in the running system.
 type DeclaredDisk struct {
 	Device string `json:"device"` // path that templates use, such as /dev/sda
 }

@@ -60,7 +60,7 @@ func (d *decommissioning) decommission(ctx workflow.Context) error {
 			continue
 		case errors.Is(err, errSkipped):
 			d.stopAssigned(ctx)
-			d.doubts = append(d.doubts, "the operator skipped the machine before its disks were wiped and its power was confirmed off")
+			d.doubts = append(d.doubts, "the operator skipped the machine: its disks may not be wiped, and it may still be on")
 		case err != nil:
 			return err
 		}

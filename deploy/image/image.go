@@ -47,7 +47,7 @@ type dockerManifest struct {
 
 // entry is a file or a directory of a layer.
 type entry struct {
-	file string // source file on this host; "": the content is the field text
+	file string // path on this host of the file to copy; if empty, the content is in text
 	text string
 	mode int64
 	dir  bool

@@ -93,7 +93,7 @@ func (e *ejector) start(ctx context.Context) {
 	}
 }
 
-// note stores the last attempt for m. The zero attempt deletes it.
+// note stores a as the last attempt for m. If a is the zero value, note deletes the stored attempt.
 func (e *ejector) note(m inventory.Media, a ejectAttempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -128,9 +128,9 @@ var (
 	nestedKeyLine = regexp.MustCompile(`^( +)[^\s#]`)
 )
 
-// setNetboot returns the text of a configuration with these settings below netboot:. For each setting, it replaces the line
-// with its key, or a line in which the key is commented out. Without such a line, it inserts the setting directly below
-// netboot:. changed holds the removed and added lines, which begin with - and +.
+// setNetboot returns the text of a configuration after it has put the settings into its section netboot. A line that
+// sets the key of a setting, or is commented out, is replaced. Without such a line, the setting becomes the first line
+// of the section. changed holds the removed lines, prefixed with -, and the added ones, prefixed with +.
 func setNetboot(text string, settings []setting) (out string, changed []string, err error) {
 	list := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	at := slices.IndexFunc(list, netbootLine.MatchString)

@@ -34,7 +34,7 @@ func TakeBackup(ctx context.Context, file string, o temporalchild.BackupOrder) e
 	return err
 }
 
-// backupTable is the table with the id of the backup. Only copies have it.
+// backupTable is the table with the id of the backup. This table exists only in a backup, not in the live database.
 const backupTable = "ingot_backup"
 
 // An OpenRun is a run that was open when the copy was made.
