@@ -1,4 +1,4 @@
 package inventory
 
-// AllSessions, in place of the id of an ended session, means that all sessions that began before this record have ended.
+// AllSessions is stored in place of the id of an ended session: all sessions that began before this record have ended.
 const AllSessions = "*"

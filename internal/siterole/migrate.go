@@ -174,7 +174,7 @@ func (m *Mover) failHandOver(row inventory.HandOver, why error) error {
 	return err
 }
 
-// AwaitHandOver returns a HandOverRequest, which is an error, to end the services of the active server for a hand-over.
+// HandOverRequest is the error of AwaitHandOver that ends the services of the active server for a hand-over.
 type HandOverRequest struct{ row inventory.HandOver }
 
 func (r *HandOverRequest) Error() string { return "the site is handed over to " + r.row.Target }
