@@ -100,8 +100,7 @@ func (s *Server) serveWebhook(w http.ResponseWriter, r *http.Request, machine, c
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // ignore errors: the installer retries if it gets no answer
+	writeOK(w)
 }
 
 // readMessage returns the message of an installer's report as one line of printable ASCII. If the body is a JSON object or a form, the

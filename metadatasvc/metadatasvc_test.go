@@ -46,6 +46,7 @@ type fakeMachines struct {
 	user     map[string]inventory.Secret
 	vendor   map[string]inventory.Secret
 	userErr  error
+	grantErr error
 }
 
 func (f *fakeMachines) MachineByAddress(_ context.Context, a netip.Addr) (inventory.Machine, inventory.Grant, error) {
@@ -74,7 +75,7 @@ func (f *fakeMachines) Machine(_ context.Context, name string) (inventory.Machin
 func (f *fakeMachines) Grant(_ context.Context, name string) (inventory.Grant, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.grants[name], nil
+	return f.grants[name], f.grantErr
 }
 
 func (f *fakeMachines) UserData(_ context.Context, name string) (user, vendor inventory.Secret, err error) {
@@ -393,7 +394,18 @@ func TestPhoneHome(t *testing.T) {
 	g.Run = ""
 	f.grants["node1"] = g
 	if w := post(u.Path, form); w.Code != http.StatusNotFound || len(j.events) != 1 {
-		t.Errorf("after the run: %d, %d events", w.Code, len(j.events))
+		t.Errorf("after a run that wrote nothing: %d, %d events", w.Code, len(j.events))
+	}
+	m := f.machines["node1"]
+	m.Installation = &inventory.Installation{Owner: g.Owner, Boot: 1}
+	m.Installation.Run = "run-1"
+	f.machines["node1"] = m
+	if w := post(u.Path, form); w.Code != http.StatusOK || len(j.events) != 1 {
+		t.Errorf("the answer was lost, and the run has ended: %d, %d events", w.Code, len(j.events))
+	}
+	f.grantErr = errors.New("database is locked")
+	if w := post(u.Path, form); w.Code != http.StatusServiceUnavailable || len(j.events) != 1 {
+		t.Errorf("the grant cannot be read: %d, %d events", w.Code, len(j.events))
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	installedSystem                    // system that was installed by the run that owns the machine now
 	unfinishedSystem                   // system that this run is still installing
 	earlierSystem                      // system of an earlier run, although the machine should boot from the network
+	endedSystem                        // system whose run has ended, and no other run owns the machine
 )
 
 // kindOf returns which system of the machine m has sent the nonce. If the machine is unknown, m has only a name. kindOf does the same work
@@ -30,7 +31,10 @@ func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, no
 	present := inventory.Equal(nonce, inventory.Nonce(s.cfg.Key, g.Owner))
 	earlier := inventory.Equal(nonce, inventory.Nonce(s.cfg.Key, installation.Owner))
 	switch {
-	case len(s.cfg.Key) == 0 || g.Run == "" || g.Machine != m.Name:
+	case len(s.cfg.Key) == 0:
+	case g.Run == "" && earlier && installation.Machine == m.Name:
+		return endedSystem
+	case g.Run == "" || g.Machine != m.Name:
 	case present && g.Acting:
 		return unfinishedSystem
 	case present:
@@ -42,7 +46,8 @@ func (s *Server) kindOf(m inventory.Machine, g inventory.Grant, nonce string, no
 }
 
 // servePhoneHome stores an event for a phone-home request. The nonce proves which system has sent the request; the form fields are only
-// displayed. The answer is 200 only after the event is stored; after any other answer, the client retries.
+// displayed. The answer is 200 only after the event is stored; after any other answer, the client retries. If the answer to the report that
+// ended the run is lost, the client also retries: it gets 200, and nothing is stored.
 //
 // A phone-home while the run's actions are carried out does not prove an installation: it means that the agent has died and the machine has
 // booted an unfinished system. But the run may also be about to finish its last action, so the answer is 503, and the client retries. While
@@ -53,10 +58,19 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		s.logFailure(err, "looking up a machine for phone-home")
 		m = inventory.Machine{Name: machine}
 	}
-	g := s.grantOf(r.Context(), machine)
+	g, err := s.machines.Grant(r.Context(), machine)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		s.logFailure(err, "looking up a grant")
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	}
 	kind := s.kindOf(m, g, nonce, s.now())
-	if kind == unknownSystem {
+	switch kind {
+	case unknownSystem:
 		notFound(w)
+		return
+	case endedSystem:
+		writeOK(w)
 		return
 	}
 	detail, ok := readReportForm(w, r)
@@ -80,6 +94,10 @@ func (s *Server) servePhoneHome(w http.ResponseWriter, r *http.Request, machine,
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}
+	writeOK(w)
+}
+
+func writeOK(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = w.Write([]byte("ok\n")) // ignore errors: the client retries if it gets no answer
 }
