@@ -420,6 +420,26 @@ var mutations = []mutation{
 		`if r != '\n' && r != '\t' && human.Dangerous(r) {`, "if r == utf8.RuneError {",
 	},
 	{
+		"S37", "TestS37RolesOfRoutes", "api/api.go",
+		"r.Use(access.authenticate, checkOrigin, access.authorize,", "r.Use(access.authenticate, checkOrigin,",
+	},
+	{
+		"S37", "TestS37RolesOfRoutes", "inventory/token.go",
+		"RoleBackup:  {RoleBackup},", "RoleBackup:  {RoleBackup, RoleRead},",
+	},
+	{
+		"S37", "TestS37RolesComeBeforeKeys", "api/keyedrequests.go",
+		"keyedID(callerOf(c.Request.Context()).ID, key)", `keyedID("", key)`,
+	},
+	{
+		"S37", "TestS37RevokedTokenEndsRequests", "api/access.go",
+		"_, _ = rc.SetReadDeadline(past), rc.SetWriteDeadline(past)", "_, _ = past, rc",
+	},
+	{
+		"S37", "TestS37TokensAreOffAfterARestore", "inventory/sqlite/backup.go",
+		`stmt("UPDATE token SET off = 1"),`, "",
+	},
+	{
 		"S48", "TestS48PendingEventsAreBounded", "bootsvc/wire/record.go",
 		"if len(p.list) >= maxPendingEvents {", "if len(p.list) < 0 {",
 	},
@@ -444,8 +464,8 @@ var mutations = []mutation{
 		"if ok && now.Sub(last) < recordEvery {", "if ok && now.Sub(last) < 0 {",
 	},
 	{
-		"S49", "TestS49BrowserGuards", "api/sessions.go",
-		"if host := hostname(c.Request.Host); !l.hosts[host] &&", `if host := hostname(c.Request.Host); host == "" &&`,
+		"S49", "TestS49BrowserGuards", "api/access.go",
+		"if host := hostname(c.Request.Host); !a.hosts[host] &&", `if host := hostname(c.Request.Host); host == "" &&`,
 	},
 	{
 		"S49", "TestS49Cookie", "api/sessions.go",
@@ -464,12 +484,15 @@ var mutations = []mutation{
 		"(r.Method != http.MethodPost || !isQuery(r.URL.EscapedPath()))", "r.Method != http.MethodPost",
 	},
 	{
-		"S49", "TestSession", "api/sessions.go",
-		"return !ended && until.After(", "return !(ended && until.IsZero()) && until.After(",
+		"S49",
+		"TestSession",
+		"api/sessions.go",
+		"s.sessions.EndSession(c.Request.Context(), sha256.Sum256([]byte(cookie)))",
+		"s.sessions.EndSession(c.Request.Context(), sha256.Sum256(nil))",
 	},
 	{
-		"S49", "TestLoginLinkExpires", "api/sessions.go",
-		"if !ok || !l.now().Before(until) {", "if !ok || until.IsZero() {",
+		"S49", "TestLoginLinkExpires", "inventory/sqlite/sessions.go",
+		"AND link = 1 AND expires > ? RETURNING", "AND link = 1 AND ? <> '' RETURNING",
 	},
 	{
 		"S49", "TestS49PageIsGuarded", "web/web.go",
@@ -525,12 +548,8 @@ var mutations = []mutation{
 		`&& row.Adds == "" && row.Upload == ""`, `&& row.Adds == ""`,
 	},
 	{
-		"S60", "TestS60S61DerivedTokens", "internal/secrets/identity/tokens.go",
-		"m.Write([]byte(use))", "m.Write([]byte(use)[:1])",
-	},
-	{
-		"S60", "TestS60MetricsToken", "api/sessions.go",
-		"t != nil && len(t.VerifiedChains) > 0", "t != nil",
+		"S60", "TestS60MetricsToken", "api/access.go",
+		"if t == nil || len(t.VerifiedChains) == 0 {", "if t == nil {",
 	},
 	{
 		"S60", "TestS60ClassesAreBounded", "internal/observe/metrics/phases.go",
@@ -546,11 +565,11 @@ var mutations = []mutation{
 	},
 	{
 		"S61", "TestCodecPreflight", "api/codec.go",
-		"if !l.isCodecOrigin(c) {\n\t\treturn", "if l.codecOrigin == \"\" {\n\t\treturn",
+		"if !a.isCodecOrigin(c) {\n\t\treturn", "if a.codecOrigin == \"\" {\n\t\treturn",
 	},
 	{
 		"S61", "TestS61CodecToken", "api/codec.go",
-		"if l.authenticate(c); c.IsAborted() {", "if c.IsAborted() {",
+		"if !a.admit(c) {", "if c.IsAborted() {",
 	},
 	{
 		"S62", "TestStoredSpans", "internal/observe/tracing/kinds.go",

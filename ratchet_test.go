@@ -28,6 +28,7 @@ var smallPackages = map[string]string{
 	"internal/netserve/guard":              "panics of one request end no server",
 	"internal/text/human":                  "sizes and durations as text, for packages that share nothing else",
 	"internal/httpclient":                  "one client without proxy and redirects, for the agent too",
+	"internal/secrets/identity":            "the server's key and certificate",
 	"internal/secrets/keypin":              "one check of a pinned key, for the agent too",
 	"internal/netserve/keptsocket":         "systemd hands sockets over",
 	"internal/netserve/keptsocket/manager": "the other side of keptsocket, for tests",

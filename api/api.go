@@ -3,8 +3,8 @@
 package api
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"log/slog"
@@ -18,6 +18,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
+	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
 )
 
@@ -42,6 +43,7 @@ type Stores struct {
 	Sessions   SessionStore
 	Syslog     SyslogStore
 	Templates  TemplateStore
+	Tokens     TokenStore
 	Views      ViewStore
 	Windows    WindowStore
 	Workflows  WorkflowStore
@@ -84,14 +86,14 @@ type API struct {
 	handler *gin.Engine
 }
 
-// New returns the API, or an error if a required field of c is missing or the ended sessions cannot be read.
+// New returns the API, or an error if a required field of c is missing.
 func New(c Config) (*API, error) {
 	switch {
 	case c.Engine == nil, c.Log == nil:
 		return nil, errors.New("making the API: Engine and Log are required")
 	case len(c.Access.ClaimKey) < 32:
 		return nil, errors.New("making the API: the claim key is shorter than 32 bytes")
-	case c.Access.TokenSHA256 == [sha256.Size]byte{}:
+	case c.Access.TokenSHA256 == inventory.TokenDigest{}:
 		return nil, errors.New("making the API: there is no admin token")
 	}
 	if c.Now == nil {
@@ -102,25 +104,26 @@ func New(c Config) (*API, error) {
 	if c.Guard == nil {
 		c.Guard = guard.New(c.Log)
 	}
-	sessions, err := newSessions(c.Stores.Sessions, c.Access, c.Log, c.Now)
-	if err != nil {
-		return nil, err
+	access := &access{
+		tokens: c.Stores.Tokens, sessions: c.Stores.Sessions, admin: c.Access.TokenSHA256, codecOrigin: c.Access.CodecOrigin,
+		hosts: hostSet(c.Access.AllowedHosts), log: c.Log, needs: map[string]inventory.Role{},
 	}
+	sessions := &sessions{access: access, base: cmp.Or(c.Access.BaseURL, "http://127.0.0.1:8080"), now: c.Now}
 
 	n := newNouns(c)
 	r := httpapi.NewRouter(c.Log, c.Guard)
-	r.Use(setHeaders, sessions.checkHost)
-	httpapi.AddRoutes(r, sessions.openRoutes())
-	httpapi.AddRoutes(r, sessions.metricsRoutes(c.Metrics))
-	httpapi.AddRoutes(r, sessions.codecRoutes(c.Codec))
-	r.Use(sessions.authenticate, checkOrigin)
+	r.Use(setHeaders, access.checkHost)
+	access.addRoutes(r, sessions.openRoutes())
+	access.addRoutes(r, access.metricsRoutes(c.Metrics))
+	access.addRoutes(r, access.codecRoutes(c.Codec))
+	r.Use(access.authenticate, checkOrigin, access.authorize, access.endWithCaller)
 	if c.Trace != nil {
 		r.Use(traceRequests(c.Trace))
 	}
 	r.Use(newKeyedRequests(c.Stores.Keyed, c.Engine.Runs, c.Access.ClaimKey, c.Log).handle)
-	httpapi.AddRoutes(r, sessions.routes())
+	access.addRoutes(r, sessions.routes())
 	for _, routes := range n.routes() {
-		httpapi.AddRoutes(r, routes)
+		access.addRoutes(r, routes)
 	}
 	r.NoRoute(servePage(web.Handler()))
 
@@ -155,6 +158,7 @@ type nouns struct {
 	bmc        *bmcRoutes
 	sites      *sites
 	status     *statusRoutes
+	tokens     *tokens
 	upkeep     *upkeep
 	board      *board
 }
@@ -199,6 +203,7 @@ func newNouns(c Config) nouns {
 		},
 		bmc:    &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, bmc: c.BMC},
 		sites:  &sites{site: c.Site, operations: operations, log: c.Log},
+		tokens: &tokens{store: s.Tokens, log: c.Log, now: c.Now},
 		upkeep: &upkeep{Upkeep: c.Upkeep, log: c.Log},
 		board: newBoard(boardConfig{
 			changes: s.Changes, views: views, operations: s.Operations, status: status, engine: e, guard: c.Guard, log: c.Log,
@@ -208,7 +213,7 @@ func newNouns(c Config) nouns {
 
 func (n nouns) routes() [][]httpapi.Route {
 	return [][]httpapi.Route{
-		n.status.routes(), n.upkeep.routes(), n.sites.routes(), n.machines.routes(), n.templates.routes(), n.images.routes(),
+		n.status.routes(), n.tokens.routes(), n.upkeep.routes(), n.sites.routes(), n.machines.routes(), n.templates.routes(), n.images.routes(),
 		n.workflows.routes(), n.operations.routes(), n.genesis.routes(), n.bmc.routes(), n.board.routes(),
 	}
 }

@@ -42,13 +42,18 @@ func (b *bmcRoutes) routes() []httpapi.Route {
 	const machine = "/v1/machines/:name"
 
 	return []httpapi.Route{
-		{Method: "POST", Path: machine + "/power", Handler: accept(b.setPower)},
-		{Method: "POST", Path: machine + "/boot-device", Handler: accept(b.setBootDevice)},
-		{Method: "GET", Path: "/v1/bmc/jobs", Handler: httpapi.Get(b.listJobs)},
-		{Method: "POST", Path: "/v1/bmc/jobs", Handler: accept(b.starter.startBMCJob)},
-		{Method: "GET", Path: "/v1/bmc/jobs/:machine/:job", Handler: httpapi.Get(b.getJob)},
-		{Method: "POST", Path: "/v1/bmc/check", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.checkLogin)},
-		{Method: "POST", Path: "/v1/bmc/forget-key", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.forgetKey)},
+		{Method: "POST", Path: machine + "/power", Needs: inventory.RoleOperate, Handler: accept(b.setPower)},
+		{Method: "POST", Path: machine + "/boot-device", Needs: inventory.RoleOperate, Handler: accept(b.setBootDevice)},
+		{Method: "GET", Path: "/v1/bmc/jobs", Needs: inventory.RoleRead, Handler: httpapi.Get(b.listJobs)},
+		{Method: "POST", Path: "/v1/bmc/jobs", Needs: inventory.RoleOperate, Handler: accept(b.starter.startBMCJob)},
+		{Method: "GET", Path: "/v1/bmc/jobs/:machine/:job", Needs: inventory.RoleRead, Handler: httpapi.Get(b.getJob)},
+		{Method: "POST", Path: "/v1/bmc/check", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.checkLogin)},
+		{
+			Method:  "POST",
+			Path:    "/v1/bmc/forget-key",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, b.forgetKey),
+		},
 	}
 }
 

@@ -6,27 +6,25 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // maxPayloads limits a request of /codec, in bytes. Temporal limits a payload to 2 MiB.
 const maxPayloads = 16 << 20
 
 // codecRoutes returns the routes of the codec server. Temporal's UI and command line send payloads there to decrypt and
-// encrypt them. The routes accept the admin token, the token of /codec, and a browser session. Pages of this server and
-// of the configured Temporal UI may use the session.
+// encrypt them. Pages of this server and of the configured Temporal UI may use a browser session there.
 //
-// The requests are described at https://docs.temporal.io/codec-server.
-func (l *sessions) codecRoutes(codec http.Handler) []httpapi.Route {
+// The requests are described at https://docs.temporaa.io/codec-server.
+func (a *access) codecRoutes(codec http.Handler) []httpapi.Route {
 	handle := func(c *gin.Context) {
-		l.allowOrigin(c)
-		if !hasToken(c, l.codec) {
-			if l.authenticate(c); c.IsAborted() {
+		a.allowOrigin(c)
+		if !a.admit(c) {
+			return
+		}
+		if !a.isCodecOrigin(c) {
+			if checkOrigin(c); c.IsAborted() {
 				return
-			}
-			if !l.isCodecOrigin(c) {
-				if checkOrigin(c); c.IsAborted() {
-					return
-				}
 			}
 		}
 		if codec == nil {
@@ -37,28 +35,28 @@ func (l *sessions) codecRoutes(codec http.Handler) []httpapi.Route {
 		c.Header("Cache-Control", "no-store")
 		codec.ServeHTTP(c.Writer, c.Request)
 	}
-	preflight := func(c *gin.Context) { l.allowOrigin(c); c.Status(http.StatusNoContent) }
+	preflight := func(c *gin.Context) { a.allowOrigin(c); c.Status(http.StatusNoContent) }
 
 	return []httpapi.Route{
-		{Method: "POST", Path: "/codec/encode", Handler: handle},
-		{Method: "POST", Path: "/codec/decode", Handler: handle},
+		{Method: "POST", Path: "/codec/encode", Needs: inventory.RoleCodec, Handler: handle},
+		{Method: "POST", Path: "/codec/decode", Needs: inventory.RoleCodec, Handler: handle},
 		{Method: "OPTIONS", Path: "/codec/encode", Handler: preflight},
 		{Method: "OPTIONS", Path: "/codec/decode", Handler: preflight},
 	}
 }
 
-func (l *sessions) isCodecOrigin(c *gin.Context) bool {
-	return l.codecOrigin != "" && c.GetHeader("Origin") == l.codecOrigin
+func (a *access) isCodecOrigin(c *gin.Context) bool {
+	return a.codecOrigin != "" && c.GetHeader("Origin") == a.codecOrigin
 }
 
 // allowOrigin allows pages of the configured Temporal UI to read the answer (CORS, https://fetch.spec.whatwg.org).
-func (l *sessions) allowOrigin(c *gin.Context) {
+func (a *access) allowOrigin(c *gin.Context) {
 	c.Header("Vary", "Origin")
-	if !l.isCodecOrigin(c) {
+	if !a.isCodecOrigin(c) {
 		return
 	}
 	h := c.Writer.Header()
-	h.Set("Access-Control-Allow-Origin", l.codecOrigin)
+	h.Set("Access-Control-Allow-Origin", a.codecOrigin)
 	h.Set("Access-Control-Allow-Credentials", "true")
 	h.Set("Access-Control-Allow-Methods", "POST")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Namespace")

@@ -28,13 +28,11 @@ import (
 )
 
 const (
-	adminToken   = "test-admin-token-of-sufficient-length"
-	metricsToken = "test-token-of-metrics-of-sufficient-length"
-	codecToken   = "test-token-of-the-codec-of-sufficient-length"
-	codecOrigin  = "https://temporal-ui.example"
-	mac          = fakesite.MAC
-	nonceA       = fakesite.NonceA
-	nonceB       = fakesite.NonceB
+	adminToken  = "test-admin-token-of-sufficient-length"
+	codecOrigin = "https://temporal-ui.example"
+	mac         = fakesite.MAC
+	nonceA      = fakesite.NonceA
+	nonceB      = fakesite.NonceB
 )
 
 // answer is the body of an error.
@@ -53,6 +51,7 @@ type Store interface {
 	GenesisStore
 	BMCJobStore
 	SessionStore
+	TokenStore
 	KeyStore
 	AgentStore
 	DiskStore
@@ -194,12 +193,11 @@ func (s *site) apiConfig() Config {
 		Stores: Stores{
 			Agents: c.Store, BMCJobs: c.Store, Changes: c.Store, Disks: c.Store, Events: c.Store, Genesis: c.Store,
 			Images: c.Store, Keyed: c.Store, Keys: c.Store, Machines: c.Store, Operations: c.Store, Seen: c.Store,
-			Sessions: c.Store, Syslog: c.Store, Templates: c.Store, Views: c.Store, Windows: c.Store, Workflows: c.Store,
+			Sessions: c.Store, Syslog: c.Store, Templates: c.Store, Tokens: c.Store, Views: c.Store, Windows: c.Store, Workflows: c.Store,
 		},
 		Engine: s.engine,
 		Access: Access{
-			TokenSHA256: sha256.Sum256([]byte(adminToken)), MetricsSHA256: sha256.Sum256([]byte(metricsToken)), ClaimKey: c.ClaimKey,
-			CodecSHA256: sha256.Sum256([]byte(codecToken)), CodecOrigin: codecOrigin,
+			TokenSHA256: sha256.Sum256([]byte(adminToken)), ClaimKey: c.ClaimKey, CodecOrigin: codecOrigin,
 			AllowedHosts: c.AllowedHosts, BaseURL: c.BaseURL,
 		},
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

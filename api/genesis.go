@@ -41,16 +41,26 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 	const one = "/v1/genesis/:name"
 
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/genesis", Handler: httpapi.Get(g.list)},
+		{Method: "GET", Path: "/v1/genesis", Needs: inventory.RoleRead, Handler: httpapi.Get(g.list)},
 		// GET returns the plan of a lab file. It never returns the file itself, which may contain secrets.
-		{Method: "GET", Path: one, Handler: httpapi.Get(g.getPlan)},
-		{Method: "PUT", Path: one, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, g.put)},
-		{Method: "DELETE", Path: one, Handler: httpapi.Delete(g.delete)},
-		{Method: "GET", Path: one + "/status", Handler: httpapi.Get(g.getStatus)},
-		{Method: "POST", Path: one + "/plan", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, g.getPlan)},
-		{Method: "POST", Path: one + "/start", Handler: acceptOptional(g.start)},
-		{Method: "POST", Path: one + "/resume", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.resume)},
-		{Method: "POST", Path: one + "/cancel", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.cancel)},
+		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(g.getPlan)},
+		{Method: "PUT", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, g.put)},
+		{Method: "DELETE", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Delete(g.delete)},
+		{Method: "GET", Path: one + "/status", Needs: inventory.RoleRead, Handler: httpapi.Get(g.getStatus)},
+		{Method: "POST", Path: one + "/plan", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, g.getPlan)},
+		{Method: "POST", Path: one + "/start", Needs: inventory.RoleOperate, Handler: acceptOptional(g.start)},
+		{
+			Method:  "POST",
+			Path:    one + "/resume",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.resume),
+		},
+		{
+			Method:  "POST",
+			Path:    one + "/cancel",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.cancel),
+		},
 	}
 }
 

@@ -76,14 +76,14 @@ func (s *images) routes() []httpapi.Route {
 	const one = "/v1/images/:name"
 
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/images", Handler: httpapi.Get(s.list)},
-		{Method: "POST", Path: "/v1/images", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, s.fetch)},
-		{Method: "GET", Path: "/v1/image-catalog", Handler: httpapi.Get(s.catalog)},
-		{Method: "GET", Path: one, Handler: httpapi.Get(s.get)},
-		{Method: "PUT", Path: one, Handler: s.upload},
-		{Method: "DELETE", Path: one, Handler: httpapi.Delete(s.delete)},
-		{Method: "HEAD", Path: one + "/upload", Handler: s.getUpload},
-		{Method: "POST", Path: one + "/verify", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, s.verify)},
+		{Method: "GET", Path: "/v1/images", Needs: inventory.RoleRead, Handler: httpapi.Get(s.list)},
+		{Method: "POST", Path: "/v1/images", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, s.fetch)},
+		{Method: "GET", Path: "/v1/image-catalog", Needs: inventory.RoleRead, Handler: httpapi.Get(s.catalog)},
+		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(s.get)},
+		{Method: "PUT", Path: one, Needs: inventory.RoleOperate, Handler: s.upload},
+		{Method: "DELETE", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Delete(s.delete)},
+		{Method: "HEAD", Path: one + "/upload", Needs: inventory.RoleRead, Handler: s.getUpload},
+		{Method: "POST", Path: one + "/verify", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, s.verify)},
 	}
 }
 

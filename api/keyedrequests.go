@@ -42,7 +42,7 @@ const (
 func isUnkeyed(path string) bool {
 	switch path {
 	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
-		"/v1/templates/:name/render":
+		"/v1/templates/:name/render", "/v1/tokens":
 		return true
 	}
 	return false
@@ -125,13 +125,14 @@ func (k *keyedRequests) read(c *gin.Context) (inventory.KeyedRequest, error) {
 	m.Write(body)
 
 	return inventory.KeyedRequest{
-		ID: keyedID(httpapi.Actor(c.Request.Context()), key), Fingerprint: hex.EncodeToString(m.Sum(nil)),
+		ID: keyedID(callerOf(c.Request.Context()).ID, key), Fingerprint: hex.EncodeToString(m.Sum(nil)),
 	}, nil
 }
 
-// keyedID returns the id of a keyed request. All requests of one actor with the same Idempotency-Key have the same id.
-func keyedID(actor, key string) string {
-	id := sha256.Sum256([]byte(actor + "\x00" + key))
+// keyedID returns the id of a keyed request. All requests of one token with the same Idempotency-Key have the same id.
+// token is the ID of the token.
+func keyedID(token, key string) string {
+	id := sha256.Sum256([]byte(token + "\x00" + key))
 	return hex.EncodeToString(id[:])
 }
 

@@ -79,22 +79,32 @@ func (m *machines) routes() []httpapi.Route {
 	push := httpapi.Body{Limit: maxPush}
 
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/machines", Handler: httpapi.Get(m.views.list)},
-		{Method: "POST", Path: "/v1/machines", Handler: httpapi.Handle(http.StatusCreated, push, m.push)},
-		{Method: "GET", Path: one, Handler: httpapi.Get(m.get)},
-		{Method: "PATCH", Path: one, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.patch)},
-		{Method: "DELETE", Path: one, Handler: httpapi.Delete(m.delete)},
-		{Method: "GET", Path: one + "/disks", Handler: httpapi.Get(m.listDisks)},
-		{Method: "GET", Path: one + "/events", Handler: httpapi.Get(m.listEvents)},
-		{Method: "GET", Path: one + "/capture", Handler: m.capture},
-		{Method: "GET", Path: one + "/syslog", Handler: httpapi.Get(m.listSyslog)},
-		{Method: "POST", Path: one + "/release", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, m.release)},
-		{Method: "GET", Path: one + "/why", Handler: httpapi.Get(m.why)},
-		{Method: "POST", Path: one + "/netboot", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.setNetboot)},
-		{Method: "GET", Path: "/v1/why/:mac", Handler: httpapi.Get(m.whyMAC)},
-		{Method: "GET", Path: "/v1/dhcp/leases", Handler: httpapi.Get(m.listLeases)},
-		{Method: "GET", Path: "/v1/seen", Handler: httpapi.Get(m.listSeen)},
-		{Method: "POST", Path: "/v1/seen/:mac/accept", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, m.acceptSeen)},
+		{Method: "GET", Path: "/v1/machines", Needs: inventory.RoleRead, Handler: httpapi.Get(m.views.list)},
+		{Method: "POST", Path: "/v1/machines", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusCreated, push, m.push)},
+		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(m.get)},
+		{Method: "PATCH", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.patch)},
+		{Method: "DELETE", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Delete(m.delete)},
+		{Method: "GET", Path: one + "/disks", Needs: inventory.RoleRead, Handler: httpapi.Get(m.listDisks)},
+		{Method: "GET", Path: one + "/events", Needs: inventory.RoleRead, Handler: httpapi.Get(m.listEvents)},
+		{Method: "GET", Path: one + "/capture", Needs: inventory.RoleOperate, Handler: m.capture},
+		{Method: "GET", Path: one + "/syslog", Needs: inventory.RoleRead, Handler: httpapi.Get(m.listSyslog)},
+		{Method: "POST", Path: one + "/release", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, m.release)},
+		{Method: "GET", Path: one + "/why", Needs: inventory.RoleRead, Handler: httpapi.Get(m.why)},
+		{
+			Method:  "POST",
+			Path:    one + "/netboot",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.setNetboot),
+		},
+		{Method: "GET", Path: "/v1/why/:mac", Needs: inventory.RoleRead, Handler: httpapi.Get(m.whyMAC)},
+		{Method: "GET", Path: "/v1/dhcp/leases", Needs: inventory.RoleRead, Handler: httpapi.Get(m.listLeases)},
+		{Method: "GET", Path: "/v1/seen", Needs: inventory.RoleRead, Handler: httpapi.Get(m.listSeen)},
+		{
+			Method:  "POST",
+			Path:    "/v1/seen/:mac/accept",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, m.acceptSeen),
+		},
 	}
 }
 

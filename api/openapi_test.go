@@ -45,9 +45,14 @@ func routes(h http.Handler) (out []string) {
 func TestS6RoutesPerListener(t *testing.T) {
 	s := newSite(t)
 	for name, h := range map[string]http.Handler{"operator": s.operator, "agent": s.agent} {
-		want, err := os.ReadFile("testdata/routes-" + name + ".txt")
+		list, err := os.ReadFile("testdata/routes-" + name + ".txt")
 		require.NoError(t, err)
-		require.Equal(t, strings.Fields(strings.ReplaceAll(string(want), "\n", " ")), strings.Fields(strings.Join(routes(h), " ")), name)
+		var want []string
+		for line := range strings.Lines(string(list)) {
+			words := strings.Fields(line) // a third word is the role, see TestS37RolesOfRoutes
+			want = append(want, words[0]+" "+words[1])
+		}
+		require.Equal(t, want, routes(h), name)
 	}
 	for _, r := range routes(s.agent) {
 		require.True(t, strings.Contains(r, " /agent/v1/"), r)

@@ -37,10 +37,15 @@ func (o *operations) routes() []httpapi.Route {
 	const one = "/v1/operations/:run"
 
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/operations", Handler: httpapi.Get(o.list)},
-		{Method: "GET", Path: one, Handler: httpapi.Get(o.get)},
-		{Method: "POST", Path: one + "/decide", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, o.decide)},
-		{Method: "POST", Path: one + "/cancel", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, o.cancel)},
+		{Method: "GET", Path: "/v1/operations", Needs: inventory.RoleRead, Handler: httpapi.Get(o.list)},
+		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(o.get)},
+		{Method: "POST", Path: one + "/decide", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, o.decide)},
+		{
+			Method:  "POST",
+			Path:    one + "/cancel",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, o.cancel),
+		},
 	}
 }
 

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -21,7 +20,7 @@ import (
 // required.
 type Quiet struct {
 	Site        Site
-	TokenSHA256 [sha256.Size]byte
+	TokenSHA256 inventory.TokenDigest
 	// AllowedHosts has the same meaning as Access.AllowedHosts.
 	AllowedHosts []string
 	Version      string
@@ -48,6 +47,7 @@ func (q Quiet) Handler() http.Handler {
 	httpapi.AddRoutes(r.Group("", q.authenticate), []httpapi.Route{
 		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(q.status)},
 		{Method: "GET", Path: "/v1/site", Handler: httpapi.Get(s.get)},
+		{Method: "GET", Path: "/v1/whoami", Handler: httpapi.Get(q.getCaller)},
 		{Method: "POST", Path: "/v1/site/decide", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, s.decide)},
 	})
 	return r
@@ -68,16 +68,19 @@ func (q Quiet) checkHost(hosts map[string]bool) gin.HandlerFunc {
 	}
 }
 
-// authenticate requires the admin token. This server has no sessions, so a page of another origin cannot write: the
-// browser does not add a token to the requests of that page.
+// authenticate requires the admin token: named tokens are in the inventory of the active server. This server has no
+// sessions, so a page of another origin cannot write: the browser does not add a token to the requests of that page.
 func (q Quiet) authenticate(c *gin.Context) {
 	if !hasToken(c, q.TokenSHA256) {
 		c.Header("WWW-Authenticate", "Bearer")
 		httpapi.Fail(c, httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, "the admin token is needed", ""))
 		return
 	}
-	httpapi.SetActor(c, "admin")
+	httpapi.SetActor(c, inventory.AdminToken)
 }
+
+// getCaller returns the only token that this server accepts.
+func (q Quiet) getCaller(context.Context, httpapi.Empty) (inventory.Token, error) { return describeAdmin(), nil }
 
 func (q Quiet) status(ctx context.Context, _ httpapi.Empty) (QuietStatus, error) {
 	st, err := q.Site.SiteStatus(ctx)

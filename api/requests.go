@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -45,7 +46,7 @@ func parseFor(text string, usual, longest time.Duration) (time.Duration, error) 
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 || d > longest {
-		return 0, inventory.Invalid("for", fmt.Sprintf("for example %.0fm; at most %.0fh", usual.Minutes(), longest.Hours()),
+		return 0, inventory.Invalid("for", fmt.Sprintf("for example %s; at most %.0fh", cmp.Or(usual, longest), longest.Hours()),
 			"invalid duration %q", text)
 	}
 	return d, nil

@@ -44,12 +44,12 @@ type sites struct {
 
 func (s *sites) routes() []httpapi.Route {
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/site", Handler: httpapi.Get(s.get)},
-		{Method: "POST", Path: "/v1/site/decide", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, s.decide)},
-		{Method: "GET", Path: "/v1/peers", Handler: httpapi.Get(s.listPeers)},
-		{Method: "POST", Path: "/v1/peers", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, s.addPeer)},
-		{Method: "DELETE", Path: "/v1/peers/:name", Handler: httpapi.Delete(s.removePeer)},
-		{Method: "POST", Path: "/v1/migrate", Handler: accept(s.startMigrate)},
+		{Method: "GET", Path: "/v1/site", Needs: inventory.RoleRead, Handler: httpapi.Get(s.get)},
+		{Method: "POST", Path: "/v1/site/decide", Needs: inventory.RoleAdmin, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, s.decide)},
+		{Method: "GET", Path: "/v1/peers", Needs: inventory.RoleAdmin, Handler: httpapi.Get(s.listPeers)},
+		{Method: "POST", Path: "/v1/peers", Needs: inventory.RoleAdmin, Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, s.addPeer)},
+		{Method: "DELETE", Path: "/v1/peers/:name", Needs: inventory.RoleAdmin, Handler: httpapi.Delete(s.removePeer)},
+		{Method: "POST", Path: "/v1/migrate", Needs: inventory.RoleAdmin, Handler: accept(s.startMigrate)},
 	}
 }
 

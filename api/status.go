@@ -60,11 +60,21 @@ type statusRoutes struct {
 
 func (s *statusRoutes) routes() []httpapi.Route {
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/openapi.yaml", Handler: func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", openapi) }},
-		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(func(ctx context.Context, _ httpapi.Empty) (apitypes.Status, error) {
-			return s.read(ctx)
-		})},
-		{Method: "GET", Path: "/v1/secrets", Handler: httpapi.Get(s.getSecrets)},
+		{
+			Method:  "GET",
+			Path:    "/v1/openapi.yaml",
+			Needs:   inventory.RoleRead,
+			Handler: func(c *gin.Context) { c.Data(http.StatusOK, "application/yaml", openapi) },
+		},
+		{
+			Method: "GET",
+			Path:   "/v1/status",
+			Needs:  inventory.RoleRead,
+			Handler: httpapi.Get(func(ctx context.Context, _ httpapi.Empty) (apitypes.Status, error) {
+				return s.read(ctx)
+			}),
+		},
+		{Method: "GET", Path: "/v1/secrets", Needs: inventory.RoleAdmin, Handler: httpapi.Get(s.getSecrets)},
 	}
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -12,7 +13,7 @@ import (
 )
 
 func (b *board) routes() []httpapi.Route {
-	return []httpapi.Route{{Method: "GET", Path: "/v1/events/stream", Handler: b.stream}}
+	return []httpapi.Route{{Method: "GET", Path: "/v1/events/stream", Needs: inventory.RoleRead, Handler: b.stream}}
 }
 
 const (
@@ -24,7 +25,7 @@ const (
 	streamLife = time.Hour
 )
 
-// stream sends the items of the board as server-sent events: first all items, then those that change, with at most one
+// stream sends the items of the board as server-sent events: first the caller, then all items, then those that change, with at most one
 // update every 200 ms. A client that reconnects gets all items again.
 func (b *board) stream(c *gin.Context) {
 	select {
@@ -32,6 +33,11 @@ func (b *board) stream(c *gin.Context) {
 		defer func() { <-b.streams }()
 	default:
 		httpapi.Fail(c, fmt.Errorf("%d open pages already follow this server; close one: %w", maxStreams, inventory.ErrUnavailable))
+		return
+	}
+	who, err := json.Marshal(callerOf(c.Request.Context()).Token)
+	if err != nil {
+		httpapi.Fail(c, err)
 		return
 	}
 	changed, cancel := b.changed.Subscribe()
@@ -48,8 +54,8 @@ func (b *board) stream(c *gin.Context) {
 	defer comment.Stop()
 	life := time.NewTimer(streamLife)
 	defer life.Stop()
-	// Send a comment at once. The headers go out with it, so the page learns that it is connected.
-	text, version := []byte(": welcome\n\n"), int64(0)
+	// Send at once whose session this is. The headers go out with it, so the page learns that it is connected.
+	text, version := fmt.Appendf(nil, "event: caller\ndata: %s\n\n", who), int64(0)
 	for {
 		more, newest, err := b.since(version)
 		if err != nil {

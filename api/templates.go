@@ -29,11 +29,21 @@ type templates struct {
 
 func (t *templates) routes() []httpapi.Route {
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/templates", Handler: httpapi.Get(t.list)},
-		{Method: "POST", Path: "/v1/templates", Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, t.create)},
-		{Method: "GET", Path: "/v1/templates/:name", Handler: httpapi.Get(t.get)},
-		{Method: "DELETE", Path: "/v1/templates/:name", Handler: httpapi.Delete(t.delete)},
-		{Method: "POST", Path: "/v1/templates/:name/render", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, t.render)},
+		{Method: "GET", Path: "/v1/templates", Needs: inventory.RoleRead, Handler: httpapi.Get(t.list)},
+		{
+			Method:  "POST",
+			Path:    "/v1/templates",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusCreated, httpapi.JSON, t.create),
+		},
+		{Method: "GET", Path: "/v1/templates/:name", Needs: inventory.RoleRead, Handler: httpapi.Get(t.get)},
+		{Method: "DELETE", Path: "/v1/templates/:name", Needs: inventory.RoleOperate, Handler: httpapi.Delete(t.delete)},
+		{
+			Method:  "POST",
+			Path:    "/v1/templates/:name/render",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, t.render),
+		},
 	}
 }
 

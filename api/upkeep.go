@@ -46,9 +46,19 @@ type upkeep struct {
 
 func (u *upkeep) routes() []httpapi.Route {
 	return []httpapi.Route{
-		{Method: "POST", Path: "/v1/secrets/rotate", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, u.rotateKeys)},
-		{Method: "POST", Path: "/v1/notices/test", Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, u.sendTestNotice)},
-		{Method: "POST", Path: "/v1/backup", Handler: u.sendBackup},
+		{
+			Method:  "POST",
+			Path:    "/v1/secrets/rotate",
+			Needs:   inventory.RoleAdmin,
+			Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, u.rotateKeys),
+		},
+		{
+			Method:  "POST",
+			Path:    "/v1/notices/test",
+			Needs:   inventory.RoleAdmin,
+			Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, u.sendTestNotice),
+		},
+		{Method: "POST", Path: "/v1/backup", Needs: inventory.RoleBackup, Handler: u.sendBackup},
 	}
 }
 

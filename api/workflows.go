@@ -45,22 +45,27 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 	const one, machine = "/v1/workflows/:run", "/v1/machines/:name"
 
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/workflows", Handler: httpapi.Get(w.list)},
-		{Method: "POST", Path: "/v1/workflows", Handler: accept(w.starter.startAny)},
-		{Method: "GET", Path: one, Handler: httpapi.Get(w.get)},
-		{Method: "DELETE", Path: one, Handler: httpapi.Delete(w.delete)},
-		{Method: "GET", Path: one + "/events", Handler: httpapi.Get(w.listEvents)},
-		{Method: "GET", Path: one + "/logs", Handler: httpapi.Get(w.getLog)},
-		{Method: "POST", Path: one + "/retry", Handler: acceptOptional(w.retry)},
-		{Method: "POST", Path: one + "/decide", Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, w.decide)},
-		{Method: "POST", Path: one + "/cancel", Handler: acceptOptional(w.cancel)},
-		{Method: "POST", Path: one + "/powered-on", Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, w.reportPoweredOn)},
-		{Method: "GET", Path: machine + "/workflow", Handler: httpapi.Get(w.getLatest)},
-		{Method: "POST", Path: machine + "/provision", Handler: w.install(inventory.TypeProvision)},
-		{Method: "POST", Path: machine + "/reprovision", Handler: w.install(inventory.TypeReprovision)},
-		{Method: "POST", Path: machine + "/decommission", Handler: acceptOptional(w.decommission)},
-		{Method: "POST", Path: machine + "/inspect", Handler: acceptOptional(w.inspect)},
-		{Method: "POST", Path: "/v1/recover", Handler: accept(w.starter.recoverMachines)},
+		{Method: "GET", Path: "/v1/workflows", Needs: inventory.RoleRead, Handler: httpapi.Get(w.list)},
+		{Method: "POST", Path: "/v1/workflows", Needs: inventory.RoleOperate, Handler: accept(w.starter.startAny)},
+		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(w.get)},
+		{Method: "DELETE", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Delete(w.delete)},
+		{Method: "GET", Path: one + "/events", Needs: inventory.RoleRead, Handler: httpapi.Get(w.listEvents)},
+		{Method: "GET", Path: one + "/logs", Needs: inventory.RoleRead, Handler: httpapi.Get(w.getLog)},
+		{Method: "POST", Path: one + "/retry", Needs: inventory.RoleOperate, Handler: acceptOptional(w.retry)},
+		{Method: "POST", Path: one + "/decide", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, w.decide)},
+		{Method: "POST", Path: one + "/cancel", Needs: inventory.RoleOperate, Handler: acceptOptional(w.cancel)},
+		{
+			Method:  "POST",
+			Path:    one + "/powered-on",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, w.reportPoweredOn),
+		},
+		{Method: "GET", Path: machine + "/workflow", Needs: inventory.RoleRead, Handler: httpapi.Get(w.getLatest)},
+		{Method: "POST", Path: machine + "/provision", Needs: inventory.RoleOperate, Handler: w.install(inventory.TypeProvision)},
+		{Method: "POST", Path: machine + "/reprovision", Needs: inventory.RoleOperate, Handler: w.install(inventory.TypeReprovision)},
+		{Method: "POST", Path: machine + "/decommission", Needs: inventory.RoleOperate, Handler: acceptOptional(w.decommission)},
+		{Method: "POST", Path: machine + "/inspect", Needs: inventory.RoleOperate, Handler: acceptOptional(w.inspect)},
+		{Method: "POST", Path: "/v1/recover", Needs: inventory.RoleOperate, Handler: accept(w.starter.recoverMachines)},
 	}
 }
 

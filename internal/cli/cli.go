@@ -79,17 +79,40 @@ system is up.`,
 	f := root.PersistentFlags()
 	f.StringVar(&o.ServerURL, "server", "",
 		"URL of the server (or INGOT_SERVER; default: the server of ingot login, or else of this host's configuration)")
-	f.StringVar(&o.TokenFile, "token-file", "", "file with the admin token (or the token itself in INGOT_TOKEN)")
+	f.StringVar(&o.TokenFile, "token-file", "", "file with the token (or the token itself in INGOT_TOKEN)")
 	f.StringVar(&o.ConfigFile, "config", config.DefaultFile(), "configuration file of this host")
 	f.StringVarP(&o.output, "output", "o", "table", "format of output and errors: table, json or yaml")
 	completeWords(root, "output", "table", "json", "yaml")
 
 	root.AddCommand(
 		statusCommand(o),
-		machineCommand(o), templateCommand(o), imageCommand(o), workflowCommand(o), operationCommand(o),
-		genesisCommand(o), recoverCommand(o), bmcCommand(o), netbootCommand(o), dhcpCommand(o), whyCommand(o),
-		secretCommand(o), notifyCommand(o), metricsCommand(o), peerCommand(o), migrateCommand(o), handoverCommand(o),
-		loginCommand(o), loginLinkCommand(o), schemaCommand(o), importCommand(o), exportCommand(o), versionCommand(o),
+		machineCommand(o),
+		templateCommand(o),
+		imageCommand(o),
+		workflowCommand(o),
+		operationCommand(o),
+		genesisCommand(o),
+		recoverCommand(o),
+		bmcCommand(o),
+		netbootCommand(o),
+		dhcpCommand(o),
+		whyCommand(o),
+		secretCommand(o),
+		notifyCommand(o),
+		metricsCommand(o),
+		peerCommand(o),
+		migrateCommand(o),
+		handoverCommand(o),
+		loginCommand(
+			o,
+		),
+		loginLinkCommand(o),
+		whoamiCommand(o),
+		tokenCommand(o),
+		schemaCommand(o),
+		importCommand(o),
+		exportCommand(o),
+		versionCommand(o),
 	)
 	for _, add := range more {
 		add(root, o)

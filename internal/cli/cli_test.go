@@ -587,7 +587,7 @@ func TestLoginPinsTheKey(t *testing.T) {
 	t.Setenv("INGOT_SERVER", "")
 	told := ""
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/status" {
+		if r.URL.Path == "/v1/status" || r.URL.Path == "/v1/whoami" {
 			told = r.Header.Get("Authorization")
 		} else if r.Header.Get("Authorization") != "Bearer " {
 			told = "too early"

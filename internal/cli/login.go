@@ -26,8 +26,8 @@ var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 func loginCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "login [URL]", Short: "Store a server and its token for this user's later commands", Args: cobra.MaximumNArgs(1),
-		Long: `Store the URL, the key and the admin token of a server for this user's later
-commands. The token is read from --token-file or INGOT_TOKEN, or asked for.
+		Long: `Store the URL, the key and a token of a server for this user's later commands. The
+token is read from --token-file or INGOT_TOKEN, or asked for.
 
 For a server that made its own certificate, give --fingerprint: the server logs it
 when it starts. Without URL, print a one-time link to the page, as "ingot login-link"
@@ -90,15 +90,21 @@ func logIn(c *Call, s client.Session) error {
 		return err
 	}
 
+	who, err := client.Send[inventory.Token](c.Context(), server, http.MethodGet, client.Path("whoami"), nil)
+	if err != nil {
+		return err
+	}
+
 	if err := c.WriteSession(s); err != nil {
 		return err
 	}
 
-	c.Note("server %s, version %s, is stored in %s", s.Server, st.Value.Version, c.SessionFile())
+	c.Note("server %s, version %s, is stored in %s with token %s (role %s)",
+		s.Server, st.Value.Version, c.SessionFile(), who.Value.Name, who.Value.Role)
 	return nil
 }
 
-// readToken reads the admin token from --token-file, from INGOT_TOKEN or from the
+// readToken reads the token from --token-file, from INGOT_TOKEN or from the
 // terminal.
 func readToken(c *Call) (inventory.Secret, error) {
 	if v := os.Getenv("INGOT_TOKEN"); c.TokenFile == "" && v != "" {
@@ -109,9 +115,9 @@ func readToken(c *Call) (inventory.Secret, error) {
 		return inventory.NewSecret(strings.TrimSpace(string(b))), err
 	}
 
-	s, err := PromptSecret(c.Command, "Admin token: ")
+	s, err := PromptSecret(c.Command, "Token: ")
 	if errors.Is(err, inventory.ErrInvalid) {
-		return s, UsageError("the admin token is missing: give --token-file or INGOT_TOKEN")
+		return s, UsageError("the token is missing: give --token-file or INGOT_TOKEN")
 	}
 
 	return s, err

@@ -14,6 +14,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 func statusCommand(o *Options) *cobra.Command {
@@ -173,18 +174,20 @@ func metricsShowCommand(o *Options) *cobra.Command {
 }
 
 func metricsTokenCommand(o *Options) *cobra.Command {
-	return o.NewCommand(&cobra.Command{
-		Use: "token", Short: "Print the token that opens /metrics only", Args: cobra.NoArgs,
-		Long: `Print the token with which Prometheus may read /metrics. The token opens nothing else.
-It is derived from the admin token, and changes with it.`,
+	cmd := &cobra.Command{
+		Use: "token [NAME]", Short: "Create a token that opens /metrics only, and print it", Args: cobra.MaximumNArgs(1),
+		Long: `Create the token with which Prometheus may read /metrics, and print it once. It opens
+nothing else. Without NAME it is called prometheus.`,
 		Example: tokenExample,
-	}, func(c *Call) error {
-		s, err := c.Server()
-		if err != nil {
-			return err
+	}
+	replace := cmd.Flags().Bool("replace", false, "revoke the token with the same name, if there is one")
+
+	return o.NewCommand(cmd, func(c *Call) error {
+		q := TokenRequest{Name: "prometheus", Role: inventory.RoleMetrics, Replace: *replace}
+		if len(c.Args) > 0 {
+			q.Name = c.Args[0]
 		}
-		token := s.MetricsToken()
-		return ShowText(c, map[string]string{"token": token}, token)
+		return c.CreateToken(q)
 	})
 }
 

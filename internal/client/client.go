@@ -22,7 +22,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -109,12 +108,6 @@ func New(s Session) (*Client, error) {
 
 	return &Client{base: base, token: s.Token, pause: time.Second, http: httpclient.New(t)}, nil
 }
-
-// MetricsToken returns the token that gives access to /metrics and to nothing else.
-func (c *Client) MetricsToken() string { return identity.MetricsToken(c.token) }
-
-// CodecToken returns the token that gives access to /codec and to nothing else.
-func (c *Client) CodecToken() string { return identity.CodecToken(c.token) }
 
 // URL returns the server's URL.
 func (c *Client) URL() *url.URL { return c.base }

@@ -119,7 +119,7 @@ func (l *Lookup) findToken(stored string, isLocal bool, localFile string) (strin
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && l.TokenFile == "":
 		return "", human.Advise(
-			fmt.Errorf("no admin token in %s, and no stored log-in: %w", file, ErrUnavailable),
+			fmt.Errorf("no token in %s, and no stored log-in: %w", file, ErrUnavailable),
 			"ingot init (on the server), or: ingot login URL")
 	case errors.Is(err, fs.ErrPermission):
 		return "", human.Advise(

@@ -18,7 +18,9 @@ import (
 // A Route is one row of a routing table.
 type Route struct {
 	Method, Path string
-	Handler      gin.HandlerFunc
+	// Needs is the role that the caller needs. Only the operators' API has roles; "" means admin there.
+	Needs   inventory.Role
+	Handler gin.HandlerFunc
 }
 
 // NewRouter returns a router that turns errors and panics of its handlers into answers, and logs one line per request.

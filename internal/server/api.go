@@ -15,7 +15,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/internal/images/catalog"
 	"github.com/ingotmetal/ingot/internal/netserve/listener"
-	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -64,14 +63,13 @@ func (s *server) newAPI() (*api.API, error) {
 			Agents: store.Agents, BMCJobs: store.BMCJobs, Changes: store.Changes, Disks: store.Disks, Events: store.Events,
 			Genesis: store.Genesis, Images: store.Images, Keyed: store.KeyedRequests, Keys: store.Keys,
 			Machines: store.Machines, Operations: store.Operations, Seen: store.Seen, Sessions: store.Sessions,
-			Syslog: store.Syslog, Templates: store.Templates, Views: store.Views, Windows: store.Grants,
+			Syslog: store.Syslog, Templates: store.Templates, Tokens: store.Tokens, Views: store.Views, Windows: store.Grants,
 			Workflows: store.Workflows,
 		},
 		Engine: s.engine,
 		Access: api.Access{
 			TokenSHA256: sha256.Sum256([]byte(s.secrets.token)), ClaimKey: s.secrets.claim,
-			MetricsSHA256: sha256.Sum256([]byte(identity.MetricsToken(s.secrets.token))),
-			CodecSHA256:   sha256.Sum256([]byte(identity.CodecToken(s.secrets.token))), CodecOrigin: s.cfg.Temporal.UIOrigin,
+			CodecOrigin:  s.cfg.Temporal.UIOrigin,
 			AllowedHosts: listener.OperatorHosts(s.cfg), BaseURL: hostnet.LocalURL(s.cfg),
 		},
 		Images: api.ImageConfig{

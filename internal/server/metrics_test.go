@@ -1,16 +1,17 @@
 package server
 
 import (
+	"crypto/sha256"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/secrets/identity"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestMetricsOfAServer: a server that has not begun to run shows its metrics, to the token of /metrics and to no stranger.
+// TestMetricsOfAServer: a server that has not begun to run shows its metrics, to a token with that role and to no stranger.
 func TestMetricsOfAServer(t *testing.T) {
 	s := testServer(t, testConfig(t))
 	get := func(token string) *httptest.ResponseRecorder {
@@ -26,7 +27,10 @@ func TestMetricsOfAServer(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, get("").Code)
 	require.Equal(t, http.StatusUnauthorized, get("x"+s.secrets.token).Code)
 
-	w := get(identity.MetricsToken(s.secrets.token))
+	token := "test-token-of-metrics"
+	require.NoError(t, s.records.store.Tokens.AddToken(
+		t.Context(), inventory.Token{ID: "1", Name: "prometheus", Role: inventory.RoleMetrics}, sha256.Sum256([]byte(token)), false))
+	w := get(token)
 	require.Equal(t, http.StatusOK, w.Code)
 	text := w.Body.String()
 	for _, line := range []string{

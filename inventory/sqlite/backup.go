@@ -87,9 +87,9 @@ func (s Restores) Sealed(ctx context.Context) ([]string, error) {
 }
 
 // Restored turns the database of a backup into the database of a running site. It increments the site epoch, removes all grants and plans,
-// and records as held every run that is open in this database or listed in r.Held. The caller reads r.Held from the backup of Temporal. The
-// next record of a held run replaces the stored record, even if its Seq is lower. Later grants get epochs higher than all epochs in the
-// backup. Restored stores the record of the restore and returns it.
+// turns all named tokens off, ends all sessions, and records as held every run that is open in this database or listed in r.Held. The
+// caller reads r.Held from the backup of Temporal. The next record of a held run replaces the stored record, even if its Seq is lower.
+// Later grants get epochs higher than all epochs in the backup. Restored stores the record of the restore and returns it.
 func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.Restore, error) {
 	r.Taken, r.At = r.Taken.UTC(), s.now().UTC()
 	err := s.write(ctx, "making a restored inventory live", func(tx *transaction) error {
@@ -112,6 +112,9 @@ func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.
 			stmt("UPDATE operation SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),
 			// A file that was waiting for its removal may belong to an image that was stored again after the backup.
 			stmt("DELETE FROM image_unused"),
+			// A token or a session of the backup may have been revoked after it.
+			stmt("UPDATE token SET off = 1"),
+			stmt("DELETE FROM session"),
 			stmt("DELETE FROM meta WHERE name = 'intake_closed'"), // a migration has closed it, which is on hold now
 		)
 		if err != nil {

@@ -3,59 +3,65 @@ package sqlite
 import (
 	"context"
 	"fmt"
-	"strings"
-	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Sessions are the sessions of operators that were ended before they expired, for example by logging out.
+// Sessions are the sessions of browsers, and the login links that can still open one.
 type Sessions struct{ *db }
 
-// endedSession is the prefix of names in the table meta. A row with such a name records that a session was ended.
-const endedSession = "ended_session."
+// The maximum numbers of sessions and of login links. If there are more, those that expire first are deleted.
+const (
+	maxSessions = 1000
+	maxLinks    = 100
+)
 
-// maxEndedSessions is the maximum number of rows that record ended sessions.
-const maxEndedSessions = 1000
-
-// EndSession records that the session called id has ended. until is a time by which every session that exists now will have expired; the
-// record is deleted after that. If maxEndedSessions records exist already, EndSession replaces them by a single one for
-// inventory.AllSessions, which ends every session that exists now.
-func (s Sessions) EndSession(ctx context.Context, id string, until time.Time) error {
-	return s.write(ctx, "ending a session", func(tx *transaction) error {
-		const ended = "substr(name, 1, length(?)) = ?"
-		err := do(ctx, tx, "DELETE FROM meta WHERE "+ended+" AND value <= ?", endedSession, endedSession, nanos(s.now()))
-		if err != nil {
-			return err
-		}
-		n, err := scalar[int](ctx, tx, "SELECT count(*) FROM meta WHERE "+ended, endedSession, endedSession)
-		if err != nil {
-			return err
-		}
-
-		if n >= maxEndedSessions {
-			if err := do(ctx, tx, "DELETE FROM meta WHERE "+ended, endedSession, endedSession); err != nil {
-				return err
-			}
-			id = inventory.AllSessions
-		}
-		return do(ctx, tx, "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", endedSession+id, nanos(until))
+// PutSession stores a new session or login link.
+func (s Sessions) PutSession(ctx context.Context, x inventory.Session) error {
+	most := maxSessions
+	if x.Link {
+		most = maxLinks
+	}
+	return s.write(ctx, "opening a session", func(tx *transaction) error {
+		return doAll(ctx, tx,
+			stmt("DELETE FROM session WHERE expires <= ?", nanos(s.now())),
+			stmt(`DELETE FROM session WHERE digest IN
+				(SELECT digest FROM session WHERE link = ? ORDER BY expires DESC LIMIT -1 OFFSET ?)`, x.Link, most-1),
+			stmt("INSERT INTO session (digest, link, token, expires) VALUES (?, ?, ?, ?)",
+				x.Digest[:], x.Link, x.Token[:], nanos(x.Expires)),
+		)
 	})
 }
 
-// EndedSessions returns what EndSession has stored: by the id of each session, the time after which the record is deleted.
-func (s Sessions) EndedSessions(ctx context.Context) (map[string]time.Time, error) {
-	var rows []struct {
-		Name  string
-		Value int64
+type sessionRow struct{ Token []byte }
+
+func (r sessionRow) value() (d inventory.TokenDigest, err error) {
+	if copy(d[:], r.Token) != len(d) {
+		err = fmt.Errorf("the digest of a token has %d bytes", len(r.Token))
 	}
-	if err := s.ro.SelectContext(ctx, &rows, "SELECT name, value FROM meta WHERE substr(name, 1, length(?)) = ?",
-		endedSession, endedSession); err != nil {
-		return nil, fmt.Errorf("listing ended sessions: %w", err)
-	}
-	out := map[string]time.Time{}
-	for _, r := range rows {
-		out[strings.TrimPrefix(r.Name, endedSession)] = moment(r.Value)
-	}
-	return out, nil
+	return d, err
+}
+
+// TokenOfSession returns the token with which an open session was opened. If the session is not open, the error is
+// inventory.ErrNotFound.
+func (s Sessions) TokenOfSession(ctx context.Context, digest inventory.TokenDigest) (inventory.TokenDigest, error) {
+	d, err := read[sessionRow](ctx, s.ro, "SELECT token FROM session WHERE digest = ? AND link = 0 AND expires > ?",
+		digest[:], nanos(s.now()))
+	return d, wrap(err, "looking up a session")
+}
+
+// RedeemLink deletes a login link and returns the token with which it was made. If the link does not exist or has expired,
+// the error is inventory.ErrNotFound.
+func (s Sessions) RedeemLink(ctx context.Context, digest inventory.TokenDigest) (token inventory.TokenDigest, err error) {
+	err = s.write(ctx, "redeeming a login link", func(tx *transaction) error {
+		token, err = read[sessionRow](ctx, tx, "DELETE FROM session WHERE digest = ? AND link = 1 AND expires > ? RETURNING token",
+			digest[:], nanos(s.now()))
+		return err
+	})
+	return token, err
+}
+
+// EndSession deletes a session. It is no error if there is none.
+func (s Sessions) EndSession(ctx context.Context, digest inventory.TokenDigest) error {
+	return s.writeOne(ctx, "ending a session", "DELETE FROM session WHERE digest = ?", digest[:])
 }

@@ -52,6 +52,7 @@ type Store struct {
 	Sessions      Sessions
 	Syslog        Syslog
 	Templates     Templates
+	Tokens        Tokens
 	Traces        Traces
 	Views         Views
 	Workflows     Workflows
@@ -87,6 +88,7 @@ func newStore(d *db) *Store {
 		Sessions{d},
 		Syslog{d},
 		Templates{d},
+		Tokens{d},
 		Traces{d},
 		Views{d},
 		Workflows{d},

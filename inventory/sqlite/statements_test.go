@@ -41,6 +41,8 @@ var small = map[string]string{
 	"seen":         "bounded by maxSeen",
 	"notice":       "bounded by maxNotices and keepNotices",
 	"standing":     "machines out of service alone",
+	"token":        "bounded by maxTokens",
+	"session":      "bounded by maxSessions and maxLinks",
 	"operation":    "started by hand: Genesis, Migrate and Recover",
 	"json_each":    "what the caller has listed",
 

@@ -31,6 +31,7 @@ type (
 	sessions      = sqlite.Sessions
 	syslog        = sqlite.Syslog
 	templates     = sqlite.Templates
+	tokens        = sqlite.Tokens
 	traces        = sqlite.Traces
 	views         = sqlite.Views
 	workflowsOf   = sqlite.Workflows
@@ -63,6 +64,7 @@ type Inventory struct {
 	sessions
 	syslog
 	templates
+	tokens
 	traces
 	views
 	workflowsOf
@@ -73,7 +75,7 @@ func InventoryOf(s *sqlite.Store) Inventory {
 	return Inventory{
 		s.Agents, s.Assignments, s.BMCJobs, s.BMCPasswords, s.Changes, s.Disks, s.Events, s.Genesis, s.Grants, s.HandOvers, s.Images,
 		s.KeyedRequests, s.Keys, s.Machines, s.Media, s.Notices, s.Operations, s.Overview, s.Plans, s.Relays, s.Seen, s.Sessions,
-		s.Syslog, s.Templates, s.Traces, s.Views, s.Workflows,
+		s.Syslog, s.Templates, s.Tokens, s.Traces, s.Views, s.Workflows,
 	}
 }
 

@@ -11,7 +11,7 @@
 //   GET  /v1/workflows/:run/logs?action=i    text/plain, i = index in actions, from 0; 404 = nothing yet
 //   GET  /v1/seen                            {"items": [Seen]}
 //   GET  /v1/images, /v1/templates           {"items": [{"name"}]}
-//   POST /login                              a form with "token"; 401 = wrong
+//   POST /login                              a form with "token"; 401 = it opens no session
 //   POST /v1/workflows/:run/decide           {"question", "choice", "diskSelector"?}
 //   POST /v1/workflows/:run/retry            {"from": "failed-step" | "start"}
 //   POST /v1/workflows/:run/cancel           {"reason"}
@@ -28,7 +28,8 @@
 // GET /v1/events/stream is read with EventSource (text/event-stream). Each
 // frame is `id: <version>`, `event: <name>`, `data: <one line of JSON>`:
 //
-//   machines  {"items": [MachineView]}: the first event, all machines.
+//   caller    Caller: the first event.
+//   machines  {"items": [MachineView]}: the second event, all machines.
 //   machine   MachineView: at each change. {"name": …, "deleted": true} when it is gone.
 //   operation Operation, whole: at each change of its record. {"run": …, "deleted": true} when it is too old to be shown.
 //   status    Status: every 5 s, which is the server's sign of life.
@@ -116,7 +117,7 @@ export const api = {
   poweredOn: (run: string) => ask("POST", path("workflows", run, "powered-on"), {}),
 };
 
-/** Opens a session with the admin token; false: it is another one. */
+/** Opens a session with a token; false: the token opens no session. */
 export async function login(token: string): Promise<boolean> {
   // Not followed: the redirect leads to this page.
   const r = await fetch("/login", { method: "POST", body: new URLSearchParams({ token }), redirect: "manual" });
@@ -130,7 +131,7 @@ export interface Listener {
   event(name: string, data: string): void;
 }
 
-const names = ["machines", "machine", "operation", "status"];
+const names = ["caller", "machines", "machine", "operation", "status"];
 
 /**
  * Keeps a stream open until closed: after a loss it tries again, at once when

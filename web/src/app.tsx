@@ -68,7 +68,6 @@ export function App({ store }: { store: Store }) {
   const { kind, name } = useChosen();
   const [only, setOnly] = useState<Tone | "">("");
   const [text, setText] = useState("");
-  const lost = store.link === "lost";
   const now = store.now();
 
   const list = arrange(store.names, store.machines, store.tones, only, text.trim().toLowerCase());
@@ -107,7 +106,7 @@ export function App({ store }: { store: Store }) {
                 ))}
               </ul>
             )}
-            <fieldset class="all-of-it" disabled={lost}>
+            <fieldset class="all-of-it" disabled={store.idle}>
               <PowerOn machines={list.toPower} />
             </fieldset>
             {all > 1 && (
@@ -132,7 +131,7 @@ export function App({ store }: { store: Store }) {
             <a class="back" href="#/">
               ← All machines
             </a>
-            <fieldset class="all-of-it" disabled={lost}>
+            <fieldset class="all-of-it" disabled={store.idle}>
               {shown.operation ? (
                 <OperationPanel key={shown.operation.run} operation={shown.operation} store={store} now={now} />
               ) : shown.machine ? (
@@ -191,13 +190,13 @@ function Denied({ store }: { store: Store }) {
         onSubmit={(e) => {
           e.preventDefault();
           requests.run("login", async () => {
-            if (!(await login(token.trim()))) throw new Refused(0, "This is not the admin token.");
+            if (!(await login(token.trim()))) throw new Refused(0, "This token is unknown, has expired, or does not open the page.");
             store.again();
           });
         }}
       >
         <label>
-          Admin token <input name="token" type="password" autocomplete="current-password" value={token} onInput={(e) => setToken(e.currentTarget.value)} />
+          Token <input name="token" type="password" autocomplete="current-password" value={token} onInput={(e) => setToken(e.currentTarget.value)} />
         </label>
         <div class="buttons">
           <button class="primary" disabled={requests.busy !== ""}>

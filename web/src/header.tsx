@@ -38,6 +38,12 @@ export function Header({ store }: { store: Store }) {
                 Temporal UI ↗
               </a>
             )}
+            {store.caller && (
+              <span data-caller={store.caller.role} title={`this session may ${store.caller.role}`}>
+                {store.caller.name}
+                {store.caller.role === "read" && " (read only)"}
+              </span>
+            )}
             <span class="quiet" title={s.uptimeSeconds !== undefined ? `up for ${span(s.uptimeSeconds)}` : ""}>
               {s.version}
             </span>

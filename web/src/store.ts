@@ -5,7 +5,7 @@ import { isRunning, tone } from "./phases";
 import type { Tone } from "./phases";
 import { Meter } from "./progress";
 import { at } from "./text";
-import type { MachineView, Operation, Seen, Status, Workflow } from "./types";
+import type { Caller, MachineView, Operation, Seen, Status, Workflow } from "./types";
 
 export type Link = "connecting" | "live" | "lost" | "denied";
 
@@ -27,6 +27,7 @@ export class Store {
   /** False until the machines came for the first time. */
   loaded = false;
   status?: Status;
+  caller?: Caller;
   readonly machines = new Map<string, MachineView>();
   /** The state of each machine. */
   readonly tones = new Map<string, Tone>();
@@ -80,6 +81,11 @@ export class Store {
   /** The server's time in ms. It does not change while the connection is lost. */
   now(): number {
     return (this.link === "lost" && this.lastContact ? this.lastContact : Date.now()) + this.skew;
+  }
+
+  /** Whether nothing may be done from this page now: the connection is lost, or the session may only look. */
+  get idle(): boolean {
+    return this.link === "lost" || this.caller?.role === "read";
   }
 
   /** When the connection is tried next, ms of the page's clock, 0 = now. */
@@ -180,6 +186,7 @@ export class Store {
     this.lastContact = Date.now();
     try {
       if (name === "status") this.setStatus(parse<Status>(data));
+      else if (name === "caller") this.caller = parse<Caller>(data);
       else if (name === "machines") this.putAll(parse<{ items?: MachineView[] | null }>(data).items ?? []);
       else if (name === "machine") {
         const m = parse<MachineView>(data);

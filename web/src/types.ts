@@ -1,5 +1,11 @@
 // The records of the server as JSON.
 
+/** The token with which the session was opened. */
+export interface Caller {
+  name: string;
+  role: string;
+}
+
 export interface Status {
   version?: string;
   uptimeSeconds?: number;

@@ -124,3 +124,13 @@ test("an operation is what the server sent last, and those of the stream before 
   newest().say("machines", { items: [] });
   assert.equal(store.operations.size, 0);
 });
+
+test("a session that may only read does nothing", () => {
+  const store = begin();
+  newest().say("caller", { name: "alice", role: "operate" });
+  newest().say("machines", { items: [{ name: "m" }] });
+  assert.equal(store.idle, false);
+  newest().say("caller", { name: "bob", role: "read" });
+  assert.equal(store.idle, true);
+  assert.equal(store.caller.name, "bob");
+});

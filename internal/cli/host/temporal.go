@@ -1,10 +1,12 @@
 package host
 
 import (
+	"crypto/rand"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,18 +25,15 @@ func temporalCommand(o *cli.Options) *cobra.Command {
 
 func temporalTokenCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "token", Short: "Print the token that opens /codec only", Args: cobra.NoArgs,
-		Long: `Print the token with which Temporal's own command asks "ingot serve" to decrypt
-payloads (temporal.encryption_key_file). The token opens nothing else. It is derived
-from the admin token, and changes with it.`,
+		Use: "token", Short: "Create a token that opens /codec for a day, and print it", Args: cobra.NoArgs,
+		Long: `Create a token with which Temporal's own command asks "ingot serve" to decrypt
+payloads (temporal.encryption_key_file), and print it once. The token opens nothing
+else and is valid for 24 hours. For a program, see "ingot token create --role codec".`,
 		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
 	}, func(c *cli.Call) error {
-		s, err := c.Server()
-		if err != nil {
-			return err
-		}
-		token := s.CodecToken()
-		return cli.ShowText(c, map[string]string{"token": token}, token)
+		return c.CreateToken(cli.TokenRequest{
+			Name: "temporal-" + strings.ToLower(rand.Text()), Role: inventory.RoleCodec, For: "24h",
+		})
 	})
 }
 
