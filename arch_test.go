@@ -136,7 +136,7 @@ var may = map[string]string{
 
 	"internal/cli": "action genesis internal/apitypes inventory template workflows/contract internal/images/catalog internal/client internal/config " +
 		"internal/host/durablefile internal/text/human internal/documents/importfile internal/documents/machinefile internal/images/provenance " +
-		"internal/documents/strictyaml github.com/spf13/cobra golang.org/x/term",
+		"internal/documents/strictyaml github.com/spf13/cobra github.com/spf13/pflag golang.org/x/term k8s.io/client-go",
 	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/backup internal/cli internal/client internal/config internal/doctor " +
 		"internal/host/durablefile internal/host/hostnet internal/secrets/keyring internal/server internal/siterole internal/temporal/payloadcodec " +
 		"internal/text/human github.com/spf13/cobra",

@@ -282,6 +282,8 @@ func jobListCommand(o *Options) *cobra.Command {
 		filters: []filter{{name: "machine", usage: "only jobs of this machine", complete: o.machines()}},
 		empty:   "no BMC jobs",
 		head:    []string{"MACHINE", "JOB", "STATE", "STARTED BY", "BEGAN", "TASKS"},
+		wide:    []string{"STARTED BY"},
+		fit:     true,
 		row: func(j inventory.BMCJob) []any {
 			by := "the operator"
 			if j.Inline {
@@ -291,7 +293,7 @@ func jobListCommand(o *Options) *cobra.Command {
 			for _, t := range j.Tasks {
 				tasks = append(tasks, taskText(t))
 			}
-			return []any{j.Machine, j.Name, j.State, by, human.Time(j.Started), strings.Join(tasks, ", ")}
+			return []any{j.Machine, j.Name, State(j.State), by, human.Time(j.Started), strings.Join(tasks, ", ")}
 		},
 	})
 }

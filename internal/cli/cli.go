@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -53,7 +54,7 @@ func Root(version string, more ...Extension) *cobra.Command {
 		version = moduleVersion()
 	}
 
-	o := &Options{pollEvery: 300 * time.Millisecond, ProgramVersion: version}
+	o := &Options{pollEvery: 300 * time.Millisecond, watchEvery: 2 * time.Second, ProgramVersion: version}
 	root := &cobra.Command{
 		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: version,
 		Long: `Install operating systems on bare metal, durably.
@@ -72,7 +73,7 @@ system is up.`,
   ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24
   ingot image add debian-12 debian-12.raw.zst
   ingot machine provision node-1 --image debian-12 --wait`,
-		SilenceUsage: true, SilenceErrors: true,
+		SilenceUsage: true, SilenceErrors: true, Args: cobra.ArbitraryArgs, RunE: runGroup,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return o.checkOutput(cmd) },
 	}
 
@@ -81,8 +82,8 @@ system is up.`,
 		"URL of the server (or INGOT_SERVER; default: the server of ingot login, or else of this host's configuration)")
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the token (or the token itself in INGOT_TOKEN)")
 	f.StringVar(&o.ConfigFile, "config", config.DefaultFile(), "configuration file of this host")
-	f.StringVarP(&o.output, "output", "o", "table", "format of output and errors: table, json or yaml")
-	completeWords(root, "output", "table", "json", "yaml")
+	f.StringVarP(&o.output, "output", "o", outputTable, "format of output and errors: "+strings.Join(outputs(), ", "))
+	completeWords(root, "output", outputs()...)
 
 	root.AddCommand(
 		statusCommand(o),
@@ -117,13 +118,29 @@ system is up.`,
 	for _, add := range more {
 		add(root, o)
 	}
+	groupCommands(root)
+	addShortCommands(root, o)
+	addHabits(root, rootHabits())
+	root.SetFlagErrorFunc(explainFlagError)
 	return root
 }
 
+// groupCommands divides the help of root into its commands and their second names.
+func groupCommands(root *cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: groupMain, Title: "Commands:"}, &cobra.Group{ID: groupShort, Title: "Second names:"})
+	root.SetHelpCommandGroupID(groupMain)
+	root.SetCompletionCommandGroupID(groupMain)
+	for _, c := range root.Commands() {
+		c.GroupID = groupMain
+	}
+}
+
 func versionCommand(o *Options) *cobra.Command {
-	return o.NewCommand(&cobra.Command{
-		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs, Example: "  ingot version",
-	}, func(c *Call) error {
+	cmd := &cobra.Command{
+		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs, Example: "  ingot version\n  ingot version --client",
+	}
+	cmd.Flags().Bool("client", true, "as for kubectl; this program's version is all that is printed in any case")
+	return o.NewCommand(cmd, func(c *Call) error {
 		return ShowText(c, map[string]string{"version": c.ProgramVersion}, c.ProgramVersion)
 	})
 }

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,12 +12,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -28,6 +32,8 @@ type Options struct {
 
 	// pollEvery is the pause between two requests of a command that waits for a run or operation.
 	pollEvery time.Duration
+	// watchEvery is the pause between two requests of a list that is watched.
+	watchEvery time.Duration
 	// ProgramVersion is the version of this program.
 	ProgramVersion string
 }
@@ -49,11 +55,36 @@ func (o *Options) NewCommand(cmd *cobra.Command, run func(c *Call) error) *cobra
 			return commandError{UsageError("--%s works only with --wait", requireEvidence)}
 		}
 		if err := run(c); err != nil {
-			return commandError{err}
+			return commandError{c.suggestName(err)}
 		}
 		return nil
 	}
 	return cmd
+}
+
+// suggestName adds to an error about an object that does not exist the name that was probably meant: the completion of the
+// first argument knows the names. Names that differ in a number are those of other objects.
+func (c *Call) suggestName(err error) error {
+	if !errors.Is(err, inventory.ErrNotFound) || len(c.Args) == 0 || c.ValidArgsFunction == nil {
+		return err
+	}
+
+	names, _ := c.ValidArgsFunction(c.Command, nil, "")
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return digits(name) != digits(c.Args[0]) })
+	if near := strictyaml.Nearest(c.Args[0], names); near != "" && near != c.Args[0] {
+		return fmt.Errorf("%w; did you mean %s?", err, near)
+	}
+	return err
+}
+
+// digits returns the digits in s.
+func digits(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return r
+		}
+		return -1
+	}, s)
 }
 
 // Server returns the client of the server that the flags, the environment, the stored session or
@@ -141,59 +172,12 @@ func postAndShow[T any](c *Call, route string, in any, table func(w io.Writer, v
 	return show(c, a, table)
 }
 
-// A listing describes the command "list" of one kind of object.
-type listing[T any] struct {
-	cmd     *cobra.Command
-	route   string
-	filters []filter
-	sort    string // key by which the server sorts the pages of the list; "": the list has no pages
-	empty   string // printed if the list is empty
-	head    []string
-	row     func(v T) []any
-}
-
-// listCommand returns the command "list" that l describes.
-func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
-	l.cmd.Use, l.cmd.Args, l.cmd.Aliases = "list", cobra.NoArgs, []string{"ls"}
-	selecting := l.filters
-	if l.sort != "" {
-		l.filters = append(l.filters, pageFilters(l.sort)...)
-	}
-	query := addFilters(l.cmd, l.filters)
-
-	return o.NewCommand(l.cmd, func(c *Call) error {
-		q, err := query()
-		if err != nil {
-			return err
-		}
-
-		return getAndShow(c, client.WithQuery(l.route, q), func(w io.Writer, v client.List[T]) error {
-			if len(v.Items) == 0 {
-				switch {
-				case q.Has("after") || slices.ContainsFunc(selecting, func(f filter) bool { return q.Has(f.name) }):
-					c.Note("nothing matches these flags")
-				case l.empty != "":
-					c.Note("%s", l.empty)
-				}
-				return nil
-			}
-			c.notePage(v.Next)
-			return PrintTable(w, l.head, v.Items, l.row)
-		})
-	})
-}
-
-// notePage prints the flag that gets the next page. next is the cursor of that page; "": there is none.
-func (c *Call) notePage(next string) {
-	if next != "" {
-		c.Note("there are more; show the next page with: --after %s", next)
-	}
-}
-
 // A filter is a flag of a "list" command. Its value is sent to the server as the query parameter of the
 // same name.
 type filter struct {
 	name, usage string
+	short       string   // one letter, or ""
+	query       string   // parameter of the query, if it has another name
 	set         bool     // a flag without a value
 	number      bool     // the flag's value must be a positive number
 	words       []string // valid values, case-insensitive; nil: any text
@@ -210,9 +194,12 @@ func pageFilters(key string) []filter {
 	}
 }
 
-// labelFilter returns the flag --label for a list of machines or of their runs.
-func labelFilter() filter {
-	return filter{name: "label", usage: "only for machines with all of these labels, for example rack=a1,role=db"}
+// labelFilters returns the flag --selector, and its other name --label, for a list of machines or of their runs.
+func labelFilters() []filter {
+	return []filter{
+		{name: "selector", short: "l", query: "label", usage: "only for machines with all of these labels, for example rack=a1,role=db"},
+		{name: "label", usage: "the same as --selector"},
+	}
 }
 
 // stateFilter returns the flag --state for a list of runs or operations, or of machines by the state of their last run.
@@ -230,7 +217,7 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 		case f.number:
 			cmd.Flags().Int(f.name, 0, f.usage)
 		default:
-			cmd.Flags().String(f.name, "", f.usage)
+			cmd.Flags().StringP(f.name, f.short, "", f.usage)
 		}
 		if f.words != nil {
 			completeWords(cmd, f.name, f.words...)
@@ -246,15 +233,21 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 			if !cmd.Flags().Changed(f.name) {
 				continue
 			}
+			if q.Has(f.key()) {
+				return nil, UsageError("--%s is another name of a flag that is given, too: leave one of them out", f.name)
+			}
 			v, err := f.read(cmd.Flag(f.name).Value.String())
 			if err != nil {
 				return nil, err
 			}
-			q.Set(f.name, v)
+			q.Set(f.key(), v)
 		}
 		return q, nil
 	}
 }
+
+// key returns the parameter of the query that the flag sets.
+func (f filter) key() string { return cmp.Or(f.query, f.name) }
 
 // read validates v, the value of the flag, and returns the value to send to the server.
 func (f filter) read(v string) (string, error) {
@@ -285,7 +278,7 @@ type deletion struct {
 // deleteCommand returns a "delete" command: it calls find to get the object that the argument names, asks for
 // confirmation, and deletes the object.
 func deleteCommand(o *Options, cmd *cobra.Command, find func(c *Call) (deletion, error)) *cobra.Command {
-	cmd.Args = cobra.ExactArgs(1)
+	cmd.Args, cmd.Aliases = cobra.ExactArgs(1), []string{"rm"}
 	yes := YesFlag(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
@@ -311,22 +304,46 @@ func deleteCommand(o *Options, cmd *cobra.Command, find func(c *Call) (deletion,
 // Group returns a command that only holds subcommands. Without a subcommand it prints its help; an unknown subcommand
 // is an error.
 func Group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{
-		Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
-			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-				text += "; did you mean " + strings.Join(s, " or ") + "?"
-			}
-			return commandError{human.Advise(UsageError("%s", text), cmd.CommandPath()+" --help")}
-		},
-	}
-
+	c := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs, RunE: runGroup}
 	c.AddCommand(subs...)
 	return c
+}
+
+// runGroup is the RunE of a command that only holds subcommands.
+func runGroup(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	similar := cmd.SuggestionsFor(args[0])
+	if len(similar) == 0 {
+		var names []string
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				names = append(names, sub.Name())
+			}
+		}
+		if near := strictyaml.Nearest(args[0], names); near != "" {
+			similar = []string{near}
+		}
+	}
+	if len(similar) > 0 {
+		text += "; did you mean " + strings.Join(similar, " or ") + "?"
+	}
+	return commandError{human.Advise(UsageError("%s", text), cmd.CommandPath()+" --help")}
+}
+
+// explainFlagError adds to an error about the flags of cmd what was probably meant.
+func explainFlagError(cmd *cobra.Command, err error) error {
+	args := cmd.Flags().Args()
+	switch {
+	case cmd.HasSubCommands() && cmd.ValidArgsFunction == nil && len(args) > 0: // the flags are those of an unknown command
+		return runGroup(cmd, args)
+	case err.Error() == "unknown flag: --json", err.Error() == "unknown flag: --yaml":
+		return fmt.Errorf("%w; use: --output %s", err, strings.TrimPrefix(err.Error(), "unknown flag: --"))
+	}
+	return err
 }
 
 // YesFlag adds the flag --yes, which answers each request for confirmation with yes.
@@ -343,9 +360,14 @@ const requireEvidence = "require-evidence"
 
 // waitFlags adds --wait and --require-evidence, for a command that starts or shows an installation.
 func waitFlags(cmd *cobra.Command) *bool {
-	cmd.Flags().
-		Bool(requireEvidence, false, "with --wait: exit code 7 if nothing was installed, or it is not proven that the installed system is up")
+	evidenceFlag(cmd, "with --wait: ")
 	return waitFlag(cmd)
+}
+
+// evidenceFlag adds --require-evidence. when is the condition under which the flag has an effect, or "".
+func evidenceFlag(cmd *cobra.Command, when string) {
+	cmd.Flags().
+		Bool(requireEvidence, false, when+"exit code 7 if nothing was installed, or it is not proven that the installed system is up")
 }
 
 // requiresEvidence reports whether the command has the flag --require-evidence and the flag is set.

@@ -17,9 +17,10 @@ import (
 )
 
 func imageCommand(o *Options) *cobra.Command {
-	return Group("image", "Images: the files that are written to disks",
+	return addHabits(Group("image", "Images: the files that are written to disks",
 		"  ingot image add debian-12 debian-12.raw.zst\n  ingot image list",
-		imageAddCommand(o), imageCatalogCommand(o), imageListCommand(o), imageVerifyCommand(o), imageDeleteCommand(o), imagePruneCommand(o))
+		imageAddCommand(o), imageCatalogCommand(o), imageListCommand(o), imageGetCommand(o), imageVerifyCommand(o),
+		imageDeleteCommand(o), imagePruneCommand(o)), imageHabits())
 }
 
 func imageAddCommand(o *Options) *cobra.Command {
@@ -156,7 +157,9 @@ func imageListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Image]{
 		cmd:   &cobra.Command{Short: "List images", Example: "  ingot image list"},
 		route: client.Path("images"), sort: "name", empty: "no images; add one: ingot image add NAME FILE",
-		head: []string{"NAME", "FORMAT", "SIZE", "UNPACKED", "CONTENTS", "SHA256", "DIGEST", "MADE OF", "ADDED", "FROM"},
+		head: []string{"NAME", "FORMAT", "SIZE", "UNPACKED", "SHA256", "DIGEST", "MADE OF", "ADDED", "FROM", "CONTENTS"},
+		wide: []string{"SHA256", "MADE OF", "FROM"},
+		fit:  true,
 		row: func(i inventory.Image) []any {
 			unpacked := ""
 			if i.DiskSize > 0 {
@@ -175,11 +178,19 @@ func imageListCommand(o *Options) *cobra.Command {
 				source = i.Source.Format + " " + shorten(i.Source.SHA256, 13)
 			}
 			return []any{
-				i.Name, i.Format, human.Size(i.Size), unpacked, i.Contents, shorten(i.SHA256, 13), digest, source,
-				human.Time(i.Created), from,
+				i.Name, i.Format, human.Size(i.Size), unpacked, shorten(i.SHA256, 13), digest, source,
+				human.Time(i.Created), from, i.Contents,
 			}
 		},
 	})
+}
+
+func imageGetCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
+		Use: "get NAME", Aliases: []string{"show", "describe"}, Short: "Show an image", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: firstArg(o.images()),
+		Example:           "  ingot image get debian-12\n  ingot image get debian-12 --output json",
+	}, func(c *Call) error { return getAndShow(c, client.Path("images", c.Args[0]), text(imageStored)) })
 }
 
 // imageCheck is the answer of POST /v1/images/NAME/verify.

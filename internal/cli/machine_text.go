@@ -3,7 +3,9 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
@@ -65,6 +67,15 @@ func selectorText(s inventory.DiskSelector) string {
 		out = append(out, "at most "+human.Size(int64(s.MaxSize)))
 	}
 
+	return strings.Join(out, ", ")
+}
+
+// labelsText returns labels in one line, sorted.
+func labelsText(labels map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, k+"="+labels[k])
+	}
 	return strings.Join(out, ", ")
 }
 

@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,27 +24,28 @@ func machineCommand(o *Options) *cobra.Command {
 		machineDecommissionCommand(o), machineReleaseCommand(o), machineInspectCommand(o),
 		machineLogCommand(o), machineCaptureCommand(o))
 	c.Aliases = []string{"hardware"}
-	return c
+	return addHabits(c, machineHabits())
 }
 
 func machineListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[apitypes.MachineView]{
 		cmd: &cobra.Command{
 			Short: "List machines",
-			Example: "  ingot machine list --output json\n  ingot machine list --label rack=a1 --state FAILED\n" +
-				"  ingot machine list --limit 50 --after node-50",
+			Example: "  ingot machine list --output json\n  ingot machine list -l rack=a1 --state FAILED\n" +
+				"  ingot machine list --limit 50 --after node-50\n  ingot machine list --watch",
 		},
-		filters: []filter{labelFilter(), stateFilter("only machines whose open run or, without one, last installation or wipe is in this state")},
+		filters: append(labelFilters(), stateFilter("only machines whose open run or, without one, last installation or wipe is in this state")),
 		sort:    "name",
 		route:   client.Path("machines"), empty: "no machines; add one: ingot machine add --help",
 		head: []string{
-			"NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN",
+			"NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN", "LABELS",
 		},
+		wide: []string{"MAC", "POWER BY", "TEMPLATE", "IMAGE", "LABELS"},
 		row: func(m apitypes.MachineView) []any {
 			i, _ := m.Machine.Netboot()
 			return []any{
 				m.Name, i.MAC, addressText(i.Address), powerSource(m.BMC), m.Template, m.Image,
-				installedText(m.Installed), netbootState(m.Netboot), machineState(m), human.Ago(m.LastSeen),
+				installedText(m.Installed), netbootState(m.Netboot), State(machineState(m)), human.Ago(m.LastSeen), labelsText(m.Labels),
 			}
 		},
 	})
@@ -53,20 +53,19 @@ func machineListCommand(o *Options) *cobra.Command {
 
 func machineGetCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "get NAME", Short: "Show a machine", Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-		Example: "  ingot machine get node-1\n  ingot machine get node-1 --output yaml",
+		Use:               "get NAME",
+		Aliases:           []string{"show", "describe"},
+		Short:             "Show a machine",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: firstArg(o.machines()),
+		Example:           "  ingot machine get node-1\n  ingot machine get node-1 --output yaml",
 	}, func(c *Call) error { return getAndShow(c, client.Path("machines", c.Args[0]), printMachine) })
 }
 
 func printMachine(w io.Writer, m apitypes.MachineView) error {
 	t := NewTable(w)
 	t.Field("name", m.Name)
-	var labels []string
-	for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
-		labels = append(labels, k+"="+m.Labels[k])
-	}
-
-	t.Field("labels", strings.Join(labels, ", "))
+	t.Field("labels", labelsText(m.Labels))
 	for _, i := range m.Interfaces {
 		t.Field("interface", interfaceText(i))
 	}

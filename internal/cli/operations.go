@@ -87,10 +87,11 @@ func operationListCommand(o *Options) *cobra.Command {
 		sort:  "started",
 		empty: "no operations",
 		head:  []string{"OPERATION", "STATE", "STEP", "BEGAN", "TOOK", "RUN", "MESSAGE"},
+		wide:  []string{"RUN"},
+		fit:   true,
 		row: func(x inventory.Operation) []any {
 			return []any{
-				x.ID, x.State, x.Step, human.Time(x.Started), duration(x.Started, x.Ended), x.Run,
-				shorten(firstLine(x.Message), 60),
+				x.ID, State(x.State), x.Step, human.Time(x.Started), duration(x.Started, x.Ended), x.Run, firstLine(x.Message),
 			}
 		},
 	})
@@ -98,7 +99,7 @@ func operationListCommand(o *Options) *cobra.Command {
 
 func operationGetCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "get {ID | RUN}", Short: "Show an operation: its steps, what it waits for, why it failed",
+		Use: "get {ID | RUN}", Aliases: []string{"show", "describe"}, Short: "Show an operation: its steps, what it waits for, why it failed",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
 		Example: "  ingot operation get genesis/lab\n  ingot operation get recover/rack-1 --output json",
 	}, func(c *Call) error {
@@ -116,7 +117,7 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 	t := NewTable(w)
 	t.Field("operation", x.ID)
 	t.Field("run", x.Run)
-	t.Field("state", x.State)
+	t.Field("state", State(x.State))
 	t.Field("step", x.Step)
 	t.Field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
 	if err := t.Flush(); err != nil {
@@ -127,7 +128,7 @@ func printOperation(w io.Writer, x inventory.Operation) error {
 		fmt.Fprintln(w)
 		t = NewTable(w, "#", "STEP", "MACHINE", "STATE", "TOOK", "MESSAGE")
 		for i, s := range x.Steps {
-			t.Row(i+1, s.Name, s.Machine, s.State, stepTime(s), shorten(firstLine(stepText(s)), 90))
+			t.Row(i+1, s.Name, s.Machine, State(s.State), stepTime(s), shorten(firstLine(stepText(s)), 90))
 		}
 		if err := t.Flush(); err != nil {
 			return err

@@ -1,18 +1,14 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
-	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // show prints the answer a in the format that --output selects. For the format table, it calls the function table.
@@ -48,91 +44,23 @@ func text[T any](write func(v T) string) func(w io.Writer, v T) error {
 // checkOutput returns an error for an unknown value of --output. It is called before the command starts.
 func (o *Options) checkOutput(cmd *cobra.Command) error {
 	switch o.output {
-	case "", "table", "json", "yaml", cmd.Annotations[extraOutput]:
+	case "", outputTable, outputWide, outputJSON, outputYAML, outputName, cmd.Annotations[extraOutput]:
 		return nil
 	}
-	return UsageError("invalid --output %q; must be one of table, json, yaml", o.output)
+	if strings.HasPrefix(o.output, outputJSONPath) {
+		_, err := parsePath(o.output)
+		return err
+	}
+	return UsageError("invalid --output %q; must be one of %s", o.output, strings.Join(outputs(), ", "))
 }
 
 // extraOutput is the key of a command's annotation. The annotation holds a further output format, which only this command has.
 const extraOutput = "output"
 
 // forPeople reports whether the output format is a table, and not a format for programs.
-func (o *Options) forPeople() bool { return o.output == "" || o.output == "table" }
-
-// print writes raw as JSON or YAML if --output selects one of these formats. Otherwise it calls the function table.
-func (o *Options) print(w io.Writer, raw json.RawMessage, table func(w io.Writer) error) error {
-	switch o.output {
-	case "json":
-		var b bytes.Buffer
-		if err := json.Indent(&b, raw, "", "  "); err != nil {
-			return fmt.Errorf("reading the server's answer: %w", err)
-		}
-		_, err := fmt.Fprintln(w, human.Escape(b.String()))
-		return err
-	case "yaml":
-		b, err := strictyaml.FromJSON(raw)
-		if err != nil {
-			return fmt.Errorf("reading the server's answer: %w", err)
-		}
-		_, err = w.Write(b)
-		return err
-	}
-
-	return table(w)
+func (o *Options) forPeople() bool {
+	return o.output == "" || o.output == outputTable || o.output == outputWide
 }
-
-// A Table aligns text in columns. It makes each cell safe for a terminal, with Inert.
-type Table struct{ w *tabwriter.Writer }
-
-// PrintTable prints a table with a row for each item.
-func PrintTable[T any](w io.Writer, head []string, items []T, row func(item T) []any) error {
-	t := NewTable(w, head...)
-	for _, item := range items {
-		t.Row(row(item)...)
-	}
-	return t.Flush()
-}
-
-// NewTable returns a table that Flush writes to w.
-func NewTable(w io.Writer, head ...string) *Table {
-	t := &Table{tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)}
-	if len(head) > 0 {
-		cells := make([]any, len(head))
-		for i, h := range head {
-			cells[i] = h
-		}
-		t.Row(cells...)
-	}
-
-	return t
-}
-
-// Row adds a row; an empty cell is printed as –.
-func (t *Table) Row(cells ...any) {
-	for i, c := range cells {
-		text := Inert(fmt.Sprint(c))
-		if text == "" {
-			text = "–"
-		}
-		if i > 0 {
-			text = "\t" + text
-		}
-		_, _ = io.WriteString(t.w, text) // this only fills a buffer; Flush returns the errors
-	}
-
-	_, _ = io.WriteString(t.w, "\n")
-}
-
-// Field adds a line "name: value"; an empty value is left out.
-func (t *Table) Field(name string, value any) {
-	if v := fmt.Sprint(value); v != "" {
-		t.Row(name+":", v)
-	}
-}
-
-// Flush writes the table.
-func (t *Table) Flush() error { return t.w.Flush() }
 
 // Note writes a message to standard error.
 func (c *Call) Note(format string, args ...any) {

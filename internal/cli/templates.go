@@ -17,11 +17,11 @@ import (
 )
 
 func templateCommand(o *Options) *cobra.Command {
-	return Group("template", "Templates: the actions of an installation",
+	return addHabits(Group("template", "Templates: the actions of an installation",
 		"  ingot template lint my-template.yaml\n  ingot template create --file my-template.yaml\n"+
 			"  ingot template render my-template --machine node-1",
 		templateCreateCommand(o), templateListCommand(o), templateGetCommand(o), templateDeleteCommand(o),
-		templateLintCommand(o), templateRenderCommand(o))
+		templateLintCommand(o), templateRenderCommand(o)), templateHabits())
 }
 
 func templateCreateCommand(o *Options) *cobra.Command {
@@ -78,7 +78,7 @@ func templateListCommand(o *Options) *cobra.Command {
 
 func templateGetCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "get NAME", Short: "Print a template as it was stored",
+		Use: "get NAME", Aliases: []string{"show", "describe"}, Short: "Print a template as it was stored",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
 		Example: "  ingot template get image > my-template.yaml",
 	}, func(c *Call) error {

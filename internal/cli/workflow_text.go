@@ -25,7 +25,7 @@ func printRun(c *Call, w io.Writer, x inventory.Workflow) error {
 	t.Field("machine", x.Machine)
 	t.Field("template", x.Template)
 	t.Field("image", x.Image)
-	t.Field("state", x.State)
+	t.Field("state", State(x.State))
 	t.Field("phase", x.Phase)
 	t.Field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
 	if d := x.Disk; d != nil {
@@ -41,7 +41,7 @@ func printRun(c *Call, w io.Writer, x inventory.Workflow) error {
 		fmt.Fprintln(w)
 		t = NewTable(w, "#", "TASK", "ACTION", "STATE", "ATTEMPT", "BEGAN", "SECONDS", "PROGRESS")
 		for i, a := range x.Actions {
-			t.Row(i, a.Task, a.Name, a.State, orNone(a.Attempt), human.Time(a.StartedAt), actionSeconds(a), progressText(a))
+			t.Row(i, a.Task, a.Name, State(a.State), orNone(a.Attempt), human.Time(a.StartedAt), actionSeconds(a), progressText(a))
 		}
 		if err := t.Flush(); err != nil {
 			return err

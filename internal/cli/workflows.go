@@ -21,12 +21,12 @@ import (
 )
 
 func workflowCommand(o *Options) *cobra.Command {
-	return Group("workflow", "Workflows: runs that are open or have ended",
+	return addHabits(Group("workflow", "Workflows: runs that are open or have ended",
 		"  ingot workflow list --open\n  ingot workflow get node-1            # the machine's open run, or its last installation or wipe\n"+
 			"  ingot workflow retry node-1 --from failed-step",
 		workflowCreateCommand(o), workflowListCommand(o), workflowGetCommand(o), workflowEventsCommand(o),
-		workflowLogsCommand(o), workflowRetryCommand(o), workflowDecideCommand(o), workflowCancelCommand(o),
-		workflowPoweredOnCommand(o), workflowDeleteCommand(o))
+		workflowLogsCommand(o), workflowWaitCommand(o), workflowRetryCommand(o), workflowDecideCommand(o), workflowCancelCommand(o),
+		workflowPoweredOnCommand(o), workflowDeleteCommand(o)), workflowHabits())
 }
 
 // runCommand completes cmd: it finds the run that its argument names, and calls the function run with this run.
@@ -66,25 +66,28 @@ func workflowListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Workflow]{
 		cmd: &cobra.Command{
 			Short: "List runs, the newest first",
-			Long:  "List runs, the newest first: the newest 100, unless --limit is given.",
+			Long: "List runs, the newest first: the newest 100, unless --limit is given. With --output\n" +
+				"wide, also show the id of each run.",
 			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n" +
 				"  ingot workflow list --state waiting\n" +
-				"  ingot workflow list --open --label rack=a1\n  ingot workflow list --limit 1000 --sort started",
+				"  ingot workflow list --open --watch\n  ingot workflow list -l rack=a1 --output wide\n" +
+				"  ingot workflow list --limit 1000 --sort started",
 		},
 		route: client.Path("workflows"),
-		filters: []filter{
+		filters: append([]filter{
 			{name: "machine", usage: "only runs of this machine", complete: o.machines()},
 			stateFilter("only runs in this state"),
-			labelFilter(),
 			{name: "open", usage: "only runs that have not ended", set: true},
-		},
+		}, labelFilters()...),
 		sort:  "started",
 		empty: "no runs",
 		head:  []string{"MACHINE", "TYPE", "STATE", "PHASE", "BEGAN", "TOOK", "RUN", "MESSAGE"},
+		wide:  []string{"RUN"},
+		fit:   true,
 		row: func(x inventory.Workflow) []any {
 			return []any{
-				x.Machine, x.Type, x.State, x.Phase, human.Time(x.Started), duration(x.Started, x.Ended), x.Run,
-				shorten(firstLine(x.Message), 60),
+				x.Machine, x.Type, State(x.State), x.Phase, human.Time(x.Started), duration(x.Started, x.Ended), x.Run,
+				firstLine(x.Message),
 			}
 		},
 	})
@@ -92,7 +95,7 @@ func workflowListCommand(o *Options) *cobra.Command {
 
 func workflowGetCommand(o *Options) *cobra.Command {
 	return runCommand(o, &cobra.Command{
-		Use: "get {MACHINE | RUN}", Short: "Show a run: what it does, what it waits for, why it failed",
+		Use: "get {MACHINE | RUN}", Aliases: []string{"show", "describe"}, Short: "Show a run: what it does, what it waits for, why it failed",
 		Long: `Show a run: what it does, what it waits for, why it failed. With --output
 tinkerbell, print JSON with the field names and units of Tinkerbell before v0.25.`,
 		Example:     "  ingot workflow get node-1\n  ingot workflow get node-1 --output json",
@@ -150,6 +153,19 @@ func readLog(c *Call, run, action string, attempt int) (string, error) {
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	return string(b), err
+}
+
+func workflowWaitCommand(o *Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "wait {MACHINE | RUN}", Aliases: []string{"watch"}, Short: "Show the progress of a run until it ends",
+		Long: `Show the progress of a run until it ends, and exit with its result. Ctrl-C does not
+stop the run.`,
+		Example: "  ingot workflow wait node-1",
+	}
+
+	evidenceFlag(cmd, "")
+
+	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error { return waitForRun(c, a.Value.Run) })
 }
 
 func workflowRetryCommand(o *Options) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 func configCommand(o *cli.Options) *cobra.Command {
 	return cli.Group("config", "The server's configuration", "  ingot config check\n  ingot config example",
-		configCheckCommand(o), configExampleCommand(o))
+		configCheckCommand(o), configExampleCommand(o), cli.Instead("view show get", "ingot config check --output yaml"))
 }
 
 func configCheckCommand(o *cli.Options) *cobra.Command {

@@ -29,7 +29,7 @@ Each check prints one line, with a remedy if needed. Exits 1 if any check fails.
 				if f.Remedy != "" {
 					text += "  → " + f.Remedy
 				}
-				return []any{f.State, f.What, text}
+				return []any{cli.State(f.State), f.What, text}
 			})
 		})
 		if err != nil {

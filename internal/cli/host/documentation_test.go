@@ -85,6 +85,9 @@ func (d documentedCommand) check() error {
 	if err != nil {
 		return err
 	}
+	if cmd.Annotations[cli.InsteadOf] != "" {
+		return fmt.Errorf("unknown command %q of %q", cmd.Name(), cmd.Parent().CommandPath())
+	}
 	if err := cmd.ParseFlags(rest); err != nil {
 		return err
 	}
