@@ -44,6 +44,6 @@ func run(s source, out string, args []string) error {
 		return err
 	}
 
-	fmt.Printf("%s: %s, %s, %d MB, digest %s\n", out, s.Name, built.Platform, built.Size>>20, built.Digest)
+	fmt.Printf("%s: %s, %s, %d MiB, digest %s\n", out, s.Name, built.Platform, built.Size>>20, built.Digest)
 	return nil
 }

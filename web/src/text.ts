@@ -11,15 +11,15 @@ export function clean(s: string): string {
   return s.replace(/\r\n/g, "\n").replace(sequences, "").replace(controls, "");
 }
 
-/** Returns n bytes in decimal units, as disks are sold: 1.2 GB. */
+/** Returns n bytes in binary units, as the command line and the server's texts do: 1.5 GiB. */
 export function bytes(n: number): string {
-  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let i = 0;
-  while (n >= 999.5 && i < units.length - 1) {
-    n /= 1000;
+  while (n >= 1024 && i < units.length - 1) {
+    n /= 1024;
     i++;
   }
-  return `${i === 0 || n >= 99.95 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
+  return `${i === 0 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
 }
 
 /** Returns a span of seconds: 8 s, 3 min 20 s, 2 h 5 min, 3 d. */
