@@ -42,7 +42,7 @@ func rootHabits() []habit {
 		{"support", "ingot doctor"},
 		{"upgrade", "ingot backup --to FILE  # then install the new package or container"},
 		{"context use-context", "ingot login URL"},
-		{"user users", "ingot login URL  # the admin token opens everything"},
+		{"user users", "ingot token list"},
 		{"network networks subnet subnets", "ingot status  # netboot: the interfaces; netboot.interfaces in the configuration sets them"},
 		{"explain", "ingot schema …"},
 		{"api-resources api-versions", "ingot get"},

@@ -346,10 +346,13 @@ file, and name it in the server's configuration (images.catalog).`,
 		Example: "  ingot image catalog\n  ingot image add ubuntu-24.04\n  ingot image catalog -o yaml > /etc/ingot/images.yaml",
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("image-catalog"), func(w io.Writer, v catalog.Catalog) error {
-			head := []string{"NAME", "LOGIN", "CONFIGURED BY", "TEMPLATE", "PROVEN BY", "ABOUT"}
-			return PrintTable(w, head, v.Images, func(i catalog.Image) []any {
-				return []any{i.Name, i.User, i.Metadata, i.Template, provenBy(i), i.About}
-			})
+			return listing[catalog.Image]{
+				head: []string{"NAME", "LOGIN", "CONFIGURED BY", "TEMPLATE", "PROVEN BY", "ABOUT"},
+				fit:  true,
+				row: func(i catalog.Image) []any {
+					return []any{i.Name, i.User, i.Metadata, i.Template, provenBy(i), i.About}
+				},
+			}.printRows(c, w, v.Images)
 		})
 	})
 }

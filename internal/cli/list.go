@@ -10,7 +10,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 )
 
-// A listing describes the command "list" of one kind of object.
+// A listing describes the command "list" of one kind of object, or only its table.
 type listing[T any] struct {
 	cmd     *cobra.Command
 	route   string
@@ -59,8 +59,13 @@ func (l listing[T]) print(c *Call, w io.Writer, q url.Values, page client.List[T
 	}
 
 	c.notePage(page.Next)
+	return l.printRows(c, w, page.Items)
+}
+
+// printRows prints a table of items.
+func (l listing[T]) printRows(c *Call, w io.Writer, items []T) error {
 	t := l.table(c, w)
-	for _, item := range page.Items {
+	for _, item := range items {
 		t.Row(shown(c, l, l.row(item))...)
 	}
 	return t.Flush()

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -160,6 +163,51 @@ func TestTableColours(t *testing.T) {
 		"b        \x1b[31mFAILED\x1b[0m                        "+Inert(hostile)+"\n"+
 		"c        \x1b[33mRUNNING waiting-for-operator\x1b[0m  –\n"+
 		"d        RUNNING dhcp                  –\n", b.String())
+}
+
+// A terminal gets colours, unless they are switched off, and a list that is watched takes the place of the last one.
+func TestTerminal(t *testing.T) {
+	file, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, file.Close()) }()
+	t.Setenv("TERM", "xterm")
+	require.True(t, NewTable(&terminal{file: file}).colour)
+	require.False(t, NewTable(&bytes.Buffer{}).colour)
+	t.Setenv("TERM", "dumb")
+	require.False(t, NewTable(&terminal{file: file}).colour)
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "1")
+	require.False(t, NewTable(&terminal{file: file}).colour)
+
+	c, out, _ := newCall(t.Context(), &Options{})
+	screen, err := os.Create(filepath.Join(t.TempDir(), "screen"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, screen.Close()) }()
+	list := listing[string]{head: []string{"NAME"}, row: func(name string) []any { return []any{name} }}
+	w := listWatcher[string]{listing: list, c: c}
+	require.NoError(t, w.redraw(screen, client.List[string]{Items: []string{"a"}}))
+	cleared, err := os.ReadFile(screen.Name())
+	require.NoError(t, err)
+	require.Equal(t, "\x1b[H\x1b[2J", string(cleared))
+	require.Equal(t, "NAME\na\n", out.String())
+}
+
+// The flags of a list and a name exclude each other; a second word after describe must be one of its kinds.
+func TestSecondNamesRefuse(t *testing.T) {
+	for typed, want := range map[string]string{
+		"get machine node-1 --watch":             "--watch is for lists: leave out node-1, or the flag",
+		"get machines -l rack=a1 --label rack=1": "--label is another name of a flag that is given",
+		"get machinz":                            "did you mean machine?",
+		"describe machin node-1":                 `unknown command "machin" for "ingot describe"; did you mean machine?`,
+		"rm node-1":                              `unknown command "node-1" for "ingot rm"`,
+		"machin --bogus list":                    `unknown command "machin" for "ingot"; did you mean machine?`,
+	} {
+		root := Root("test")
+		root.SetArgs(strings.Fields(typed))
+		var out bytes.Buffer
+		require.Equal(t, exitUsage, Run(t.Context(), root, &out, &out), typed)
+		require.Contains(t, out.String(), want, typed)
+	}
 }
 
 // A second object with a similar name is suggested; an object with another number is not.

@@ -27,7 +27,7 @@ func machineSeenCommand(o *Options) *cobra.Command {
 		Use: "seen [MAC]", Short: "List unknown machines that asked for an address", Args: cobra.MaximumNArgs(1),
 		Long: `List unknown machines that asked for an address, or show the hardware that one of
 them has reported (netboot.discovery in the configuration).`,
-		Example: "  ingot machine seen\n  ingot machine seen 02:00:00:00:00:03",
+		Example: "  ingot machine seen\n  ingot machine seen --output wide\n  ingot machine seen 02:00:00:00:00:03",
 	}, func(c *Call) error {
 		if len(c.Args) == 1 {
 			return showSeen(c)
@@ -41,10 +41,13 @@ them has reported (netboot.discovery in the configuration).`,
 				c.Note("no unknown machine has asked for an address; check that DHCP is on: ingot status")
 				return nil
 			}
-			head := []string{"MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE"}
-			err := PrintTable(w, head, l.Items, func(s inventory.Seen) []any {
-				return []any{s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class, hardwareText(s.Facts)}
-			})
+			err := listing[inventory.Seen]{
+				head: []string{"MAC", "FIRST", "LAST", "COUNT", "RELAY", "CLASS", "HARDWARE"},
+				wide: []string{"FIRST", "RELAY", "CLASS"},
+				row: func(s inventory.Seen) []any {
+					return []any{s.MAC, human.Time(s.First), human.Ago(s.Last), s.Count, s.Giaddr, s.Class, hardwareText(s.Facts)}
+				},
+			}.printRows(c, w, l.Items)
 			if err != nil {
 				return err
 			}
