@@ -112,8 +112,8 @@ var may = map[string]string{
 		"internal/host/diskreserve golang.org/x/sync",
 
 	"internal/temporal/temporalfile": "internal/backup/dbcopy internal/temporal/temporalchild modernc.org/sqlite",
-	"internal/temporal/temporalserver": "internal/backup/dbcopy internal/host/memlimit internal/temporal/temporalchild internal/temporal/temporalfile go.temporal.io/server " +
-		"go.temporal.io/api github.com/temporalio/ui-server/v2 google.golang.org/grpc google.golang.org/protobuf",
+	"internal/temporal/temporalserver": "internal/backup/dbcopy internal/host/durablefile internal/host/memlimit internal/temporal/temporalchild internal/temporal/temporalfile go.temporal.io/server " +
+		"go.temporal.io/api github.com/labstack/echo/v4 github.com/temporalio/ui-server/v2 golang.org/x/sync google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/observe/tracing": "internal/httpclient action bmc bootsvc internal/host/durablefile internal/secrets/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +
 		"google.golang.org/protobuf",

@@ -492,11 +492,19 @@ var mutations = []mutation{
 	},
 	{
 		"S49", "TestLoginLinkExpires", "inventory/sqlite/sessions.go",
-		"AND link = 1 AND expires > ? RETURNING", "AND link = 1 AND ? <> '' RETURNING",
+		"AND kind = ? AND expires > ? RETURNING", "AND kind = ? AND ? <> '' RETURNING",
 	},
 	{
 		"S49", "TestS49PageIsGuarded", "web/web.go",
 		`frame-ancestors 'none'; object-src 'none'; " +`, `object-src 'none'; " +`,
+	},
+	{
+		"S49", "TestS49TemporalUISessions", "api/temporalui.go",
+		`[]string{"Authorization", "Authorization-Extras", "Cookie"}`, `[]string{"Authorization", "Authorization-Extras"}`,
+	},
+	{
+		"S49", "TestS49TemporalUISessions", "api/access.go",
+		"a.sessions.TokenOfSession(ctx, given.kind,", "a.sessions.TokenOfSession(ctx, inventory.SessionPage,",
 	},
 	{
 		"S50", "TestBMCRetargetClearsPassword", "inventory/sqlite/machines_secrets.go",
@@ -521,6 +529,10 @@ var mutations = []mutation{
 	{
 		"S57", "TestS57TemporalAsksForACertificate", "internal/server/temporal.go",
 		"c.Ports.UI = 0", `c.Identity, t.tls = "", nil`,
+	},
+	{
+		"S57", "TestS57TemporalAsksForACertificate", "internal/temporal/temporalchild/ui.go",
+		"return os.Chmod(path, 0o600)", "return nil",
 	},
 	{
 		"S58", "TestDamage", "internal/backup/format.go",

@@ -52,6 +52,7 @@ type access struct {
 	codecOrigin string
 	hosts       map[string]bool
 	log         *slog.Logger
+	now         func() time.Time
 	needs       map[string]inventory.Role // by method and path of the route
 }
 
@@ -63,10 +64,10 @@ func (a *access) addRoutes(r gin.IRoutes, rows []httpapi.Route) {
 	}
 }
 
-// A credential is what a request proves its caller with: the digest of a token or of a session's cookie.
+// A credential is what a request proves its caller with: the digest of a token, or of the cookie of a session.
 type credential struct {
-	digest  inventory.TokenDigest
-	session bool
+	digest inventory.TokenDigest
+	kind   string // of the session; "" if digest belongs to a token
 }
 
 // credentialOf returns the credential of a request, or false if the request has none. A token takes precedence.
@@ -75,7 +76,7 @@ func credentialOf(c *gin.Context) (credential, bool) {
 		return credential{digest: sha256.Sum256([]byte(token))}, true
 	}
 	cookie, err := c.Cookie(cookieName)
-	return credential{digest: sha256.Sum256([]byte(cookie)), session: true}, err == nil
+	return credential{digest: sha256.Sum256([]byte(cookie)), kind: inventory.SessionPage}, err == nil
 }
 
 // A caller is the token that a request has proven.
@@ -99,8 +100,8 @@ func callerOf(ctx context.Context) caller {
 func (a *access) identify(ctx context.Context, given credential) (caller, error) {
 	who := caller{credential: given, digest: given.digest}
 	var err error
-	if given.session {
-		if who.digest, err = a.sessions.TokenOfSession(ctx, given.digest); err != nil {
+	if given.kind != "" {
+		if who.digest, err = a.sessions.TokenOfSession(ctx, given.kind, given.digest); err != nil {
 			return caller{}, err
 		}
 	}
@@ -124,9 +125,7 @@ func (a *access) authenticate(c *gin.Context) {
 	if given, ok := credentialOf(c); ok {
 		var who caller
 		if who, err = a.identify(c.Request.Context(), given); err == nil {
-			httpserve.Prefer(c.Request.Context())
-			httpapi.SetActor(c, who.Name)
-			c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), callerKey{}, who))
+			setCaller(c, who)
 			return
 		}
 	}
@@ -142,6 +141,13 @@ func (a *access) authenticate(c *gin.Context) {
 	}
 	c.Header("WWW-Authenticate", "Bearer")
 	httpapi.Fail(c, httpapi.Refuse(http.StatusUnauthorized, httpapi.CodeUnauthorized, "a valid token or a session is needed", "ingot login"))
+}
+
+// setCaller records the caller of a request.
+func setCaller(c *gin.Context, who caller) {
+	httpserve.Prefer(c.Request.Context())
+	httpapi.SetActor(c, who.Name)
+	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), callerKey{}, who))
 }
 
 // authorize refuses a request whose caller lacks the role that the route needs. A route that names no role needs the
@@ -261,7 +267,7 @@ func (a *access) isScrapeByAddress(c *gin.Context, host string) bool {
 		return true
 	}
 	given, ok := credentialOf(c)
-	if !ok || given.session {
+	if !ok || given.kind != "" {
 		return false
 	}
 	who, err := a.identify(c.Request.Context(), given)
@@ -271,7 +277,7 @@ func (a *access) isScrapeByAddress(c *gin.Context, host string) bool {
 // hasToken reports whether want is the SHA-256 of the bearer token of a request. It compares in constant time.
 func hasToken(c *gin.Context, want inventory.TokenDigest) bool {
 	given, ok := credentialOf(c)
-	if !ok || given.session || subtle.ConstantTimeCompare(given.digest[:], want[:]) != 1 {
+	if !ok || given.kind != "" || subtle.ConstantTimeCompare(given.digest[:], want[:]) != 1 {
 		return false
 	}
 	httpserve.Prefer(c.Request.Context())

@@ -69,6 +69,8 @@ type Config struct {
 	// Codec encrypts and decrypts Temporal payloads. If Codec is nil, payloads are not encrypted, and /codec returns
 	// 404.
 	Codec http.Handler
+	// TemporalUI is the web UI of the embedded Temporal server.
+	TemporalUI TemporalUI
 	// Site reads and changes the role of this server among its peers. If Site is nil, this server cannot have peers.
 	Site Site
 	// Intake returns why new runs are refused, or "" if they are accepted. If Intake is nil, new runs are always
@@ -83,7 +85,8 @@ type Config struct {
 // An API is created with New.
 type API struct {
 	nouns
-	handler *gin.Engine
+	handler    *gin.Engine
+	temporalUI *temporalUI
 }
 
 // New returns the API, or an error if a required field of c is missing.
@@ -106,9 +109,10 @@ func New(c Config) (*API, error) {
 	}
 	access := &access{
 		tokens: c.Stores.Tokens, sessions: c.Stores.Sessions, admin: c.Access.TokenSHA256, codecOrigin: c.Access.CodecOrigin,
-		hosts: hostSet(c.Access.AllowedHosts), log: c.Log, needs: map[string]inventory.Role{},
+		hosts: hostSet(c.Access.AllowedHosts), log: c.Log, now: c.Now, needs: map[string]inventory.Role{},
 	}
-	sessions := &sessions{access: access, base: cmp.Or(c.Access.BaseURL, "http://127.0.0.1:8080"), now: c.Now}
+	sessions := &sessions{access: access, base: cmp.Or(c.Access.BaseURL, "http://127.0.0.1:8080")}
+	ui := newTemporalUI(access, c.TemporalUI, c.Guard)
 
 	n := newNouns(c)
 	r := httpapi.NewRouter(c.Log, c.Guard)
@@ -122,16 +126,20 @@ func New(c Config) (*API, error) {
 	}
 	r.Use(newKeyedRequests(c.Stores.Keyed, c.Engine.Runs, c.Access.ClaimKey, c.Log).handle)
 	access.addRoutes(r, sessions.routes())
+	access.addRoutes(r, ui.routes())
 	for _, routes := range n.routes() {
 		access.addRoutes(r, routes)
 	}
 	r.NoRoute(servePage(web.Handler()))
 
-	return &API{nouns: n, handler: r}, nil
+	return &API{nouns: n, handler: r, temporalUI: ui}, nil
 }
 
 // Handler returns the handler of all routes.
 func (a *API) Handler() http.Handler { return a.handler }
+
+// TemporalUI returns the handler of Temporal's UI, for a listener of its own.
+func (a *API) TemporalUI() http.Handler { return a.temporalUI.handler() }
 
 // ProbeImage checks that this server may fetch an image from the address, can reach it, and has enough space for the
 // image. It does not count the space that other images will need.

@@ -95,6 +95,7 @@ type siteConfig struct {
 	CheckPowerCommand func(string) error
 	Site              Site
 	Intake            func(context.Context) (string, error)
+	TemporalUI        TemporalUI
 	Upkeep
 	Process
 }
@@ -222,13 +223,14 @@ func (s *site) apiConfig() Config {
 			},
 			ForgetKey: func(context.Context, string) error { return nil },
 		},
-		Upkeep:  c.Upkeep,
-		Process: c.Process,
-		Site:    c.Site,
-		Intake:  c.Intake,
-		Guard:   s.guard,
-		Log:     c.Log,
-		Now:     c.Now,
+		TemporalUI: c.TemporalUI,
+		Upkeep:     c.Upkeep,
+		Process:    c.Process,
+		Site:       c.Site,
+		Intake:     c.Intake,
+		Guard:      s.guard,
+		Log:        c.Log,
+		Now:        c.Now,
 	}
 }
 

@@ -42,7 +42,7 @@ const (
 func isUnkeyed(path string) bool {
 	switch path {
 	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
-		"/v1/templates/:name/render", "/v1/tokens":
+		"/v1/templates/:name/render", "/v1/temporal-ui-links", "/v1/tokens":
 		return true
 	}
 	return false

@@ -80,7 +80,9 @@ func (q Quiet) authenticate(c *gin.Context) {
 }
 
 // getCaller returns the only token that this server accepts.
-func (q Quiet) getCaller(context.Context, httpapi.Empty) (inventory.Token, error) { return describeAdmin(), nil }
+func (q Quiet) getCaller(context.Context, httpapi.Empty) (inventory.Token, error) {
+	return describeAdmin(), nil
+}
 
 func (q Quiet) status(ctx context.Context, _ httpapi.Empty) (QuietStatus, error) {
 	st, err := q.Site.SiteStatus(ctx)

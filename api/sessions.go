@@ -18,11 +18,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// SessionStore stores the sessions of browsers, and the login links that can still open one.
+// SessionStore stores the sessions of browsers, and the links that can still open one.
 type SessionStore interface {
 	PutSession(ctx context.Context, s inventory.Session) error
-	TokenOfSession(ctx context.Context, session inventory.TokenDigest) (inventory.TokenDigest, error)
-	RedeemLink(ctx context.Context, code inventory.TokenDigest) (inventory.TokenDigest, error)
+	TokenOfSession(ctx context.Context, kind string, session inventory.TokenDigest) (inventory.TokenDigest, error)
+	RedeemLink(ctx context.Context, kind string, code inventory.TokenDigest) (inventory.TokenDigest, error)
 	EndSession(ctx context.Context, session inventory.TokenDigest) error
 }
 
@@ -37,7 +37,6 @@ const (
 type sessions struct {
 	*access
 	base string // beginning of login links
-	now  func() time.Time
 }
 
 func answerHealth(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"ok": true}) }
@@ -61,12 +60,11 @@ func (s *sessions) routes() []httpapi.Route {
 	}
 }
 
-// open stores a new session, or a new login link, for the token with this digest. It returns the cookie or the link's
-// code.
-func (s *sessions) open(ctx context.Context, token inventory.TokenDigest, link bool, life time.Duration) (string, error) {
+// open stores a new session or link of this kind, for the token with this digest. It returns the cookie or the link's code.
+func (a *access) open(ctx context.Context, token inventory.TokenDigest, kind string, life time.Duration) (string, error) {
 	text := randomText()
-	err := s.sessions.PutSession(ctx, inventory.Session{
-		Digest: sha256.Sum256([]byte(text)), Link: link, Token: token, Expires: s.now().Add(life),
+	err := a.sessions.PutSession(ctx, inventory.Session{
+		Digest: sha256.Sum256([]byte(text)), Kind: kind, Token: token, Expires: a.now().Add(life),
 	})
 	return text, err
 }
@@ -84,7 +82,7 @@ type loginLink struct {
 }
 
 func (s *sessions) createLink(ctx context.Context, _ httpapi.Empty) (loginLink, error) {
-	code, err := s.open(ctx, callerOf(ctx).digest, true, linkLife)
+	code, err := s.open(ctx, callerOf(ctx).digest, inventory.SessionPageLink, linkLife)
 	if err != nil {
 		return loginLink{}, err
 	}
@@ -92,7 +90,7 @@ func (s *sessions) createLink(ctx context.Context, _ httpapi.Empty) (loginLink, 
 }
 
 func (s *sessions) openByLink(c *gin.Context) {
-	token, err := s.sessions.RedeemLink(c.Request.Context(), sha256.Sum256([]byte(c.Param("code"))))
+	token, err := s.sessions.RedeemLink(c.Request.Context(), inventory.SessionPageLink, sha256.Sum256([]byte(c.Param("code"))))
 	if errors.Is(err, inventory.ErrNotFound) {
 		showLogin(c, http.StatusNotFound, problemLink)
 		return
@@ -129,7 +127,7 @@ func (s *sessions) openPage(c *gin.Context, token credential, status int, proble
 	}
 	var cookie string
 	if err == nil {
-		cookie, err = s.open(ctx, who.digest, false, sessionLife)
+		cookie, err = s.open(ctx, who.digest, inventory.SessionPage, sessionLife)
 	}
 	if err != nil {
 		httpapi.Fail(c, fmt.Errorf("opening a session: %w", err))
@@ -152,9 +150,13 @@ func (s *sessions) logout(c *gin.Context) {
 }
 
 func (s *sessions) cookie(value string, maxAge int) *http.Cookie {
+	return newCookie(cookieName, value, maxAge, strings.HasPrefix(s.base, "https:"))
+}
+
+// newCookie returns the cookie of a session. maxAge is in seconds; a negative one deletes the cookie.
+func newCookie(name, value string, maxAge int, secure bool) *http.Cookie {
 	return &http.Cookie{
-		Name: cookieName, Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
-		SameSite: http.SameSiteStrictMode, Secure: strings.HasPrefix(s.base, "https:"),
+		Name: name, Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure,
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -223,10 +224,16 @@ func TestDemo(t *testing.T) {
 	query, err := s.TemporalCLI(ctx, "workflow", "query", "--workflow-id", "machine/bios", "--type", workflows.QueryStatus)
 	require.NoError(t, err)
 	require.Contains(t, query, `"phase":"done"`)
-	res, err := http.Get("http://" + s.UI + "/namespaces/default/workflows")
-	require.NoError(t, err)
-	require.NoError(t, res.Body.Close())
-	require.Equal(t, http.StatusOK, res.StatusCode)
+	for addr, want := range map[string]int{s.UI: http.StatusOK, s.SessionUI: http.StatusUnauthorized} {
+		res, err := http.Get("http://" + addr + "/namespaces/default/workflows")
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, want, res.StatusCode)
+	}
+	link := strings.Replace(strings.TrimSpace(s.must(ctx, t, "temporal", "ui")), fmt.Sprintf("127.0.0.1:%d", sessionPort), s.SessionUI, 1)
+	tab := browser(ctx, t)
+	onPage(tab, t, "Temporal's UI", chromedp.Navigate(link), see(`a[href*="workflows/machine%2Fbios"]`))
+	require.NoError(t, chromedp.Cancel(tab), "closing the browser")
 }
 
 // shortOf returns the machine image and the firmware for a test of the server: a QEMU

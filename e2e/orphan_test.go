@@ -72,11 +72,12 @@ func unprivileged(t *testing.T, capabilities uint32) user {
 		}
 		require.NoError(t, unix.Setxattr(u.program, "security.capability", v, 0))
 	}
-	ports, err := freeport.Find(6)
+	ports, err := freeport.Find(7)
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(filepath.Join(u.dir, "etc/ingot"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(u.dir, "etc/ingot/ingot.yaml"), fmt.Appendf(nil,
-		"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\nreserve_mib: 1\n", ports, ports+1, ports+5), 0o600))
+		"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d, ui_listen: '127.0.0.1:%d'}\nmin_free_mib: 1\nreserve_mib: 1\n",
+		ports, ports+1, ports+5, ports+6), 0o600))
 	for _, d := range []string{"", "etc", "etc/ingot", "etc/ingot/ingot.yaml"} {
 		require.NoError(t, os.Chown(filepath.Join(u.dir, d), nobodyID, nobodyID))
 	}

@@ -32,6 +32,7 @@ const (
 	apiPort      = 8080
 	temporalPort = 7233
 	uiPort       = 8233
+	sessionPort  = 8234 // Temporal's UI, with a session
 	// guestPort forwards connections to a guest's Temporal.
 	guestPort = 17233
 )
@@ -39,8 +40,8 @@ const (
 // Site is one installation of Ingot in a lab.
 type Site struct {
 	*lab.Lab
-	// API, Temporal and UI are addresses on the host's loopback.
-	API, Temporal, UI string
+	// API, Temporal, UI and SessionUI are addresses on the host's loopback. SessionUI is Temporal's UI with a session.
+	API, Temporal, UI, SessionUI string
 
 	// Namespace is where the server runs, and Address is its address for machines.
 	Namespace lab.Namespace
@@ -221,7 +222,7 @@ func NewSite(ctx context.Context, o Options) (_ *Site, err error) {
 		}
 		return s, s.startGuest(ctx)
 	}
-	for port, addr := range map[int]*string{apiPort: &s.API, temporalPort: &s.Temporal, uiPort: &s.UI} {
+	for port, addr := range map[int]*string{apiPort: &s.API, temporalPort: &s.Temporal, uiPort: &s.UI, sessionPort: &s.SessionUI} {
 		if *addr, err = l.Forward(ctx, lab.Host, "127.0.0.1:0", s.Namespace, fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
 			return nil, err
 		}

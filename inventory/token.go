@@ -79,10 +79,18 @@ func (t Token) Validate() error {
 	return ps.Err()
 }
 
-// A Session is a session of a browser, or a login link that can still open one.
+// The kinds of sessions, and of links that open one.
+const (
+	SessionPage     = "page"      // session of the page and the API
+	SessionPageLink = "page-link" // login link
+	SessionUI       = "ui"        // session of Temporal's UI
+	SessionUILink   = "ui-link"   // link to Temporal's UI
+)
+
+// A Session is a session of a browser, or a link that can still open one.
 type Session struct {
 	Digest  TokenDigest // of the cookie or of the link's code
-	Link    bool
+	Kind    string
 	Token   TokenDigest // token with which the session or the link was opened; both end with the token
 	Expires time.Time
 }

@@ -74,9 +74,12 @@ type RestoredStatus struct {
 
 // TemporalStatus is the state of the connection to Temporal.
 type TemporalStatus struct {
-	Ready   bool      `json:"ready"`
-	Address string    `json:"address,omitempty"`
-	UI      string    `json:"ui,omitempty"`
+	Ready   bool   `json:"ready"`
+	Address string `json:"address,omitempty"`
+	// UI is the URL of the UI of the cluster, or of the embedded server's UI on the server's host, which needs no log-in.
+	UI string `json:"ui,omitempty"`
+	// UILinks means that POST /v1/temporal-ui-links makes links to the embedded server's UI.
+	UILinks bool      `json:"uiLinks,omitempty"`
 	Since   time.Time `json:"since,omitzero"`  // when Temporal was last ready or, if it never was, when this server started; zero if Ready
 	Error   string    `json:"error,omitempty"` // why Temporal is not ready
 }

@@ -131,13 +131,16 @@ func loginLinkCommand(o *Options) *cobra.Command {
 	}, printLoginLink)
 }
 
-func printLoginLink(c *Call) error {
+func printLoginLink(c *Call) error { return c.PrintLink("login-links") }
+
+// PrintLink makes a one-time link by a POST to this route below /v1, and prints it.
+func (c *Call) PrintLink(route string) error {
 	type loginLink struct {
 		URL     string    `json:"url"`
 		Expires time.Time `json:"expires"`
 	}
 
-	a, err := post[loginLink](c, client.Path("login-links"), nil)
+	a, err := post[loginLink](c, client.Path(route), nil)
 	if err != nil {
 		return err
 	}

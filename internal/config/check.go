@@ -34,6 +34,11 @@ func (c *Config) check() inventory.Problems {
 			"the key file is inside data_dir")
 	}
 
+	if ui := c.TemporalUIListen(); ui != "" && !Loopback(ui) && c.TLSCert == "" && Loopback(c.Listen) {
+		p.Add("temporal.ui_listen", "give tls_cert and tls_key, or write a loopback address",
+			"%q is beyond loopback, but listen is not, so there is no TLS", ui)
+	}
+
 	c.Netboot.check(&p)
 	c.checkShares(&p)
 	p.prefixes("bmc.networks", c.BMC.Networks)
@@ -252,6 +257,21 @@ func (t Temporal) check(p *checker) {
 			p.Add("temporal.port", "write a number up to 65532", "the embedded server also needs the three ports after %d", t.Port)
 		}
 		p.port("temporal.ui_port", t.UIPort)
+	}
+	switch u, err := url.Parse(t.UIURL); {
+	case t.UIURL == "":
+	case t.Address == "":
+		p.Add("temporal.ui_url", "leave it out, or give temporal.address", "applies only to an external Temporal cluster")
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "":
+		p.Add("temporal.ui_url", "write for example https://temporal-ui.example.com", "invalid URL %q", t.UIURL)
+	}
+	switch {
+	case t.UIListen == "" || t.UIListen == "off":
+	case t.Address != "":
+		p.Add("temporal.ui_listen", "leave it out; for a link to the cluster's UI, give temporal.ui_url",
+			"applies only to the embedded server, which temporal.address replaces")
+	default:
+		p.hostPort("temporal.ui_listen", t.UIListen, "127.0.0.1:8234, or off")
 	}
 	if t.UIOrigin != "" {
 		u, err := url.Parse(t.UIOrigin)

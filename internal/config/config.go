@@ -214,8 +214,11 @@ type PowerCommand struct {
 type Temporal struct {
 	Port   int `json:"port,omitempty"`    // first of four consecutive ports of the embedded server
 	UIPort int `json:"ui_port,omitempty"` // port of the embedded server's web UI
+	// UIListen is the address, host:port, of the embedded server's web UI for operators who are logged in, with TLS as on
+	// Listen; "off": none. Default: the host of Listen, port 8234.
+	UIListen string `json:"ui_listen,omitempty"`
 	// MutualTLS makes the embedded server refuse each client without the certificate in
-	// data_dir, and switches the web UI off.
+	// data_dir, and closes UIPort, which has no log-in.
 	MutualTLS bool `json:"mutual_tls,omitempty"`
 	// Address is the host:port of the Temporal cluster that is used instead of the embedded server.
 	Address   string `json:"address,omitempty"`
@@ -230,11 +233,31 @@ type Temporal struct {
 	APIKeyFile string `json:"api_key_file,omitempty"`
 	// EncryptionKeyFile is the file of the keys that encrypt the payloads that Ingot writes to the cluster; "": payloads are not encrypted.
 	EncryptionKeyFile string `json:"encryption_key_file,omitempty"`
+	// UIURL is the URL of the cluster's web UI, to which the page and the status link.
+	UIURL string `json:"ui_url,omitempty"`
 	// UIOrigin is the origin of the cluster's web UI. In the browser of an operator who is logged in to this server, that UI
 	// may ask this server to decrypt payloads.
 	UIOrigin string `json:"ui_origin,omitempty"`
 	// Retention is how long Temporal keeps closed workflows.
 	Retention time.Duration `json:"retention,omitempty"`
+}
+
+// temporalUIPort is the default port of the listener for Temporal's UI.
+const temporalUIPort = 8234
+
+// TemporalUIListen returns the address of the listener for Temporal's UI, or "" if there is none.
+func (c Config) TemporalUIListen() string {
+	switch {
+	case c.Temporal.Address != "" || c.Temporal.UIListen == "off":
+		return ""
+	case c.Temporal.UIListen != "":
+		return c.Temporal.UIListen
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return ""
+	}
+	return Join(host, temporalUIPort)
 }
 
 // Prefix parses an address or a prefix. For an address it returns the prefix that contains only this address.

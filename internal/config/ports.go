@@ -33,6 +33,11 @@ func (c *Config) tcpListeners() []listener {
 		add("temporal.port", loopback, c.Temporal.Port, 4)
 		add("temporal.ui_port", loopback, c.Temporal.UIPort, 1)
 	}
+	if host, text, err := net.SplitHostPort(c.TemporalUIListen()); err == nil {
+		if port, err := strconv.Atoi(text); err == nil {
+			add("temporal.ui_listen", host, port, 1)
+		}
+	}
 	if host, text, err := net.SplitHostPort(c.Listen); err == nil {
 		if port, err := strconv.Atoi(text); err == nil {
 			add("listen", host, port, 1)

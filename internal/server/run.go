@@ -99,6 +99,12 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 	for _, l := range listeners {
 		parts = append(parts, part{l.Name, l.Run})
 	}
+	if addr := s.cfg.TemporalUIListen(); addr != "" {
+		ui := uiListener{listener.Socket{
+			Name: "Temporal's UI", Addr: addr, Key: "temporal.ui_listen", Handler: s.api.TemporalUI(), TLS: s.operatorTLS.Load(),
+		}, s.host.Guard(), s.log}
+		parts = append(parts, part{"Temporal's UI", ui.run})
+	}
 	if s.notices.sender != nil {
 		parts = append(parts, part{"notices", s.notices.sender.Run})
 	}

@@ -47,6 +47,7 @@ type temporal struct {
 	restored  *restored
 	hold      *activities.Hold // holds back the runs that restored lists
 	serverID  string
+	uiSocket  string // of the embedded server's UI; "" = there is no embedded server
 
 	stopping sync.WaitGroup  // waits for clients whose workers are still stopping
 	earlier  map[string]bool // identities of workers that polled before this server's workers did
@@ -98,9 +99,10 @@ func (t *temporal) newChild() (err error) {
 			return err
 		}
 		c.Ports.UI = 0
-		t.log.Info("Temporal requires the site's certificate, and Temporal's UI is off; "+
-			"ingot temporal env prints the settings for the temporal command", "certificate", c.Identity)
+		t.log.Info("Temporal requires the site's certificate; ingot temporal env prints the settings for the temporal command",
+			"certificate", c.Identity)
 	}
+	t.uiSocket = c.UISocket()
 	t.child, err = temporalchild.New(c, temporalchild.Options{Logger: t.log.With("part", "temporal")})
 	return err
 }
@@ -128,7 +130,7 @@ func (t *temporal) Client() (client.Client, bool) {
 func (t *temporal) status() apitypes.TemporalStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := apitypes.TemporalStatus{Address: t.cfg.Temporal.Address, Since: t.since}
+	out := apitypes.TemporalStatus{Address: t.cfg.Temporal.Address, UI: t.cfg.Temporal.UIURL, Since: t.since}
 	if t.err != nil {
 		out.Error = t.err.Error()
 	}
@@ -139,6 +141,7 @@ func (t *temporal) status() apitypes.TemporalStatus {
 	if s := t.child.State(); s.Err != nil && t.client == nil {
 		out.Error = s.Err.Error()
 	}
+	out.UILinks = t.cfg.TemporalUIListen() != ""
 	if t.cfg.TemporalIdentity() == "" {
 		out.UI = fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort)
 	}

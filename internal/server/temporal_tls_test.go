@@ -3,8 +3,11 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +28,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 	"github.com/ingotmetal/ingot/workflows/contract"
@@ -74,6 +78,7 @@ func TestS57TemporalAsksForACertificate(t *testing.T) {
 	}
 	_, err = net.Dial("tcp", config.Join("127.0.0.1", ports.ui))
 	require.Error(t, err, "the UI would show everything to everybody")
+	uiOnSocket(ctx, t, filepath.Join(filepath.Dir(identity), "ui.sock"))
 
 	// History, matching and the worker of this site work.
 	run, err := c.ExecuteWorkflow(
@@ -125,6 +130,42 @@ func TestS57TemporalAsksForACertificate(t *testing.T) {
 		require.NoError(t, err, out)
 		require.Contains(t, out, "elsewhere")
 	}
+}
+
+// uiOnSocket checks that the UI works on a socket that only this user can open, and that it only reads.
+func uiOnSocket(ctx context.Context, t *testing.T, socket string) {
+	t.Helper()
+	ui := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return temporalchild.DialUI(ctx, socket)
+	}}}
+	ask := func(method, path string) (int, string) {
+		for { // the UI starts in parallel with the server
+			r, err := http.NewRequestWithContext(ctx, method, "http://ui"+path, nil)
+			require.NoError(t, err)
+			resp, err := ui.Do(r)
+			if err != nil {
+				require.NoError(t, ctx.Err())
+				continue
+			}
+			body, err := io.ReadAll(resp.Body)
+			require.NoError(t, errors.Join(err, resp.Body.Close()))
+			if resp.StatusCode != http.StatusServiceUnavailable {
+				return resp.StatusCode, string(body)
+			}
+		}
+	}
+	code, body := ask(http.MethodGet, "/api/v1/namespaces/default")
+	require.Equal(t, http.StatusOK, code, body)
+	require.Contains(t, body, `"name": "default"`)
+	code, body = ask(http.MethodGet, "/")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, strings.ToLower(body), "<!doctype html>")
+	code, body = ask(http.MethodPost, "/api/v1/namespaces/default/workflows/x/cancel")
+	require.Equal(t, http.StatusMethodNotAllowed, code, body)
+
+	info, err := os.Stat(socket)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
 }
 
 // startedTemporal runs the child and the worker of a server until the test

@@ -7,28 +7,21 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Sessions are the sessions of browsers, and the login links that can still open one.
+// Sessions are the sessions of browsers, and the links that can still open one.
 type Sessions struct{ *db }
 
-// The maximum numbers of sessions and of login links. If there are more, those that expire first are deleted.
-const (
-	maxSessions = 1000
-	maxLinks    = 100
-)
+// maxSessions is the maximum number of sessions or links of one kind. If there are more, those that expire first are deleted.
+const maxSessions = 1000
 
-// PutSession stores a new session or login link.
+// PutSession stores a new session or link.
 func (s Sessions) PutSession(ctx context.Context, x inventory.Session) error {
-	most := maxSessions
-	if x.Link {
-		most = maxLinks
-	}
 	return s.write(ctx, "opening a session", func(tx *transaction) error {
 		return doAll(ctx, tx,
 			stmt("DELETE FROM session WHERE expires <= ?", nanos(s.now())),
 			stmt(`DELETE FROM session WHERE digest IN
-				(SELECT digest FROM session WHERE link = ? ORDER BY expires DESC LIMIT -1 OFFSET ?)`, x.Link, most-1),
-			stmt("INSERT INTO session (digest, link, token, expires) VALUES (?, ?, ?, ?)",
-				x.Digest[:], x.Link, x.Token[:], nanos(x.Expires)),
+				(SELECT digest FROM session WHERE kind = ? ORDER BY expires DESC LIMIT -1 OFFSET ?)`, x.Kind, maxSessions-1),
+			stmt("INSERT INTO session (digest, kind, token, expires) VALUES (?, ?, ?, ?)",
+				x.Digest[:], x.Kind, x.Token[:], nanos(x.Expires)),
 		)
 	})
 }
@@ -42,20 +35,22 @@ func (r sessionRow) value() (d inventory.TokenDigest, err error) {
 	return d, err
 }
 
-// TokenOfSession returns the token with which an open session was opened. If the session is not open, the error is
-// inventory.ErrNotFound.
-func (s Sessions) TokenOfSession(ctx context.Context, digest inventory.TokenDigest) (inventory.TokenDigest, error) {
-	d, err := read[sessionRow](ctx, s.ro, "SELECT token FROM session WHERE digest = ? AND link = 0 AND expires > ?",
-		digest[:], nanos(s.now()))
+// TokenOfSession returns the token with which an open session of this kind was opened. If the session is not open, the error
+// is inventory.ErrNotFound.
+func (s Sessions) TokenOfSession(ctx context.Context, kind string, digest inventory.TokenDigest) (inventory.TokenDigest, error) {
+	d, err := read[sessionRow](ctx, s.ro, "SELECT token FROM session WHERE digest = ? AND kind = ? AND expires > ?",
+		digest[:], kind, nanos(s.now()))
 	return d, wrap(err, "looking up a session")
 }
 
-// RedeemLink deletes a login link and returns the token with which it was made. If the link does not exist or has expired,
-// the error is inventory.ErrNotFound.
-func (s Sessions) RedeemLink(ctx context.Context, digest inventory.TokenDigest) (token inventory.TokenDigest, err error) {
-	err = s.write(ctx, "redeeming a login link", func(tx *transaction) error {
-		token, err = read[sessionRow](ctx, tx, "DELETE FROM session WHERE digest = ? AND link = 1 AND expires > ? RETURNING token",
-			digest[:], nanos(s.now()))
+// RedeemLink deletes a link of this kind and returns the token with which it was made. If the link does not exist or has
+// expired, the error is inventory.ErrNotFound.
+func (s Sessions) RedeemLink(
+	ctx context.Context, kind string, digest inventory.TokenDigest,
+) (token inventory.TokenDigest, err error) {
+	err = s.write(ctx, "redeeming a link", func(tx *transaction) error {
+		token, err = read[sessionRow](ctx, tx, "DELETE FROM session WHERE digest = ? AND kind = ? AND expires > ? RETURNING token",
+			digest[:], kind, nanos(s.now()))
 		return err
 	})
 	return token, err

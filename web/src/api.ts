@@ -20,6 +20,7 @@
 //   POST /v1/machines/:name/reprovision      {"template"?, "image"?}
 //   POST /v1/machines/:name/decommission     {}
 //   POST /v1/machines/:name/release          {}
+//   POST /v1/temporal-ui-links               {"url"}: opens Temporal's UI, once
 //   POST /v1/operations/:run/decide          {"question", "choice"}
 //   POST /v1/operations/:run/cancel          {}
 //
@@ -114,6 +115,7 @@ export const api = {
   install: (machine: string, how: "provision" | "reprovision", what: { template?: string; image?: string }) => ask("POST", path("machines", machine, how), what),
   decommission: (machine: string) => ask("POST", path("machines", machine, "decommission"), {}),
   release: (machine: string) => ask("POST", path("machines", machine, "release"), {}),
+  temporalUI: async () => parse<{ url: string }>(await ask("POST", "/v1/temporal-ui-links", {})).url,
   poweredOn: (run: string) => ask("POST", path("workflows", run, "powered-on"), {}),
 };
 

@@ -1,3 +1,4 @@
+import { api } from "./api";
 import type { Store } from "./store";
 import { span } from "./text";
 
@@ -12,6 +13,18 @@ function Pill({ good, name, children, id }: { good: boolean; name: string; child
 /** Returns u if it is a web address, so that a link can never be a script. */
 export function web(u: string | undefined): string {
   return u && /^https?:\/\//i.test(u) ? u.replace(/\/+$/, "") : "";
+}
+
+// The window opens before the link is there: browsers block windows that open later.
+async function openTemporal(): Promise<void> {
+  const w = window.open("about:blank", "_blank");
+  if (!w) return;
+  w.opener = null;
+  try {
+    w.location.href = web(await api.temporalUI());
+  } catch {
+    w.close();
+  }
 }
 
 export function Header({ store }: { store: Store }) {
@@ -33,10 +46,16 @@ export function Header({ store }: { store: Store }) {
             <Pill id="dhcp" good={!off} name="DHCP">
               {off ? "off" : [...(s.netboot?.interfaces ?? []), ...(s.netboot?.relays ?? []).map((r) => `relay ${r}`)].map(face).filter(Boolean).join(", ") || "on"}
             </Pill>
-            {web(t?.ui) && (
-              <a href={web(t?.ui)} target="_blank" rel="noreferrer">
+            {t?.uiLinks ? (
+              <button type="button" class="chip" disabled={store.idle || !t.ready} onClick={() => void openTemporal()}>
                 Temporal UI ↗
-              </a>
+              </button>
+            ) : (
+              web(t?.ui) && (
+                <a href={web(t?.ui)} target="_blank" rel="noreferrer">
+                  Temporal UI ↗
+                </a>
+              )
             )}
             {store.caller && (
               <span data-caller={store.caller.role} title={`this session may ${store.caller.role}`}>

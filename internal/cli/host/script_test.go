@@ -61,7 +61,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join(here, "testdata/script"), RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
-			port, err := freeport.Find(6) // Temporal takes four in a row
+			port, err := freeport.Find(7) // Temporal takes four in a row
 			if err != nil {
 				return err
 			}
@@ -81,7 +81,8 @@ func TestScripts(t *testing.T) {
 			}
 			// The files that init writes, with ports of this test.
 			return os.WriteFile(filepath.Join(e.WorkDir, "site.yaml"), fmt.Appendf(nil,
-				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d}\nmin_free_mib: 1\n", port, port+1, port+5), 0o600)
+				"listen: 127.0.0.1:%d\ntemporal: {port: %d, ui_port: %d, ui_listen: '127.0.0.1:%d'}\nmin_free_mib: 1\n",
+				port, port+1, port+5, port+6), 0o600)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"run": runCLI, "exits": exits, "waitfor": waitFor, "loseanswers": loseAnswers, "remember": remember,

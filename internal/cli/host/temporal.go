@@ -20,7 +20,17 @@ import (
 func temporalCommand(o *cli.Options) *cobra.Command {
 	return cli.Group("temporal", "Prepare a Temporal cluster, and use Temporal's own command with this site",
 		"  ingot temporal setup\n  eval \"$(ingot temporal env)\"",
-		temporalSetupCommand(o), temporalEnvCommand(o), temporalTokenCommand(o), temporalNewKeyCommand(o))
+		temporalUICommand(o), temporalSetupCommand(o), temporalEnvCommand(o), temporalTokenCommand(o), temporalNewKeyCommand(o))
+}
+
+func temporalUICommand(o *cli.Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
+		Use: "ui", Short: "Print a one-time link to Temporal's web UI", Args: cobra.NoArgs,
+		Long: `Print a link that opens the web UI of the embedded Temporal server in a browser, once
+and within five minutes. The UI only shows workflows. It is served at
+temporal.ui_listen, by default port 8234 of the host of "listen".`,
+		Example: "  xdg-open \"$(ingot temporal ui)\"",
+	}, func(c *cli.Call) error { return c.PrintLink("temporal-ui-links") })
 }
 
 func temporalTokenCommand(o *cli.Options) *cobra.Command {

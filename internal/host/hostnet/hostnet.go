@@ -130,12 +130,15 @@ func LocalURL(c config.Config) string {
 	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	scheme := "https://"
-	if c.TLSCert == "" && config.Loopback(c.Listen) {
-		scheme = "http://"
+	scheme := "http://"
+	if OperatorsUseTLS(c) {
+		scheme = "https://"
 	}
 	return scheme + net.JoinHostPort(host, port)
 }
+
+// OperatorsUseTLS reports whether the listeners for operators have TLS.
+func OperatorsUseTLS(c config.Config) bool { return c.TLSCert != "" || !config.Loopback(c.Listen) }
 
 // ServerAnswers reports whether a server accepts connections at the configured operator address.
 func ServerAnswers(ctx context.Context, c config.Config) bool {

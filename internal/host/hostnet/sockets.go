@@ -26,6 +26,10 @@ func Sockets(c config.Config) ([]Socket, error) {
 		}
 	}
 
+	if ui := c.TemporalUIListen(); ui != "" {
+		out = append(out, Socket{"tcp", ui, "temporal.ui_listen"})
+	}
+
 	n := c.Netboot
 	if !n.On() {
 		return out, nil

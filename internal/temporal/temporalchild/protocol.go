@@ -40,10 +40,10 @@ type Ports struct {
 	History  int `json:"history"`
 	Matching int `json:"matching"`
 	Worker   int `json:"worker"`
-	UI       int `json:"ui"` // 0 = no UI
+	UI       int `json:"ui"` // of the UI without a login; 0 = the UI is on its Unix socket only
 }
 
-// PortsFrom returns the ports with the frontend's port, the three ports after it, and the UI's port (0 = no UI).
+// PortsFrom returns the ports with the frontend's port, the three ports after it, and the UI's port (0 = none).
 func PortsFrom(frontend, ui int) Ports {
 	return Ports{Frontend: frontend, History: frontend + 1, Matching: frontend + 2, Worker: frontend + 3, UI: ui}
 }
@@ -54,7 +54,7 @@ type Config struct {
 	Host  string `json:"host"` // a loopback address
 	Ports Ports  `json:"ports"`
 	// Identity is the path of a PEM file with a private key and its self-signed certificate; see [ClientTLS]. If it is set, every port
-	// of the server requires this certificate from clients, and there is no UI. "" = no TLS.
+	// of the server requires this certificate from clients, and the UI has no port. "" = no TLS.
 	Identity string `json:"identity,omitempty"`
 
 	Namespace        string        `json:"namespace"`
@@ -114,8 +114,8 @@ func (c Config) Validate() error {
 			bad("data_dir", "the certificate %q is not an absolute path", c.Identity)
 		}
 		if c.Ports.UI != 0 {
-			bad("temporal.mutual_tls", "the UI has no login and would show everything to every process of this host: "+
-				"with mutual TLS, the UI port must be 0")
+			bad("temporal.mutual_tls", "the UI's port on loopback has no login and would show everything to every process of this host: "+
+				"with mutual TLS, it must be 0")
 		}
 	}
 
@@ -160,7 +160,7 @@ func (p Ports) named() []namedPort {
 // Server is a running embedded server.
 type Server struct {
 	Frontend    string `json:"frontend"`     // host:port for clients
-	UI          string `json:"ui,omitempty"` // host:port of the web UI; "" = no UI
+	UI          string `json:"ui,omitempty"` // host:port of the web UI without a login; "" = none
 	Namespace   string `json:"namespace"`
 	Identity    string `json:"identity,omitempty"` // see Config.Identity
 	ClusterID   string `json:"clusterID"`          // assigned when the database is created

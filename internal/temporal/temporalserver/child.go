@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -68,6 +69,9 @@ func serveChild(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	}
 
 	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
+	// Package log is used only by the UI, which writes how it loads the certificate.
+	log.SetFlags(0)
+	log.SetOutput(slog.NewLogLogger(logger.Handler(), slog.LevelDebug).Writer())
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go memlimit.CollectRarely(ctx, garbageRoom)

@@ -128,13 +128,11 @@ func (e *embedded) whileStarted(ctx context.Context, ready func(temporalchild.Se
 
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	if srv.UI != "" {
-		parts.Go(func() {
-			if err := e.serveUI(ctx); err != nil {
-				e.logger.Error("temporal web UI ended", "err", err)
-			}
-		})
-	}
+	parts.Go(func() {
+		if err := e.serveUI(ctx); err != nil {
+			e.logger.Error("temporal web UI ended", "err", err)
+		}
+	})
 	parts.Go(func() { e.vacuum(ctx, db) })
 	ready(srv)
 	<-ctx.Done()

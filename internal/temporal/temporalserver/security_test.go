@@ -10,7 +10,7 @@ import (
 )
 
 // TestS49TemporalUIAnswersOnlyNamesOfThisHost: a web page whose name is rebound to 127.0.0.1
-// cannot read anything, and cannot guess the address on which the UI itself listens. No request
+// cannot read anything. No request
 // starts or changes a workflow, however its path is encoded.
 func TestS49TemporalUIAnswersOnlyNamesOfThisHost(t *testing.T) {
 	t.Parallel()

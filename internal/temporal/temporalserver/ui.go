@@ -2,74 +2,119 @@ package temporalserver
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/base64"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	uiserver "github.com/temporalio/ui-server/v2/server"
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+	uiapi "github.com/temporalio/ui-server/v2/server/api"
 	uiconfig "github.com/temporalio/ui-server/v2/server/config"
-	uioptions "github.com/temporalio/ui-server/v2/server/server_options"
+	"github.com/temporalio/ui-server/v2/server/csrf"
+	"github.com/temporalio/ui-server/v2/server/headers"
+	"github.com/temporalio/ui-server/v2/server/route"
+	uiassets "github.com/temporalio/ui-server/v2/ui"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
-// serveUI serves the web UI, read-only, until ctx ends. If its port is occupied, serveUI logs an error and retries until the port
-// is free; Temporal works without the UI.
-//
-// The UI itself answers requests for every host name. A foreign web page could therefore rebind its name to 127.0.0.1 (DNS
-// rebinding) and read every history through a browser on this host. To prevent that, the UI listens on an address that no page can
-// guess, and a proxy on the configured port accepts only requests for names of this host.
+// serveUI serves the web UI, read-only, until ctx ends: on the Unix socket, for the server that starts this process, and, if the
+// configuration has a port for the UI, on loopback without a login. If that port is occupied, serveUI logs an error and retries until
+// the port is free; Temporal works without the UI.
 func (e *embedded) serveUI(ctx context.Context) error {
-	cfg := e.cfg
-	listener := e.awaitUIPort(ctx)
-	if listener == nil {
-		return nil
-	}
-	defer listener.Close() // already closed by the server below
-	hidden, err := hiddenAddress()
+	ui, err := e.newUI()
 	if err != nil {
 		return err
 	}
+	socket, err := temporalchild.ListenUI(ctx, e.cfg.UISocket())
+	if err != nil {
+		return err
+	}
+	var parts errgroup.Group
+	parts.Go(func() error { return e.serveHTTP(ctx, socket, ui) })
+	if e.cfg.Ports.UI != 0 {
+		parts.Go(func() error {
+			listener := e.awaitUIPort(ctx)
+			if listener == nil {
+				return nil
+			}
+			return e.serveHTTP(ctx, listener, localNames(e.cfg.Host, ui))
+		})
+	}
+	return parts.Wait()
+}
 
-	ui := uiserver.NewServer(uioptions.WithConfigProvider(&uiconfig.Config{
-		Host: hidden.Addr().String(), Port: int(hidden.Port()), TemporalGRPCAddress: hostPort(cfg.Host, cfg.Ports.Frontend),
-		EnableUI: true, DefaultNamespace: cfg.Namespace, DisableWriteActions: true,
-		DisableNewsFetch: true, HideLogs: true,
-		// The UI uses plain HTTP on loopback, and a browser does not send a secure cookie over plain HTTP.
+// serveHTTP serves h until ctx ends, and closes the listener.
+func (e *embedded) serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
+	s := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(e.logger.Handler(), slog.LevelDebug),
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // an error means that connections are closed already
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// newUI returns the handler of the UI, which only reads. It has the routes and the assets of ui-server, whose own server can listen
+// on a TCP port only, and answers every host name there.
+func (e *embedded) newUI() (http.Handler, error) {
+	tls, err := e.uiTLS()
+	if err != nil {
+		return nil, err
+	}
+	provider, err := uiconfig.NewConfigProviderWithRefresh(&uiconfig.Config{
+		TemporalGRPCAddress: hostPort(e.cfg.Host, e.cfg.Ports.Frontend), TLS: tls, EnableUI: true, DefaultNamespace: e.cfg.Namespace,
+		DisableWriteActions: true, DisableNewsFetch: true, HideLogs: true,
+		// The UI is also served over plain HTTP on loopback, where a browser sends no secure cookie.
 		CORS: uiconfig.CORS{CookieInsecure: true},
-	}))
-	inner := make(chan error, 1)
-	go func() { inner <- ui.Start() }()
-	front := &http.Server{
-		Handler: localNames(cfg.Host, readsOnly(proxyTo(hidden, e.logger))), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10,
-		ErrorLog:       slog.NewLogLogger(e.logger.Handler(), slog.LevelDebug),
+	})
+	if err != nil {
+		return nil, err
+	}
+	assets, err := uiassets.Assets()
+	if err == nil {
+		assets, err = fs.Sub(assets, "local")
+	}
+	if err != nil {
+		return nil, err
 	}
 
-	outer := make(chan error, 1)
-	go func() { outer <- front.Serve(listener) }()
-	select {
-	case <-ctx.Done():
-	case err = <-outer:
-		outer <- http.ErrServerClosed
-	case err = <-inner:
-		inner <- nil
-	}
+	r := echo.New()
+	r.Use(middleware.Recover(), middleware.Gzip(), middleware.Secure(), csrf.EnsureTokenCookie(false),
+		middleware.CSRFWithConfig(csrf.MiddlewareConfig(provider, false)))
+	err = errors.Join(
+		route.SetAPIRoutes(r, provider, []uiapi.Middleware{headers.WithForwardHeaders([]string{"Caller-Type"})}),
+		route.SetUIRoutes(r, "", assets, provider),
+	)
+	route.SetRenderRoute(r, "/")
 
-	ui.Stop()
-	err = errors.Join(err, front.Close(), <-inner)
-	if served := <-outer; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
+	return readsOnly(r), err
+}
+
+// uiTLS returns how the UI reaches the frontend: with the site's certificate if the frontend requires it.
+func (e *embedded) uiTLS() (uiconfig.TLS, error) {
+	if e.cfg.Identity == "" {
+		return uiconfig.TLS{}, nil
 	}
-	return err
+	text, err := durablefile.ReadPrivate(e.cfg.Identity)
+	if err != nil {
+		return uiconfig.TLS{}, err
+	}
+	encoded := base64.StdEncoding.EncodeToString(text)
+	return uiconfig.TLS{
+		CaData: encoded, CertData: encoded, KeyData: encoded, EnableHostVerification: true, ServerName: temporalchild.ServerName,
+	}, nil
 }
 
 // awaitUIPort waits until the UI's port is free, and returns a listener on it. It returns nil if ctx ends first.
@@ -92,20 +137,6 @@ func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 		case <-time.After(5 * time.Second):
 		}
 	}
-}
-
-// hiddenAddress returns a free port on a random loopback address, one of 2^24 addresses and about 28,000 ports. Other hosts cannot reach
-// this address. Programs on this host could find it, but gain nothing: they can reach the frontend anyway.
-func hiddenAddress() (netip.AddrPort, error) {
-	var b [3]byte
-	_, _ = rand.Read(b[:]) // never returns an error: it crashes the program instead
-	b[2] = b[2]%253 + 2    // neither 127.0.0.0 nor 127.0.0.1 nor a broadcast address
-	l, err := net.Listen("tcp", net.JoinHostPort(netip.AddrFrom4([4]byte{127, b[0], b[1], b[2]}).String(), "0"))
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("finding an address for the UI: %w", err)
-	}
-
-	return netip.MustParseAddrPort(l.Addr().String()), l.Close()
 }
 
 // localNames refuses requests under the names of other hosts. It also refuses requests that write, if a page of another origin has caused
@@ -165,19 +196,4 @@ func isQuery(escaped string) bool {
 func validID(escaped string) bool {
 	id, err := url.PathUnescape(escaped)
 	return err == nil && !strings.ContainsAny(id, "%?#;") && fs.ValidPath(id) && id != "."
-}
-
-func proxyTo(to netip.AddrPort, logger *slog.Logger) http.Handler {
-	return &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(&url.URL{Scheme: "http", Host: to.String()})
-			r.Out.Host = r.In.Host // the UI writes this host name into its pages
-		},
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute},
-		FlushInterval: -1,
-		ErrorLog:      slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
-			http.Error(w, "the UI is starting", http.StatusServiceUnavailable)
-		},
-	}
 }

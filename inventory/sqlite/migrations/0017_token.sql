@@ -17,7 +17,7 @@ CREATE TABLE token (
 -- Sessions of browsers, and login links that can still open one.
 CREATE TABLE session (
     digest  BLOB PRIMARY KEY, -- SHA-256 of the cookie or of the link's code
-    link    INTEGER NOT NULL,
+    kind    TEXT NOT NULL,    -- page, page-link, ui, ui-link
     token   BLOB NOT NULL,    -- digest of the token with which it was opened
     expires INTEGER NOT NULL
 ) STRICT;
