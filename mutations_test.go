@@ -415,6 +415,7 @@ var mutations = []mutation{
 		"s.poweredOn || s.received.hasAny(inventory.EventKernel,",
 		"s.poweredOn || s.received.hasAny(inventory.EventScript, inventory.EventKernel,",
 	},
+	{"S47", "TestS47ColouredTable", "internal/cli/table.go", "row[i].text = Inert(fmt.Sprint(c))", "row[i].text = fmt.Sprint(c)"},
 	{
 		"S47", "TestS47TerminalCapture", "internal/cli/terminal.go",
 		`if r != '\n' && r != '\t' && human.Dangerous(r) {`, "if r == utf8.RuneError {",

@@ -16,10 +16,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestS47TerminalCapture: text from machines cannot control a terminal, in any output
-// format.
-func TestS47TerminalCapture(t *testing.T) {
-	hostile := []string{
+// controlTexts returns texts that control a terminal, or forge a line on it.
+func controlTexts() []string {
+	return []string{
 		"\x1b[2J\x1b[1;1Hroot#",
 		"\x1b]0;title\x07",
 		"\x1b]52;c;cm0gLXJmIC8=\x07",
@@ -37,15 +36,20 @@ func TestS47TerminalCapture(t *testing.T) {
 		"\x0e\x0f",
 		"\x05",
 	}
-	for _, form := range []string{"table", "json", "yaml"} {
+}
+
+// TestS47TerminalCapture: text from machines cannot control a terminal, in any output
+// format.
+func TestS47TerminalCapture(t *testing.T) {
+	for _, form := range []string{"table", "json", "yaml", "name", "jsonpath={.name}"} {
 		out := filepath.Join(t.TempDir(), "tty")
 		f, err := os.Create(out)
 		require.NoError(t, err)
 		o := &Options{output: form}
-		for _, text := range hostile {
+		for _, text := range controlTexts() {
 			c := &Call{Command: &cobra.Command{}, Options: o}
 			c.SetOut(&terminal{file: f})
-			require.NoError(t, ShowValue(c, map[string]string{"serial": text}, func(w io.Writer) error {
+			require.NoError(t, ShowValue(c, map[string]string{"name": text}, func(w io.Writer) error {
 				tab := NewTable(w, "SERIAL", "MODEL")
 				tab.Row(text, text)
 				return tab.Flush()
@@ -62,6 +66,19 @@ func TestS47TerminalCapture(t *testing.T) {
 				t.Fatalf("%s: %U reaches the terminal: %q", form, r, b)
 			}
 		}
+	}
+}
+
+// TestS47ColouredTable: a table with colours goes to the terminal itself, so its cells are safe before.
+func TestS47ColouredTable(t *testing.T) {
+	for _, text := range controlTexts() {
+		var b strings.Builder
+		table := Table{w: &b, colour: true}
+		table.Row(text, State("FAILED"), State(text), text)
+		require.NoError(t, table.Flush())
+		rest := strings.NewReplacer("\x1b[31mFAILED\x1b[0m", "FAILED").Replace(b.String())
+		require.Equal(t, 1, strings.Count(rest, "\n"), "%q", rest)
+		require.False(t, strings.ContainsFunc(strings.TrimSpace(rest), human.Dangerous), "%q", rest)
 	}
 }
 
