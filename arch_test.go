@@ -19,6 +19,7 @@ var may = map[string]string{
 	"internal/problem":        "",
 	"internal/text/plaintext": "",
 	"internal/text/human":     "internal/problem internal/text/plaintext",
+	"internal/selector":       "internal/problem",
 	"action":                  "",
 	"inventory":               "action internal/problem internal/text/human",
 
