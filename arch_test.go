@@ -21,7 +21,7 @@ var may = map[string]string{
 	"internal/text/human":     "internal/problem internal/text/plaintext",
 	"internal/selector":       "internal/problem",
 	"action":                  "",
-	"inventory":               "action internal/problem internal/text/human",
+	"inventory":               "action internal/problem internal/selector internal/text/human",
 
 	"internal/host/clock":            "",
 	"internal/netserve/guard":        "",
@@ -36,7 +36,7 @@ var may = map[string]string{
 	"internal/netserve/quietlog":     "",
 	"internal/secrets/keyring":       "inventory internal/host/durablefile",
 	"internal/temporal/payloadcodec": "inventory internal/host/durablefile go.temporal.io/api go.temporal.io/sdk google.golang.org/protobuf",
-	"workflows/contract":             "action inventory",
+	"workflows/contract":             "action internal/selector inventory",
 	"internal/apitypes":              "inventory workflows/contract",
 	"internal/config":                "inventory internal/images/sbat internal/documents/strictyaml",
 	"internal/backup/dbcopy":         "internal/host/durablefile",
@@ -68,10 +68,10 @@ var may = map[string]string{
 	"genesis": "inventory internal/documents/strictyaml internal/documents/machinefile internal/systems",
 
 	"template":         "action inventory internal/documents/cloudinit internal/documents/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
-	"inventory/sqlite": "internal/text/plaintext action inventory internal/backup/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
+	"inventory/sqlite": "internal/text/plaintext action internal/selector inventory internal/backup/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
 	"bmc": "internal/httpclient internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr " +
 		"github.com/stmcginnis/gofish",
-	"activities": "internal/text/plaintext action genesis inventory template internal/documents/cloudinit internal/systems go.temporal.io/sdk",
+	"activities": "internal/text/plaintext action genesis internal/selector inventory template internal/documents/cloudinit internal/systems go.temporal.io/sdk",
 	"workflows":  "action activities genesis inventory workflows/contract internal/documents/strictyaml go.temporal.io/api go.temporal.io/sdk",
 	"bootsvc/wire": "inventory internal/host/clock internal/netserve/guard internal/netserve/httpserve internal/text/plaintext github.com/insomniacslk/dhcp golang.org/x/net " +
 		"golang.org/x/sync golang.org/x/sys",
@@ -88,7 +88,7 @@ var may = map[string]string{
 	"internal/httpapi": "inventory internal/netserve/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/netserve/guard internal/httpapi internal/netserve/httpserve " +
 		"internal/text/plaintext internal/netserve/quietlog github.com/gin-gonic/gin",
-	"api": "action genesis internal/apitypes workflows/contract internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
+	"api": "action genesis internal/apitypes internal/selector workflows/contract internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
 		"internal/netserve/httpserve internal/images/imagefile internal/text/plaintext internal/images/provenance internal/netserve/quietlog internal/host/diskreserve internal/documents/cloudinit inventory template web workflows " +
 		"github.com/gin-gonic/gin",
 	"worker-agent/disk/blockdev":   "internal/text/plaintext",
@@ -135,7 +135,7 @@ var may = map[string]string{
 		"internal/secrets/keyring internal/observe/notify internal/host/diskreserve internal/images/sbat internal/server internal/siterole golang.org/x/sync " +
 		"golang.org/x/sys",
 
-	"internal/cli": "action genesis internal/apitypes inventory template workflows/contract internal/images/catalog internal/client internal/config " +
+	"internal/cli": "action genesis internal/apitypes internal/selector inventory template workflows/contract internal/images/catalog internal/client internal/config " +
 		"internal/host/durablefile internal/text/human internal/documents/importfile internal/documents/machinefile internal/images/provenance " +
 		"internal/documents/strictyaml github.com/spf13/cobra github.com/spf13/pflag golang.org/x/term k8s.io/client-go",
 	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/backup internal/cli internal/client internal/config internal/doctor " +

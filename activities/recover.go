@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -10,7 +11,7 @@ import (
 // contract.RecoverInput.
 type RecoverRequest struct {
 	Machines []string          `json:"machines,omitempty"`
-	Selector map[string]string `json:"selector,omitempty"`
+	Selector selector.Selector `json:"selector,omitempty"`
 	Order    [][]string        `json:"order,omitempty"`
 }
 

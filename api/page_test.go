@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -59,13 +60,16 @@ func TestListsPageSortAndFilter(t *testing.T) {
 	}
 
 	for path, want := range map[string]string{
-		"/v1/machines?limit=2":                    "m0 m1 m2 m3 m4",
-		"/v1/machines?limit=2&sort=-name":         "m4 m3 m2 m1 m0",
-		"/v1/machines?limit=1&label=rack%3D1":     "m1 m3",
-		"/v1/machines?label=rack%3D0,site%3Dx":    "m0 m2 m4",
-		"/v1/machines?limit=1&state=FAILED":       "m3 m4",
-		"/v1/templates?limit=1&sort=name":         "image",
-		"/v1/machines?state=RUNNING&label=rack=1": "",
+		"/v1/machines?limit=2":                                    "m0 m1 m2 m3 m4",
+		"/v1/machines?limit=2&sort=-name":                         "m4 m3 m2 m1 m0",
+		"/v1/machines?limit=1&selector=rack%3D1":                  "m1 m3",
+		"/v1/machines?selector=rack%3D0,site%3Dx":                 "m0 m2 m4",
+		"/v1/machines?limit=1&sort=-name&selector=rack!%3D1,site": "m4 m2 m0",
+		"/v1/machines?limit=2&selector=rack+in+(0,2),!old":        "m0 m2 m4",
+		"/v1/machines?selector=!site":                             "",
+		"/v1/machines?limit=1&state=FAILED":                       "m3 m4",
+		"/v1/templates?limit=1&sort=name":                         "image",
+		"/v1/machines?state=RUNNING&selector=rack=1":              "",
 	} {
 		got := c.pages(path, "name")
 		if strings.HasPrefix(path, "/v1/templates") {
@@ -75,11 +79,12 @@ func TestListsPageSortAndFilter(t *testing.T) {
 		require.Equal(t, want, strings.Join(got, " "), path)
 	}
 	for path, want := range map[string]string{
-		"/v1/workflows?limit=3":                                "r41 r31 r21 r11 r01 r40 r30 r20 r10 r00",
-		"/v1/workflows?limit=3&sort=started":                   "r00 r10 r20 r30 r40 r01 r11 r21 r31 r41",
-		"/v1/workflows?limit=1&label=rack%3D1":                 "r31 r11 r30 r10",
-		"/v1/workflows?limit=1&state=FAILED&sort=-started":     "r41 r31 r40 r30",
-		"/v1/workflows?limit=1&machine=m2&sort=started&open=0": "r20 r21",
+		"/v1/workflows?limit=3":                                      "r41 r31 r21 r11 r01 r40 r30 r20 r10 r00",
+		"/v1/workflows?limit=3&sort=started":                         "r00 r10 r20 r30 r40 r01 r11 r21 r31 r41",
+		"/v1/workflows?limit=1&selector=rack%3D1":                    "r31 r11 r30 r10",
+		"/v1/workflows?limit=2&sort=started&selector=rack+notin+(1)": "r00 r20 r40 r01 r21 r41",
+		"/v1/workflows?limit=1&state=FAILED&sort=-started":           "r41 r31 r40 r30",
+		"/v1/workflows?limit=1&machine=m2&sort=started&open=0":       "r20 r21",
 	} {
 		require.Equal(t, want, strings.Join(c.pages(path, "run"), " "), path)
 	}
@@ -106,10 +111,15 @@ func TestListsPageSortAndFilter(t *testing.T) {
 	c.op(200, "GET", "/v1/workflows?limit=7&after="+url.QueryEscape(first.Next), nil)
 
 	for _, bad := range []string{
-		"/v1/machines?sort=size", "/v1/machines?label=rack", "/v1/workflows?after=x", "/v1/workflows?sort=name",
+		"/v1/machines?sort=size", "/v1/workflows?after=x", "/v1/workflows?sort=name",
 		"/v1/templates?sort=x", "/v1/images?sort=x", "/v1/machines/m1/events?after=x", "/v1/machines/m1/events?sort=x",
 		"/v1/machines?limit=x", "/v1/operations?after=x", "/v1/operations?sort=name",
 	} {
 		require.Equal(t, http.StatusBadRequest, c.do(http.MethodGet, bad, nil).Code, bad)
+	}
+	for _, list := range []string{"/v1/machines", "/v1/workflows"} {
+		got := c.op(http.StatusBadRequest, http.MethodGet, list+"?selector=rack%3E1", nil)
+		require.JSONEq(t, `[{"field": "selector", "what": "invalid operator \">\" at character 5", "remedy": "use =, ==, !=, in or notin"}]`,
+			string(decode[struct{ Problems json.RawMessage }](t, got, http.StatusBadRequest).Problems))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
@@ -103,4 +104,40 @@ func TestRecoverStartsAnOperation(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"name", "concurrency", "abortAfter", "template", "machines[0]", "order[0][0]"}, fields)
 	require.Len(t, c.Temporal.Inputs, 1)
+}
+
+func TestRecoverBySelector(t *testing.T) {
+	site := func() checker {
+		c := checking(newSite(t))
+		c.AddMachine("m1", mac)
+		require.NoError(t, c.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "empty", Source: oneAction}, "test"))
+		return c
+	}
+	want := selector.Selector{{Key: "rack", Operator: selector.NotIn, Values: []string{"b2"}}}
+	for name, text := range map[string]string{
+		"text": `"rack != b2"`, "object": `{"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["b2"]}]}`,
+	} {
+		c := site()
+		c.op(http.StatusAccepted, http.MethodPost, "/v1/recover", `{"name":"flood","template":"empty","selector":`+text+`}`)
+		require.Equal(t, want, c.Temporal.Inputs[0].(contract.RecoverInput).Selector, name)
+	}
+
+	c := site()
+	for text, problem := range map[string]inventory.Problem{
+		`"rack>1"`:  {Field: "selector", What: `invalid operator ">" at character 5`, Remedy: "use =, ==, !=, in or notin"},
+		`"rack=z9"`: {Field: "selector", What: `"rack=z9" selects no machine in service`, Remedy: "list labels with: ingot machine list --output wide"},
+		`""`:        {Field: "machines", What: "no machine is named", Remedy: "name machines, or give a selector of labels"},
+		`{"rack": "a1"}`: {
+			Field: "selector", What: `unknown field "rack"`,
+			Remedy: `write text such as "rack=a1", or an object with matchLabels and matchExpressions`,
+		},
+	} {
+		in := `{"name":"flood","template":"empty","selector":` + text + `}`
+		a := decode[answer](t, c.do(http.MethodPost, "/v1/recover", in), http.StatusBadRequest)
+		require.Equal(t, []inventory.Problem{problem}, a.Problems, text)
+		a = decode[answer](t, c.do(http.MethodPost, "/v1/workflows", `{"type":"Recover","input":`+in+`}`), http.StatusBadRequest)
+		require.Len(t, a.Problems, 1)
+		require.Contains(t, a.Problems[0].Field, problem.Field)
+	}
+	require.Empty(t, c.Temporal.Inputs)
 }

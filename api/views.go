@@ -11,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -35,8 +36,8 @@ type views struct {
 
 type listMachines struct {
 	httpapi.Page
-	Label string `query:"label"`
-	State string `query:"state"`
+	Selector string `query:"selector"`
+	State    string `query:"state"`
 }
 
 // list returns the machines that the query selects.
@@ -46,7 +47,7 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[apitypes
 		all, err := v.ofNames(ctx, nil)
 		return httpapi.NewList(all), err
 	}
-	labels, err := httpapi.ParseLabels(q.Label)
+	wanted, err := selector.Parse(q.Selector)
 	if err != nil {
 		return empty, err
 	}
@@ -58,7 +59,7 @@ func (v *views) list(ctx context.Context, q listMachines) (httpapi.List[apitypes
 	if err != nil {
 		return empty, err
 	}
-	f := inventory.MachineFilter{Labels: labels, State: state, After: q.After, Descending: descending}
+	f := inventory.MachineFilter{Selector: wanted, State: state, After: q.After, Descending: descending}
 	if q.Limit > 0 {
 		f.Limit = q.Limit + 1 // one machine more than the page holds: it shows whether the list continues
 	}

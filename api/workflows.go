@@ -17,6 +17,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
@@ -100,10 +101,10 @@ func (w *workflowRoutes) decommission(ctx context.Context, q decommissionMachine
 
 type listWorkflows struct {
 	httpapi.Page
-	Machine string `query:"machine"`
-	Label   string `query:"label"`
-	State   string `query:"state"`
-	Open    bool   `query:"open"`
+	Machine  string `query:"machine"`
+	Selector string `query:"selector"`
+	State    string `query:"state"`
+	Open     bool   `query:"open"`
 }
 
 // clampLimit returns the limit for a list of runs or operations: 100 if asked is 0, otherwise asked, but at most 1000.
@@ -120,7 +121,7 @@ func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.Lis
 	if f.RunPage, err = pageOfRuns(q.Page); err != nil {
 		return httpapi.List[inventory.Workflow]{}, err
 	}
-	if f.Labels, err = httpapi.ParseLabels(q.Label); err != nil {
+	if f.Selector, err = selector.Parse(q.Selector); err != nil {
 		return httpapi.List[inventory.Workflow]{}, err
 	}
 	found, err := w.store.Workflows(ctx, f)

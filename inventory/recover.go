@@ -3,28 +3,30 @@ package inventory
 import (
 	"fmt"
 	"slices"
+
+	"github.com/ingotmetal/ingot/internal/selector"
 )
 
 // RecoverOrder returns the machines of a recovery in groups, which are installed one after the other. The machines are those in names or,
-// if selector is given, those in service that have all its labels. Machines that are in no group of order form the last group, in the order
-// of names, or sorted by name if selector chose them. The error contains all problems.
-func RecoverOrder(all []Machine, names []string, selector map[string]string, order [][]string) ([][]string, error) {
+// if names is empty, those in service that s selects. Machines that are in no group of order form the last group, in the order of names, or
+// sorted by name if s selected them. An empty s selects none. The error contains all problems.
+func RecoverOrder(all []Machine, names []string, s selector.Selector, order [][]string) ([][]string, error) {
 	var ps Problems
 	known, chosen := map[string]bool{}, map[string]bool{}
 	for _, m := range all {
 		known[m.Name] = true
-		if len(selector) > 0 && m.Standing == nil && carries(m, selector) { // a machine out of service is not chosen by a selector
+		if len(s) > 0 && m.Standing == nil && s.Matches(m.Labels) { // a machine out of service is not chosen by a selector
 			chosen[m.Name] = true
 		}
 	}
 
 	switch {
-	case len(names) > 0 && len(selector) > 0:
+	case len(names) > 0 && len(s) > 0:
 		ps.Add("selector", "give only one of them", "both machines and a selector are given")
-	case len(names) == 0 && len(selector) == 0:
+	case len(names) == 0 && len(s) == 0:
 		ps.Add("machines", "name machines, or give a selector of labels", "no machine is named")
 	case len(names) == 0 && len(chosen) == 0:
-		ps.Add("selector", "list labels with: ingot machine list", "no machine in service carries these labels")
+		ps.Add("selector", "list labels with: ingot machine list --output wide", "%q selects no machine in service", s)
 	}
 
 	for n, name := range names {
@@ -32,7 +34,7 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 		switch {
 		case !known[name]:
 			ps.Add(field, "list machines with: ingot machine list", "there is no machine %q", name)
-		case chosen[name] && len(selector) == 0:
+		case chosen[name] && len(s) == 0:
 			ps.Add(field, "name it once", "machine %q is named twice", name)
 		}
 
@@ -74,14 +76,4 @@ func RecoverOrder(all []Machine, names []string, selector map[string]string, ord
 		groups = append(groups, rest)
 	}
 	return groups, ps.Err()
-}
-
-// carries reports whether m has every label of selector.
-func carries(m Machine, selector map[string]string) bool {
-	for k, v := range selector {
-		if have, ok := m.Labels[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
 }

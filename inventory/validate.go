@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/selector"
 )
 
 // maxSecret is the maximum size of user data and of vendor data, in bytes.
@@ -21,7 +22,6 @@ const maxSecret = 1 << 20
 var (
 	label     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 	pathSafe  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
-	labelName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 	macDigits = regexp.MustCompile(`^(?:([0-9a-f]{2}(?::[0-9a-f]{2}){5})|([0-9a-f]{2}(?:-[0-9a-f]{2}){5})|` +
 		`([0-9a-f]{4}(?:\.[0-9a-f]{4}){2})|([0-9a-f]{12}))$`)
 )
@@ -222,15 +222,11 @@ func hasMark(doc string) bool {
 
 func checkLabel(ps *Problems, k, v string) {
 	field := "labels[" + k + "]"
-	prefix, name, ok := strings.Cut(k, "/")
-	if !ok {
-		prefix, name = "", k
+	if !selector.IsKey(k) {
+		ps.Add(field, selector.KeyRemedy, "invalid label name %q", k)
 	}
-	if ok && !dnsName(prefix) || !labelName.MatchString(name) {
-		ps.Add(field, "use name or domain/name, of letters, digits, - _ and .", "invalid label name %q", k)
-	}
-	if v != "" && !labelName.MatchString(v) {
-		ps.Add(field, "use up to 63 letters, digits, - _ and .", "invalid label value %q", v)
+	if !selector.IsValue(v) {
+		ps.Add(field, selector.ValueRemedy, "invalid label value %q", v)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/selector"
 )
 
 // Types of workflows, with the names that records and Temporal use. The last three are operations; a workflow of another type belongs to
@@ -289,8 +290,8 @@ type WorkflowFilter struct {
 	Machine string
 	State   string // a state, or FilterWaiting for runs that wait for an operator (AwaitsOperator)
 	Open    bool   // only runs that have not ended
-	// Labels selects runs whose machine has all of these labels.
-	Labels map[string]string
+	// Selector selects runs by the labels of their machine. Unless it is empty, it selects no run of a deleted machine.
+	Selector selector.Selector
 	RunPage
 	Limit int // 0 = 100
 }
@@ -305,7 +306,7 @@ type RunPage struct {
 
 // MachineFilter selects machines. Zero values select all machines.
 type MachineFilter struct {
-	Labels     map[string]string // only machines that have all of these labels
+	Selector   selector.Selector // only machines whose labels it selects
 	State      string            // state of the machine's shown run (MachineState.Workflow), or FilterWaiting
 	After      string            // only machines that come after this name in the sorted list
 	Descending bool              // sort by name from Z to A

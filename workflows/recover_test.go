@@ -13,9 +13,13 @@ import (
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
+
+// rackOne selects the machines of a rescue.
+var rackOne = selector.Selector{{Key: "rack", Operator: selector.In, Values: []string{"1"}}}
 
 // rescue is a test of Recover with machines m1 … mn. fates sets the course of their runs: "ok",
 // "bad", "asks", "works", or several such as "asks then ok". A run makes a step whenever its record
@@ -146,7 +150,7 @@ func outcomes(out Recovered) (all []string) {
 func TestRecoverRecordsEachOutcome(t *testing.T) {
 	r := newRescue(t, "ok", "asks then ok", "ok", "bad")
 	r.hold = func(string) bool { return len(r.began) < 2 }
-	out, err := r.run(contract.RecoverInput{Selector: map[string]string{"rack": "1"}})
+	out, err := r.run(contract.RecoverInput{Selector: rackOne})
 	require.NoError(t, err, "the workflow completes with its result")
 	require.Equal(t, []string{"m1 installed", "m2 installed", "m3 installed", "m4 failed"}, outcomes(out))
 	require.Equal(t, inventory.StateFailed, out.State)
@@ -191,7 +195,7 @@ func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
 func TestRecoverWaitsForAnOperator(t *testing.T) {
 	r := newRescue(t, "asks then ok", "asks then bad", "ok", "ok", "ok")
 	r.unanswered = func() bool { return r.operations[len(r.operations)-1].Step != inventory.PhaseWaiting }
-	out, err := r.run(contract.RecoverInput{Selector: map[string]string{"rack": "1"}, Concurrency: 1})
+	out, err := r.run(contract.RecoverInput{Selector: rackOne, Concurrency: 1})
 	require.NoError(t, err)
 	require.Equal(t, []string{"m1 installed", "m2 failed", "m3 installed", "m4 installed", "m5 installed"}, outcomes(out))
 	require.Equal(t, []string{"m1", "m2", "m3", "m4", "m5"}, r.began, "nothing is begun a second time")
@@ -263,7 +267,7 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 			first.env.SetContinueAsNewSuggested(true)
 		}
 	}
-	in := contract.RecoverInput{Selector: map[string]string{"rack": "1"}, Order: [][]string{{"m1"}, {"m2", "m3", "m4"}}}
+	in := contract.RecoverInput{Selector: rackOne, Order: [][]string{{"m1"}, {"m2", "m3", "m4"}}}
 	_, err := first.run(in)
 	var full *workflow.ContinueAsNewError
 	require.ErrorAs(t, err, &full)
@@ -316,7 +320,7 @@ func TestRecoverPassesACancellationOn(t *testing.T) {
 	r := newRescue(t, "ok", "ok", "ok")
 	r.cancelAt = 3
 	r.env.OnRequestCancelExternalWorkflow(mock.Anything, mock.Anything, mock.Anything).Return(r.cancelled)
-	_, err := r.run(contract.RecoverInput{Selector: map[string]string{"rack": "1"}})
+	_, err := r.run(contract.RecoverInput{Selector: rackOne})
 	var cancelled *temporal.CanceledError
 	require.ErrorAs(t, err, &cancelled)
 	require.Len(t, r.began, 2)

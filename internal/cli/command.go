@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -176,8 +175,7 @@ func postAndShow[T any](c *Call, route string, in any, table func(w io.Writer, v
 // same name.
 type filter struct {
 	name, usage string
-	short       string   // one letter, or ""
-	query       string   // parameter of the query, if it has another name
+	selector    bool     // the flag --selector
 	set         bool     // a flag without a value
 	number      bool     // the flag's value must be a positive number
 	words       []string // valid values, case-insensitive; nil: any text
@@ -194,12 +192,9 @@ func pageFilters(key string) []filter {
 	}
 }
 
-// labelFilters returns the flag --selector, and its other name --label, for a list of machines or of their runs.
-func labelFilters() []filter {
-	return []filter{
-		{name: "selector", short: "l", query: "label", usage: "only for machines with all of these labels, for example rack=a1,role=db"},
-		{name: "label", usage: "the same as --selector"},
-	}
+// machineFilter returns the flag --selector for a list of machines or of their runs.
+func machineFilter(o *Options) filter {
+	return filter{name: selectorName, usage: "only for machines with these labels", selector: true, complete: o.labels()}
 }
 
 // stateFilter returns the flag --state for a list of runs or operations, or of machines by the state of their last run.
@@ -212,12 +207,14 @@ func stateFilter(usage string) filter {
 func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error) {
 	for _, f := range filters {
 		switch {
+		case f.selector:
+			addSelectorFlag(cmd, f.usage)
 		case f.set:
 			cmd.Flags().Bool(f.name, false, f.usage)
 		case f.number:
 			cmd.Flags().Int(f.name, 0, f.usage)
 		default:
-			cmd.Flags().StringP(f.name, f.short, "", f.usage)
+			cmd.Flags().String(f.name, "", f.usage)
 		}
 		if f.words != nil {
 			completeWords(cmd, f.name, f.words...)
@@ -233,21 +230,15 @@ func addFilters(cmd *cobra.Command, filters []filter) func() (url.Values, error)
 			if !cmd.Flags().Changed(f.name) {
 				continue
 			}
-			if q.Has(f.key()) {
-				return nil, UsageError("--%s is another name of a flag that is given, too: leave one of them out", f.name)
-			}
 			v, err := f.read(cmd.Flag(f.name).Value.String())
 			if err != nil {
 				return nil, err
 			}
-			q.Set(f.key(), v)
+			q.Set(f.name, v)
 		}
 		return q, nil
 	}
 }
-
-// key returns the parameter of the query that the flag sets.
-func (f filter) key() string { return cmp.Or(f.query, f.name) }
 
 // read validates v, the value of the flag, and returns the value to send to the server.
 func (f filter) read(v string) (string, error) {

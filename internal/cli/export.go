@@ -13,6 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/documents/importfile"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -33,19 +34,20 @@ An existing file is not overwritten without --force.`,
 		Example: "  ingot export > site.yaml\n  ingot export --selector rack=a1 --file rack-a1.yaml",
 	}
 
-	selector := cmd.Flags().StringToString("selector", nil, "only machines with this label, key=value; repeatable")
+	wanted := addSelectorFlag(cmd, "only machines with these labels")
 	file := fileFlag(cmd, "file to write (default: standard output)")
 	force := cmd.Flags().Bool("force", false, "overwrite the file")
+	CompleteFlag(cmd, selectorName, o.labels())
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if err := checkTarget(*file, *force); err != nil {
 			return err
 		}
-		ms, err := machinesToExport(c, *selector)
+		ms, err := machinesToExport(c, *wanted)
 		if err != nil {
 			return err
 		}
-		ts, err := templatesToExport(c, ms, len(c.Args)+len(*selector) > 0)
+		ts, err := templatesToExport(c, ms, len(c.Args)+len(*wanted) > 0)
 		if err != nil {
 			return err
 		}
@@ -78,16 +80,11 @@ func checkTarget(file string, force bool) error {
 	return nil
 }
 
-// machinesToExport returns the machines that the arguments and the labels of selector select, sorted by name.
-func machinesToExport(c *Call, selector map[string]string) ([]inventory.Machine, error) {
+// machinesToExport returns the machines that the arguments and the selector select, sorted by name.
+func machinesToExport(c *Call, wanted selector.Selector) ([]inventory.Machine, error) {
 	route := client.Path("machines")
-	if len(selector) > 0 {
-		var labels []string
-		for k, v := range selector {
-			labels = append(labels, k+"="+v)
-		}
-		slices.Sort(labels)
-		route = client.WithQuery(route, url.Values{"label": {strings.Join(labels, ",")}})
+	if len(wanted) > 0 {
+		route = client.WithQuery(route, url.Values{selectorName: {wanted.String()}})
 	}
 	a, err := getAll[inventory.Machine](c, route)
 	if err != nil || len(c.Args) == 0 {

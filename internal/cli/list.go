@@ -50,7 +50,7 @@ func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 func (l listing[T]) print(c *Call, w io.Writer, q url.Values, page client.List[T]) error {
 	if len(page.Items) == 0 {
 		switch {
-		case q.Has("after") || slices.ContainsFunc(l.filters, func(f filter) bool { return q.Has(f.key()) }):
+		case q.Has("after") || slices.ContainsFunc(l.filters, func(f filter) bool { return q.Has(f.name) }):
 			c.Note("nothing matches these flags")
 		case l.empty != "":
 			c.Note("%s", l.empty)

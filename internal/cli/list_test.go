@@ -195,12 +195,12 @@ func TestTerminal(t *testing.T) {
 // The flags of a list and a name exclude each other; a second word after describe must be one of its kinds.
 func TestSecondNamesRefuse(t *testing.T) {
 	for typed, want := range map[string]string{
-		"get machine node-1 --watch":             "--watch is for lists: leave out node-1, or the flag",
-		"get machines -l rack=a1 --label rack=1": "--label is another name of a flag that is given",
-		"get machinz":                            "did you mean machine?",
-		"describe machin node-1":                 `unknown command "machin" for "ingot describe"; did you mean machine?`,
-		"rm node-1":                              `unknown command "node-1" for "ingot rm"`,
-		"machin --bogus list":                    `unknown command "machin" for "ingot"; did you mean machine?`,
+		"get machine node-1 --watch": "--watch is for lists: leave out node-1, or the flag",
+		"get machines -l rack>1":     "--selector: invalid operator \">\" at character 5",
+		"get machinz":                "did you mean machine?",
+		"describe machin node-1":     `unknown command "machin" for "ingot describe"; did you mean machine?`,
+		"rm node-1":                  `unknown command "node-1" for "ingot rm"`,
+		"machin --bogus list":        `unknown command "machin" for "ingot"; did you mean machine?`,
 	} {
 		root := Root("test")
 		root.SetArgs(strings.Fields(typed))

@@ -34,9 +34,13 @@ func machineListCommand(o *Options) *cobra.Command {
 			Example: "  ingot machine list --output json\n  ingot machine list -l rack=a1 --state FAILED\n" +
 				"  ingot machine list --limit 50 --after node-50\n  ingot machine list --watch",
 		},
-		filters: append(labelFilters(), stateFilter("only machines whose open run or, without one, last installation or wipe is in this state")),
-		sort:    "name",
-		route:   client.Path("machines"), empty: "no machines; add one: ingot machine add --help",
+		filters: []filter{
+			machineFilter(o),
+			stateFilter("only machines whose open run or, without one, last installation or wipe is in this state"),
+		},
+		sort:  "name",
+		route: client.Path("machines"),
+		empty: "no machines; add one: ingot machine add --help",
 		head: []string{
 			"NAME", "MAC", "ADDRESS", "POWER BY", "TEMPLATE", "IMAGE", "INSTALLED", "NETBOOT", "LAST RUN", "SEEN", "LABELS",
 		},

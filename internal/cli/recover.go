@@ -23,7 +23,7 @@ func recoverCommand(o *Options) *cobra.Command {
 
 func recoverStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "start NAME {--machine M… | --selector KEY=VALUE…}", Args: cobra.ExactArgs(1),
+		Use: "start NAME {--machine M… | --selector LABELS}", Args: cobra.ExactArgs(1),
 		Short: "Wipe and install many machines, each by its own template",
 		Long: `Wipe and install machines, a few at a time. Each machine has its own run, as with
 "ingot machine reprovision".
@@ -36,7 +36,7 @@ recovery ends when each machine is installed or has failed.
 With --abort-after N no further machine is started once N machines have failed or
 wait for an operator; open runs continue.`,
 		Example: `  ingot recover start flood --machine node-1,node-2,node-3
-  ingot recover start rack-a1 --selector rack=a1 --order router,storage-1 --order storage-2 \
+  ingot recover start rack-a1 --selector 'rack=a1,role!=db' --order router,storage-1 --order storage-2 \
     --concurrency 4 --abort-after 3 --yes --wait
   temporal workflow start --type Recover --task-queue ingot --workflow-id recover/flood \
     --input '{"name":"flood","machines":["node-1"]}'`,
@@ -45,7 +45,7 @@ wait for an operator; open runs continue.`,
 	var in contract.RecoverInput
 	x := cmd.Flags()
 	x.StringSliceVar(&in.Machines, "machine", nil, "machine to install; repeatable, or a list a,b,c")
-	x.StringToStringVar(&in.Selector, "selector", nil, "install all machines with this label, key=value; repeatable")
+	wanted := addSelectorFlag(cmd, "install all machines with these labels")
 	order := x.StringArray("order", nil,
 		"machines a,b,c that come before the others; repeatable: the groups start in this order")
 	x.IntVar(&in.Concurrency, "concurrency", 0, "number of machines at the same time (default 2)")
@@ -54,10 +54,11 @@ wait for an operator; open runs continue.`,
 	x.StringVar(&in.Template, "template", "", "one template for all, instead of each machine's template")
 	wait, yes := waitFlags(cmd), YesFlag(cmd)
 	CompleteFlag(cmd, "machine", o.machines())
+	CompleteFlag(cmd, selectorName, o.labels())
 	CompleteFlag(cmd, "template", o.templates())
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		in.Name, in.Order = c.Args[0], nil
+		in.Name, in.Selector, in.Order = c.Args[0], *wanted, nil
 		for _, names := range *order {
 			isSeparator := func(r rune) bool { return r == ',' || r == ' ' }
 			in.Order = append(in.Order, strings.FieldsFunc(names, isSeparator))

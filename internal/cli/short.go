@@ -73,7 +73,8 @@ func getKindCommand(name string, list, show *cobra.Command) *cobra.Command {
 		},
 	}
 
-	// The flags of list keep what they were registered with: the values that list reads, and their completion.
+	// The flags of list keep what they were registered with: the values that list reads, their completion, and their other names.
+	cmd.Flags().SetNormalizeFunc(list.Flags().GetNormalizeFunc())
 	cmd.Flags().AddFlagSet(list.Flags())
 	cmd.Flags().AddFlagSet(show.Flags())
 	return cmd

@@ -70,15 +70,16 @@ func workflowListCommand(o *Options) *cobra.Command {
 				"wide, also show the id of each run.",
 			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n" +
 				"  ingot workflow list --state waiting\n" +
-				"  ingot workflow list --open --watch\n  ingot workflow list -l rack=a1 --output wide\n" +
+				"  ingot workflow list --open --watch\n  ingot workflow list -l 'rack in (a1,a2)' --output wide\n" +
 				"  ingot workflow list --limit 1000 --sort started",
 		},
 		route: client.Path("workflows"),
-		filters: append([]filter{
+		filters: []filter{
 			{name: "machine", usage: "only runs of this machine", complete: o.machines()},
 			stateFilter("only runs in this state"),
+			machineFilter(o),
 			{name: "open", usage: "only runs that have not ended", set: true},
-		}, labelFilters()...),
+		},
 		sort:  "started",
 		empty: "no runs",
 		head:  []string{"MACHINE", "TYPE", "STATE", "PHASE", "BEGAN", "TOOK", "RUN", "MESSAGE"},

@@ -58,19 +58,3 @@ func PageByName[T any](all []T, p Page, name func(T) string) (List[T], error) {
 	}
 	return Cut(all, p.Limit, name), nil
 }
-
-// ParseLabels parses "key=value,other=value".
-func ParseLabels(text string) (map[string]string, error) {
-	if text == "" {
-		return nil, nil
-	}
-	labels := map[string]string{}
-	for pair := range strings.SplitSeq(text, ",") {
-		k, v, ok := strings.Cut(pair, "=")
-		if !ok || k == "" {
-			return nil, inventory.Invalid("label", "for example rack=a1", "invalid label %q", pair)
-		}
-		labels[k] = v
-	}
-	return labels, nil
-}

@@ -208,7 +208,13 @@ func ReadField(field string, raw json.RawMessage, v any) error {
 func describeJSONError(field string, err error) error {
 	const remedy = "see GET /v1/openapi.yaml"
 	var wrong *json.UnmarshalTypeError
+	var described inventory.Problems
 	switch {
+	case errors.As(err, &described): // by a type that decodes its own JSON
+		for i, p := range described {
+			described[i].Field = strings.Trim(field+"."+p.Field, ".")
+		}
+		return described
 	case errors.As(err, &wrong):
 		at := strings.Trim(field+"."+wrong.Field, ".")
 		return inventory.Invalid(at, remedy, "unexpected value of the JSON type %s", wrong.Value)

@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -163,6 +165,28 @@ func (s *selection) whereState(table, state string) {
 	s.where(waiting, table+".final = 0 AND (json_extract("+table+".doc, '$.phase') = ? OR "+
 		"json_extract("+table+".doc, '$.phase') = ? AND coalesce(json_extract("+table+".doc, '$.next'), '') <> '')",
 		inventory.PhaseWaiting, inventory.PhasePower)
+}
+
+// whereLabels selects the rows of the table machine, named m, whose labels s selects.
+func (s *selection) whereLabels(wanted selector.Selector) {
+	for _, r := range wanted {
+		condition, args := "json_extract(m.doc, ?)", []any{`$.labels."` + r.Key + `"`}
+		switch r.Operator {
+		case selector.In, selector.NotIn:
+			condition += " IN (?" + strings.Repeat(", ?", len(r.Values)-1) + ")"
+			for _, v := range r.Values {
+				args = append(args, v)
+			}
+			if r.Operator == selector.NotIn {
+				condition += " IS NOT true" // without the label it is NULL
+			}
+		case selector.Exists:
+			condition += " IS NOT NULL"
+		case selector.DoesNotExist:
+			condition += " IS NULL"
+		}
+		s.where(true, condition, args...)
+	}
 }
 
 // page adds ORDER BY and LIMIT to the SELECT.

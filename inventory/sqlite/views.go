@@ -77,16 +77,11 @@ func shownRun(machine string) string {
 // joinShownRun is an SQL join that adds the shown run of machine m to a query. w is its row of the table workflow.
 var joinShownRun = "LEFT JOIN workflow w ON w.rowid = " + shownRun("m.name")
 
-// hasLabel is the SQL condition that machine m has a certain label. Its parameters are the key and the value of the label.
-const hasLabel = "EXISTS (SELECT 1 FROM json_each(m.doc, '$.labels') WHERE json_each.key = ? AND json_each.value = ?)"
-
 // MachineNames returns the names of the machines that f selects, sorted.
 func (s Views) MachineNames(ctx context.Context, f inventory.MachineFilter) ([]string, error) {
 	q := selection{query: "SELECT m.name FROM machine m " + joinShownRun + " WHERE true"}
 	q.whereState("w", f.State)
-	for k, v := range f.Labels {
-		q.where(true, hasLabel, k, v)
-	}
+	q.whereLabels(f.Selector)
 	order, after := "m.name", ">"
 	if f.Descending {
 		order, after = "m.name DESC", "<"

@@ -105,8 +105,10 @@ func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([
 	q.where(f.Machine != "", "machine = ?", f.Machine)
 	q.whereState("workflow", f.State)
 	q.where(f.Open, "final = 0")
-	for k, v := range f.Labels {
-		q.where(true, "EXISTS (SELECT 1 FROM machine m WHERE m.name = workflow.machine AND "+hasLabel+")", k, v)
+	if len(f.Selector) > 0 {
+		m := selection{query: "EXISTS (SELECT 1 FROM machine m WHERE m.name = workflow.machine"}
+		m.whereLabels(f.Selector)
+		q.where(true, m.query+")", m.args...)
 	}
 	q.pageOfRuns(f.RunPage, f.Limit)
 	out, err := list[workflowRow](ctx, s.ro, q.query, q.args...)

@@ -5,6 +5,7 @@ package contract
 import (
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -60,9 +61,9 @@ type DecommissionInput struct {
 // again, each by its own template.
 type RecoverInput struct {
 	Name string `json:"name"`
-	// Machines are the names of the machines. If there are none, Recover installs the machines that have all labels of Selector.
+	// Machines are the names of the machines. If there are none, Recover installs the machines that Selector selects.
 	Machines []string          `json:"machines,omitempty"`
-	Selector map[string]string `json:"selector,omitempty"`
+	Selector selector.Selector `json:"selector,omitempty"`
 	// Order lists groups of machines that are installed one group after another. Machines in
 	// no group form the last group.
 	Order [][]string `json:"order,omitempty"`
