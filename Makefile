@@ -87,14 +87,18 @@ CONCURRENT = go list -f '{{.Dir}}' ./... | while read -r d; do \
     if grep -qsE '(^|[[:space:]])go (func|[[:alnum:]_.]+)\(|\.Go\(|"net/http|httptest|t\.Parallel' "$$d"/*.go; then echo "$$d"; fi; done \
   | grep -v -e /cmd/ingot$$ -e $(TEMPORAL_SERVER)$$
 
+# Long matrices without it: what they run, shorter tests of the same package run under it.
+MATRICES = TestRedfishFalseSuccess|TestRedfishFalseSuccessOfOddities|FuzzRedfishAnswers|TestS18FaultyImagesAtTheDisk|TestImageThatDoesNotFitTheDiskIsRefused|TestPushOfTenThousandMachines
+
 # "make lint" vets the code, once for all; go test would do it again for the race detector.
 test: deps-test build ## all tests that need no virtual machine
 	@$(CONCURRENT) | grep /workflows$$ > /dev/null || { echo "make test: the list of packages for the race detector is incomplete" >&2; exit 1; }
 	@$(MAKE) --no-print-directory -j 2 test-race test-others
 test-race:
-	GORACE=atexit_sleep_ms=50 go test -race -vet=off -p 3 $$($(CONCURRENT))
+	GORACE=atexit_sleep_ms=50 go test -race -vet=off -p 3 -skip '^($(MATRICES))$$' $$($(CONCURRENT))
 test-others: # they wait most of the time
 	cd web && npm test --silent
+	go test -vet=off -p 1 -run '^($(MATRICES))$$' ./api ./bmc ./worker-agent/actions
 	go test -vet=off -p 1 $$(go list -f '{{.Dir}}' ./... | grep -vxF "$$($(CONCURRENT))")
 
 vulncheck: deps-vuln build ## known vulnerabilities of the Go modules in the programs, if vuln.go.dev can be reached
