@@ -10,6 +10,7 @@ import (
 
 // S48: a probe believes the host that answers, and no entry of the kernel's table.
 func TestLabProbeARP(t *testing.T) {
+	t.Parallel()
 	if !inNamespaces(t) {
 		return
 	}
@@ -37,6 +38,7 @@ func TestLabProbeARP(t *testing.T) {
 
 // TestLabNeighbours: the kernel is asked for the MAC of one address.
 func TestLabNeighbours(t *testing.T) {
+	t.Parallel()
 	if !inNamespaces(t) {
 		return
 	}

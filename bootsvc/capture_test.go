@@ -32,6 +32,7 @@ func TestPortsOfACapture(t *testing.T) {
 
 // A boot's packets on a real interface are in a file that tcpdump reads; HTTP is not.
 func TestLabCapture(t *testing.T) {
+	t.Parallel()
 	if !inNamespaces(t) {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -29,7 +30,7 @@ import (
 
 var lab = flag.Bool("lab", false, "run the tests that need root and make network namespaces")
 
-// inside is set in a test that runs in a namespace: the number of the process that made it.
+// inside is set in a test that runs in a namespace: the number of the process that made it, and the test.
 const inside = "INGOT_BOOTSVC_LAB"
 
 // namespace returns the name of a namespace that no other run of these tests has.
@@ -37,7 +38,8 @@ func namespace(name string) string {
 	return "ingot-bootsvc-" + cmp.Or(os.Getenv(inside), strconv.Itoa(os.Getpid())) + "-" + name
 }
 
-var serverNS, clientNS = namespace("srv"), namespace("cli")
+// clientNS is the client's namespace of the test that this process runs.
+var clientNS = namespace("cli")
 
 // inNamespaces reports whether the test runs inside a namespace with srv0, 10.10.20.2/24,
 // whose other end is cli0 in a second namespace, without an address. If not, it runs
@@ -50,6 +52,8 @@ func inNamespaces(t *testing.T) bool {
 	if !*lab {
 		t.Skip("needs root and network namespaces: go test -lab")
 	}
+	id := fmt.Sprintf("%d-%s", os.Getpid(), t.Name())
+	serverNS, clientNS := "ingot-bootsvc-"+id+"-srv", "ingot-bootsvc-"+id+"-cli"
 	for _, name := range []string{serverNS, clientNS} {
 		ip(t, "netns", "add", name)
 		t.Cleanup(func() {
@@ -64,7 +68,7 @@ func inNamespaces(t *testing.T) bool {
 	ip(t, "-n", serverNS, "link", "set", "srv0", "up")
 	ip(t, "-n", clientNS, "link", "set", "cli0", "up")
 	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", serverNS, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-lab")
-	cmd.Env = append(os.Environ(), inside+"="+strconv.Itoa(os.Getpid()))
+	cmd.Env = append(os.Environ(), inside+"="+id)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
@@ -104,6 +108,7 @@ func atClient(t *testing.T, do func() error) {
 // A client without an address gets its lease by raw unicast and by broadcast, a relay at
 // giaddr. A probe finds a server that answers unknown MACs.
 func TestLabDHCP(t *testing.T) {
+	t.Parallel()
 	if !inNamespaces(t) {
 		return
 	}
@@ -256,6 +261,7 @@ func probed(t *testing.T) {
 // CheckClient over real sockets: without a server, with this server alone, with another
 // Ingot server, and with a relay-only server.
 func TestLabCheckClient(t *testing.T) {
+	t.Parallel()
 	if !inNamespaces(t) {
 		return
 	}

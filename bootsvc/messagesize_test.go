@@ -142,6 +142,7 @@ func TestRepliesAreNotTooLong(t *testing.T) {
 
 // udhcpc of BusyBox accepts 576 bytes, and reads what is in file and sname.
 func TestLabUdhcpcReadsFileAndSname(t *testing.T) {
+	t.Parallel()
 	if !inNamespaces(t) {
 		return
 	}

@@ -39,6 +39,7 @@ func TestS33AMachineChoosesAnotherServer(t *testing.T) {
 
 // S33: a running server finds another one that answers clients, and another server of Ingot.
 func TestLabS33SecondServer(t *testing.T) {
+	t.Parallel()
 	if !inNamespaces(t) {
 		return
 	}
