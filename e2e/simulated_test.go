@@ -32,6 +32,7 @@ var simulatedMachines = flag.Int("machines", 4, "how many machines TestSimulated
 // ways of configuring the system. Everything else is real, from IPMI to the phone-home of the
 // installed system.
 func TestSimulatedMachine(t *testing.T) {
+	runInTurn(t, 5, 8)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)

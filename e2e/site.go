@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,10 +54,11 @@ type Site struct {
 	image  string // root filesystem in which the server runs, if set
 	// temporalEnv is what the temporal command needs to reach another Temporal than the embedded one.
 	temporalEnv []string
-	user        int    // who runs the server in image
-	format      string // of the server's log
-	level       string // of the server's log
-	dir         string // config, state, logs
+	extraEnv    []string // of ingot's processes
+	user        int      // who runs the server in image
+	format      string   // of the server's log
+	level       string   // of the server's log
+	dir         string   // config, state, logs
 	out         io.Writer
 	mu          sync.Mutex
 	server      *lab.Cmd
@@ -253,7 +255,7 @@ func (s *Site) Close() error {
 
 // env returns the environment of ingot's processes: config and state of this site.
 func (s *Site) env() []string {
-	return append(append(os.Environ(), s.temporalEnv...),
+	return append(slices.Concat(os.Environ(), s.temporalEnv, s.extraEnv),
 		"XDG_CONFIG_HOME="+filepath.Join(s.dir, "etc"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
 }
 
