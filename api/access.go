@@ -211,13 +211,14 @@ func (a *access) endWithCaller(c *gin.Context) {
 	mu.Lock()
 	timer = time.AfterFunc(recheckEvery, recheck)
 	mu.Unlock()
+	defer func() { // also after a panic, as of a capture that breaks off
+		mu.Lock()
+		defer mu.Unlock()
+		done = true
+		timer.Stop()
+	}()
 
 	c.Next()
-
-	mu.Lock()
-	defer mu.Unlock()
-	done = true
-	timer.Stop()
 }
 
 const metricsPath = "/metrics"

@@ -15,7 +15,7 @@ const maxPayloads = 16 << 20
 // codecRoutes returns the routes of the codec server. Temporal's UI and command line send payloads there to decrypt and
 // encrypt them. Pages of this server and of the configured Temporal UI may use a browser session there.
 //
-// The requests are described at https://docs.temporaa.io/codec-server.
+// The requests are described at https://docs.temporal.io/codec-server.
 func (a *access) codecRoutes(codec http.Handler) []httpapi.Route {
 	handle := func(c *gin.Context) {
 		a.allowOrigin(c)

@@ -5,18 +5,23 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
+	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -240,4 +245,32 @@ func TestTokenRequestsAreChecked(t *testing.T) {
 	c.op(404, "POST", "/v1/tokens/bob/enable", nil)
 	c.op(204, "DELETE", "/v1/tokens/alice", nil)
 	c.op(404, "DELETE", "/v1/tokens/alice", nil)
+}
+
+// countingTokens counts how often a token is looked up.
+type countingTokens struct {
+	TokenStore
+	lookups atomic.Int64
+}
+
+func (s *countingTokens) TokenOf(context.Context, inventory.TokenDigest) (inventory.Token, error) {
+	s.lookups.Add(1)
+	return inventory.Token{Name: "alice", Role: inventory.RoleOperate}, nil
+}
+
+// TestS37RechecksEnd: the token of a request is not looked up after the request, even if its handler has panicked.
+func TestS37RechecksEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &countingTokens{}
+		a := &access{tokens: store, admin: inventory.TokenDigest{1}}
+		r := httpapi.NewRouter(slog.New(slog.DiscardHandler), nil)
+		r.Use(a.endWithCaller)
+		r.GET("/", func(*gin.Context) { time.Sleep(3 * recheckEvery / 2); panic(http.ErrAbortHandler) })
+		require.Panics(t, func() {
+			r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		})
+		require.EqualValues(t, 1, store.lookups.Load())
+		time.Sleep(time.Hour)
+		require.EqualValues(t, 1, store.lookups.Load())
+	})
 }
