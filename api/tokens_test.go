@@ -274,3 +274,18 @@ func TestS37RechecksEnd(t *testing.T) {
 		require.EqualValues(t, 1, store.lookups.Load())
 	})
 }
+
+// TestS37BackupTokenGetsNoKeys: the keys of a backup, which include the admin token, are for administrators alone.
+func TestS37BackupTokenGetsNoKeys(t *testing.T) {
+	closed := false
+	s := newSite(t, func(c *siteConfig) {
+		c.Backup = func(context.Context, BackupRequest) (Archive, error) { return small{closed: &closed}, nil }
+	})
+	backup := func(role inventory.Role, body string) int {
+		return send(t, s.operator, http.MethodPost, "/v1/backup", body, bearer(s.token("of-"+string(role), role))).Code
+	}
+	require.Equal(t, http.StatusForbidden, backup(inventory.RoleBackup, `{"passphrase":"correct horse battery"}`))
+	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/tokens/of-backup", nil).Code)
+	require.Equal(t, http.StatusOK, backup(inventory.RoleBackup, `{"withoutKey":true}`))
+	require.Equal(t, http.StatusOK, backup(inventory.RoleAdmin, `{"passphrase":"correct horse battery"}`))
+}

@@ -114,6 +114,12 @@ func (u *upkeep) sendBackup(c *gin.Context) {
 	ctx := c.Request.Context()
 	var q backupBody
 	err := httpapi.Decode(c, httpapi.JSON, &q)
+	// The keys contain the admin token, and the caller chooses the passphrase that encrypts them.
+	if who := callerOf(ctx); err == nil && !q.WithoutKey && !who.Role.Allows(inventory.RoleAdmin) {
+		err = httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden,
+			fmt.Sprintf("token %q has the role %s; a backup with the keys needs the role admin", who.Name, who.Role),
+			"leave the keys out (--without-key), and copy the key file of the server")
+	}
 	if err == nil && u.Backup == nil {
 		err = fmt.Errorf("this server has nothing to back up: %w", inventory.ErrUnavailable)
 	}

@@ -17,7 +17,7 @@ const (
 	RoleAdmin   Role = "admin"   // also tokens, backups, keys, peers and migrations
 	RoleMetrics Role = "metrics" // GET /metrics only
 	RoleCodec   Role = "codec"   // /codec only
-	RoleBackup  Role = "backup"  // POST /v1/backup only
+	RoleBackup  Role = "backup"  // POST /v1/backup only, without the keys
 )
 
 // allowed lists, for each role, the values of needs that it fulfils.

@@ -50,7 +50,7 @@ Roles:
   admin    also tokens, backups, keys, peers and migrations
   metrics  read /metrics only
   codec    decrypt and encrypt payloads of Temporal at /codec only
-  backup   make backups only
+  backup   make backups without the keys only (ingot backup --without-key)
 
 The name appears as the author of everything that is done with the token. A role
 does not limit those who reach Temporal's own port.`,
