@@ -157,13 +157,20 @@ func (a *access) authorize(c *gin.Context) {
 	if path := c.FullPath(); path != "" {
 		needs = cmp.Or(a.needs[c.Request.Method+" "+path], inventory.RoleAdmin)
 	}
-	who := callerOf(c.Request.Context())
-	if who.Role.Allows(needs) {
-		return
+	if err := requireRole(c.Request.Context(), needs); err != nil {
+		httpapi.Fail(c, err)
 	}
-	httpapi.Fail(c, httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden,
+}
+
+// requireRole returns a refusal unless the role of the caller allows needs.
+func requireRole(ctx context.Context, needs inventory.Role) error {
+	who := callerOf(ctx)
+	if who.Role.Allows(needs) {
+		return nil
+	}
+	return httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden,
 		fmt.Sprintf("token %q has the role %s; this request needs the role %s", who.Name, who.Role, needs),
-		fmt.Sprintf("an administrator can create another token: ingot token create NAME --role %s", needs)))
+		fmt.Sprintf("an administrator can create another token: ingot token create NAME --role %s", needs))
 }
 
 // admit authenticates and authorizes the caller of a route that is registered before these handlers are. It returns false

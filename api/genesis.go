@@ -41,24 +41,25 @@ func (g *genesisRoutes) routes() []httpapi.Route {
 	const one = "/v1/genesis/:name"
 
 	return []httpapi.Route{
+		// Genesis can move the server, with its keys, to a host that the lab file names. So to write it needs the role admin.
 		{Method: "GET", Path: "/v1/genesis", Needs: inventory.RoleRead, Handler: httpapi.Get(g.list)},
 		// GET returns the plan of a lab file. It never returns the file itself, which may contain secrets.
 		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(g.getPlan)},
-		{Method: "PUT", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, g.put)},
-		{Method: "DELETE", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Delete(g.delete)},
+		{Method: "PUT", Path: one, Needs: inventory.RoleAdmin, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, g.put)},
+		{Method: "DELETE", Path: one, Needs: inventory.RoleAdmin, Handler: httpapi.Delete(g.delete)},
 		{Method: "GET", Path: one + "/status", Needs: inventory.RoleRead, Handler: httpapi.Get(g.getStatus)},
 		{Method: "POST", Path: one + "/plan", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, g.getPlan)},
-		{Method: "POST", Path: one + "/start", Needs: inventory.RoleOperate, Handler: acceptOptional(g.start)},
+		{Method: "POST", Path: one + "/start", Needs: inventory.RoleAdmin, Handler: acceptOptional(g.start)},
 		{
 			Method:  "POST",
 			Path:    one + "/resume",
-			Needs:   inventory.RoleOperate,
+			Needs:   inventory.RoleAdmin,
 			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.resume),
 		},
 		{
 			Method:  "POST",
 			Path:    one + "/cancel",
-			Needs:   inventory.RoleOperate,
+			Needs:   inventory.RoleAdmin,
 			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, g.cancel),
 		},
 	}

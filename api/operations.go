@@ -164,6 +164,9 @@ func (o *operations) decide(ctx context.Context, q decideRun) (decided, error) {
 	}
 	d := q.Decision
 	if err == nil {
+		err = checkRole(ctx, found)
+	}
+	if err == nil {
 		err = checkDecision(d, "GET /v1/operations/"+found.Run,
 			contract.Retry, contract.Undo, contract.Skip, contract.Continue, contract.Abort)
 	}
@@ -191,10 +194,22 @@ func (o *operations) passDecision(ctx context.Context, found inventory.Operation
 
 func (o *operations) cancel(ctx context.Context, q byRun) (apitypes.Started, error) {
 	found, err := o.find(ctx, q.Run)
+	if err == nil {
+		err = checkRole(ctx, found)
+	}
 	if err != nil {
 		return apitypes.Started{}, err
 	}
 	return o.end(ctx, found)
+}
+
+// checkRole refuses a caller who may not decide about an operation. Genesis and Migrate can hand the server over, with
+// its keys, so they need the role that starts them.
+func checkRole(ctx context.Context, found inventory.Operation) error {
+	if found.Type == inventory.TypeRecover {
+		return nil
+	}
+	return requireRole(ctx, inventory.RoleAdmin)
 }
 
 // end requests the cancellation of an operation. If the operation is already cancelled, end does nothing. If it has

@@ -289,3 +289,25 @@ func TestS37BackupTokenGetsNoKeys(t *testing.T) {
 	require.Equal(t, http.StatusOK, backup(inventory.RoleBackup, `{"withoutKey":true}`))
 	require.Equal(t, http.StatusOK, backup(inventory.RoleAdmin, `{"passphrase":"correct horse battery"}`))
 }
+
+// TestS37OnlyAdminsMoveTheServer: Genesis and Migrate can hand the server over, with its keys. A token with the role operate
+// decides about Recover alone.
+func TestS37OnlyAdminsMoveTheServer(t *testing.T) {
+	for kind, status := range map[string]int{
+		inventory.TypeRecover: http.StatusOK, inventory.TypeGenesis: http.StatusForbidden, inventory.TypeMigrate: http.StatusForbidden,
+	} {
+		s := newSite(t)
+		s.operation("of/lab", kind)
+		s.Temporal.Open("of/lab", "r1")
+		alice := bearer(s.token("alice", inventory.RoleOperate))
+		post := func(verb, body string) int {
+			return send(t, s.operator, http.MethodPost, "/v1/operations/r1/"+verb, body, alice).Code
+		}
+		require.Equal(t, status, post("decide", `{"question":"router.1","choice":"retry"}`), kind)
+		require.Equal(t, status == http.StatusForbidden, post("cancel", "") == http.StatusForbidden, kind)
+		for _, r := range []string{"PUT /v1/genesis/lab", "POST /v1/genesis/lab/start", "POST /v1/genesis/lab/resume", "POST /v1/genesis/lab/cancel"} {
+			method, path, _ := strings.Cut(r, " ")
+			require.Equal(t, http.StatusForbidden, send(t, s.operator, method, path, "{}", alice).Code, r)
+		}
+	}
+}

@@ -14,7 +14,7 @@ type Role string
 const (
 	RoleRead    Role = "read"    // see machines, runs and their logs
 	RoleOperate Role = "operate" // also install, change and delete machines, templates and images
-	RoleAdmin   Role = "admin"   // also tokens, backups, keys, peers and migrations
+	RoleAdmin   Role = "admin"   // also tokens, backups, keys, peers, migrations and Genesis
 	RoleMetrics Role = "metrics" // GET /metrics only
 	RoleCodec   Role = "codec"   // /codec only
 	RoleBackup  Role = "backup"  // POST /v1/backup only, without the keys

@@ -47,7 +47,7 @@ the token cannot be printed again.
 Roles:
   read     see machines, runs and their logs
   operate  also install, change and delete machines, templates and images
-  admin    also tokens, backups, keys, peers and migrations
+  admin    also tokens, backups, keys, peers, migrations and Genesis
   metrics  read /metrics only
   codec    decrypt and encrypt payloads of Temporal at /codec only
   backup   make backups without the keys only (ingot backup --without-key)
