@@ -10,8 +10,9 @@ import (
 // Sessions are the sessions of browsers, and the links that can still open one.
 type Sessions struct{ *db }
 
-// maxSessions is the maximum number of sessions or links of one kind. If there are more, those that expire first are deleted.
-const maxSessions = 1000
+// maxSessions is the maximum number of sessions or links of one kind and token. If there are more, those that expire first are
+// deleted. The sessions of other tokens stay: otherwise any token could end the sessions of administrators.
+const maxSessions = 100
 
 // PutSession stores a new session or link.
 func (s Sessions) PutSession(ctx context.Context, x inventory.Session) error {
@@ -19,7 +20,8 @@ func (s Sessions) PutSession(ctx context.Context, x inventory.Session) error {
 		return doAll(ctx, tx,
 			stmt("DELETE FROM session WHERE expires <= ?", nanos(s.now())),
 			stmt(`DELETE FROM session WHERE digest IN
-				(SELECT digest FROM session WHERE kind = ? ORDER BY expires DESC LIMIT -1 OFFSET ?)`, x.Kind, maxSessions-1),
+				(SELECT digest FROM session WHERE token = ? AND kind = ? ORDER BY expires DESC LIMIT -1 OFFSET ?)`,
+				x.Token[:], x.Kind, maxSessions-1),
 			stmt("INSERT INTO session (digest, kind, token, expires) VALUES (?, ?, ?, ?)",
 				x.Digest[:], x.Kind, x.Token[:], nanos(x.Expires)),
 		)

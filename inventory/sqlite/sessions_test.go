@@ -33,11 +33,13 @@ func TestSessionsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.session(t, "first", "alice", inventory.SessionPage, time.Hour)
 	w.session(t, "link", "alice", inventory.SessionPageLink, time.Minute)
+	w.session(t, "admin's", inventory.AdminToken, inventory.SessionPage, time.Minute)
 	for n := range maxSessions {
 		require.True(t, w.isOpen(t, "first"), n)
 		w.session(t, fmt.Sprint(n), "alice", inventory.SessionPage, 2*time.Hour)
 	}
 	require.False(t, w.isOpen(t, "first"), "the session that expires first made room")
+	require.True(t, w.isOpen(t, "admin's"), "a token ends no sessions of another")
 	_, err := w.Sessions.RedeemLink(t.Context(), inventory.SessionPageLink, digestOf("link"))
 	require.NoError(t, err, "sessions leave links alone")
 	for n := range maxSessions + 1 {

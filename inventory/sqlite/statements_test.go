@@ -42,7 +42,7 @@ var small = map[string]string{
 	"notice":       "bounded by maxNotices and keepNotices",
 	"standing":     "machines out of service alone",
 	"token":        "bounded by maxTokens",
-	"session":      "bounded by maxSessions of each kind",
+	"session":      "bounded by maxSessions of each kind and token",
 	"operation":    "started by hand: Genesis, Migrate and Recover",
 	"json_each":    "what the caller has listed",
 
