@@ -13,7 +13,7 @@ type Tokens struct{ *db }
 
 const (
 	maxTokens   = 1000               // named tokens that can exist, expired ones included
-	keepExpired = 7 * 24 * time.Hour // an expired token is still listed for this long
+	keepExpired = 7 * 24 * time.Hour // an expired token is listed for this long, if there is room
 )
 
 type tokenRow struct {
@@ -45,10 +45,16 @@ func (s Tokens) TokenOf(ctx context.Context, digest inventory.TokenDigest) (inve
 }
 
 // AddToken stores a new token. If its name is taken, it replaces that token, or if replace is false, the error is
-// inventory.ErrConflict. It also deletes tokens that expired more than keepExpired ago.
+// inventory.ErrConflict. It also deletes tokens that expired more than keepExpired ago; if there are maxTokens, all that
+// have expired.
 func (s Tokens) AddToken(ctx context.Context, t inventory.Token, digest inventory.TokenDigest, replace bool) error {
 	return s.write(ctx, fmt.Sprintf("creating token %q", t.Name), func(tx *transaction) error {
-		err := do(ctx, tx, "DELETE FROM token WHERE expires > 0 AND expires < ?", nanos(s.now().Add(-keepExpired)))
+		err := doAll(ctx, tx,
+			stmt("DELETE FROM token WHERE expires > 0 AND expires < ?", nanos(s.now().Add(-keepExpired))),
+			// Every "ingot temporal token" leaves one.
+			stmt("DELETE FROM token WHERE expires > 0 AND expires <= ? AND (SELECT count(*) FROM token) >= ?",
+				nanos(s.now()), maxTokens),
+		)
 		if err == nil && replace {
 			_, err = revokeToken(ctx, tx, t.Name)
 		}
