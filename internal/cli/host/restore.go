@@ -27,7 +27,7 @@ No earlier run continues automatically: no machine is armed, earlier agents are
 ordered to wait, and every run that was open is held and asks the operator, who can
 only abort it. With a Temporal cluster, runs that began after the backup are
 cancelled. Switch off the server that made this backup: two servers would answer the
-same machines.
+same machines. Named tokens are off until "ingot token enable NAME".
 
 ` + keysHelp,
 		Example: "  ingot restore /backup/ingot.tar\n" +
