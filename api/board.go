@@ -56,7 +56,7 @@ type boardConfig struct {
 // again.
 type board struct {
 	boardConfig
-	streams chan struct{} // one element per open stream
+	streams streams
 
 	changed engine.Notifier // notified after each refresh, even if the refresh failed
 
@@ -75,7 +75,7 @@ type board struct {
 }
 
 func newBoard(c boardConfig) *board {
-	return &board{boardConfig: c, streams: make(chan struct{}, maxStreams)}
+	return &board{boardConfig: c, streams: streams{of: map[string]int{}}}
 }
 
 // cellKey identifies an item of a stream. event is the kind of the item, and key is the name of a machine or the run of

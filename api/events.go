@@ -31,9 +31,11 @@ func (e *events) list(ctx context.Context, f inventory.EventFilter, p httpapi.Pa
 	}, func(x inventory.Event) int64 { return x.Seq })
 }
 
-// note records an event about what an operator did to a run. It is called after the operator's action was carried out,
-// so it only logs errors.
+// note records an event, and logs a line, about what an operator did to a run. It is called after the operator's action was
+// carried out, so it only logs errors.
 func (e *events) note(ctx context.Context, w inventory.Workflow, kind, message string, detail any) {
+	log := e.log.With(w.LogKeys()...)
+	log.Info("an operator has acted on a run", "what", message, "by", httpapi.Actor(ctx))
 	raw, err := json.Marshal(detail)
 	if err == nil {
 		now := e.now()
@@ -43,6 +45,6 @@ func (e *events) note(ctx context.Context, w inventory.Workflow, kind, message s
 		}})
 	}
 	if err != nil {
-		e.log.With(w.LogKeys()...).Warn("recording an action of the operator", "error", err)
+		log.Warn("recording an action of the operator", "error", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,7 +86,8 @@ func (s *site) effects() (n int) {
 	events, err := s.Store.Events.Events(s.T.Context(), inventory.EventFilter{})
 	require.NoError(s.T, err)
 	for _, e := range events {
-		if e.Kind == inventory.EventOperator && e.Message != "powered on" && e.Message != "cancel" || e.Kind == inventory.EventArmed {
+		if e.Kind == inventory.EventOperator && e.Message != "powered on" && e.Message != "cancel" &&
+			!strings.HasPrefix(e.Message, startedMessage) || e.Kind == inventory.EventArmed {
 			n++
 		}
 	}

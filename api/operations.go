@@ -94,6 +94,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (ap
 		o.log.Warn("recording an operation that has begun", "operation", w.ID, "error", err)
 	}
 	o.changed.Notify()
+	o.log.Info("started", "operation", w.ID, "run", run, "by", httpapi.Actor(ctx))
 
 	return apitypes.Started{Workflow: w.ID, Run: run}, nil
 }

@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -130,7 +129,7 @@ func (s *sessions) openPage(c *gin.Context, token credential, status int, proble
 		cookie, err = s.open(ctx, who.digest, inventory.SessionPage, sessionLife)
 	}
 	if err != nil {
-		httpapi.Fail(c, fmt.Errorf("opening a session: %w", err))
+		httpapi.Fail(c, err)
 		return
 	}
 	s.log.Info("a session was opened", "by", who.Name, "from", c.ClientIP())

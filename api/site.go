@@ -66,7 +66,16 @@ func (s *sites) get(ctx context.Context, _ httpapi.Empty) (inventory.SiteStatus,
 	if err != nil {
 		return inventory.SiteStatus{}, err
 	}
-	return x.SiteStatus(ctx)
+	st, err := x.SiteStatus(ctx)
+	return showPeers(ctx, st), err
+}
+
+// showPeers returns st, without the peers unless the caller is an administrator.
+func showPeers(ctx context.Context, st inventory.SiteStatus) inventory.SiteStatus {
+	if !callerOf(ctx).Role.Allows(inventory.RoleAdmin) {
+		st.Peers = nil
+	}
+	return st
 }
 
 type decideSite struct {

@@ -52,6 +52,7 @@ type starter struct {
 	templates  *templates
 	images     *images
 	operations *operations
+	events     *events
 	admission  *admission
 }
 
@@ -66,8 +67,13 @@ func (s *starter) start(ctx context.Context, w engine.Start) (apitypes.Started, 
 	if err != nil {
 		return apitypes.Started{}, err
 	}
+	s.events.note(ctx, inventory.Workflow{Machine: w.Machine, Run: run}, inventory.EventOperator, startedMessage+w.Type, struct{}{})
+
 	return apitypes.Started{Workflow: w.ID, Run: run}, nil
 }
+
+// startedMessage begins the message of the event that names who has started a run.
+const startedMessage = "started "
 
 // machineIsBusy returns the conflict for a machine that already has an open run.
 func machineIsBusy(machine, id, run string) error {

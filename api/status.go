@@ -106,6 +106,7 @@ func (s *statusRoutes) read(ctx context.Context) (apitypes.Status, error) {
 			return st, err
 		}
 		if len(x.Peers) > 0 || x.Activated != "" || x.Intake != "" || x.HandOver != nil {
+			x = showPeers(ctx, x)
 			st.Site = &x
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -17,9 +18,11 @@ func (b *board) routes() []httpapi.Route {
 }
 
 const (
-	maxStreams   = 64
-	commentEvery = 15 * time.Second
-	streamWrite  = 10 * time.Second // a client that accepts no data for this long is disconnected
+	maxStreams = 64
+	// maxTokenStreams leaves others a place beside a token that opens as many streams as it can.
+	maxTokenStreams = maxStreams / 4
+	commentEvery    = 15 * time.Second
+	streamWrite     = 10 * time.Second // a client that accepts no data for this long is disconnected
 	// streamLife is how long a stream may last. After that, the browser reconnects, and is refused if its session has
 	// ended.
 	streamLife = time.Hour
@@ -28,13 +31,13 @@ const (
 // stream sends the items of the board as server-sent events: first the caller, then all items, then those that change, with at most one
 // update every 200 ms. A client that reconnects gets all items again.
 func (b *board) stream(c *gin.Context) {
-	select {
-	case b.streams <- struct{}{}:
-		defer func() { <-b.streams }()
-	default:
-		httpapi.Fail(c, fmt.Errorf("%d open pages already follow this server; close one: %w", maxStreams, inventory.ErrUnavailable))
+	token := callerOf(c.Request.Context()).ID
+	if !b.streams.enter(token) {
+		httpapi.Fail(c, fmt.Errorf("too many open pages follow this server, %d with this token at most; close one: %w",
+			maxTokenStreams, inventory.ErrUnavailable))
 		return
 	}
+	defer b.streams.leave(token)
 	who, err := json.Marshal(callerOf(c.Request.Context()).Token)
 	if err != nil {
 		httpapi.Fail(c, err)
@@ -78,6 +81,34 @@ func (b *board) stream(c *gin.Context) {
 		case <-c.Request.Context().Done():
 			return
 		}
+	}
+}
+
+// streams counts the open streams, in all and of each token.
+type streams struct {
+	mu    sync.Mutex
+	total int
+	of    map[string]int // by the ID of the token
+}
+
+// enter reports whether one more stream of the token may open, and counts it.
+func (s *streams) enter(token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.total >= maxStreams || s.of[token] >= maxTokenStreams {
+		return false
+	}
+	s.total++
+	s.of[token]++
+	return true
+}
+
+func (s *streams) leave(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total--
+	if s.of[token]--; s.of[token] == 0 {
+		delete(s.of, token)
 	}
 }
 

@@ -97,7 +97,7 @@ func (u *temporalUI) openByLink(c *gin.Context) {
 	case errors.Is(err, inventory.ErrNotFound):
 		refuseUI(c)
 	case err != nil:
-		httpapi.Fail(c, fmt.Errorf("opening a session: %w", err))
+		httpapi.Fail(c, err)
 	default:
 		u.log.Info("a session of Temporal's UI was opened", "by", who.Name, "from", c.ClientIP())
 		http.SetCookie(c.Writer, newCookie(uiCookie, cookie, int(sessionLife/time.Second), u.TLS))

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -189,6 +190,46 @@ func TestS37LinksHaveTheRoleOfTheirToken(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, events)
 	require.Equal(t, "alice", events[len(events)-1].By)
+}
+
+// TestS37StartsNameTheirAuthor: what is started with a token has its name.
+func TestS37StartsNameTheirAuthor(t *testing.T) {
+	var logged bytes.Buffer
+	s := newSite(t, func(c *siteConfig) { c.Log = slog.New(slog.NewTextHandler(&logged, nil)) })
+	alice := bearer(s.token("alice", inventory.RoleOperate))
+	s.AddMachine("m1", mac)
+	require.NoError(t, s.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "empty", Source: oneAction}, "test"))
+	require.Equal(t, http.StatusAccepted, send(t, s.operator, http.MethodPost, "/v1/machines/m1/inspect", nil, alice).Code)
+	require.Equal(t, http.StatusAccepted, send(t, s.operator, http.MethodPost, "/v1/recover",
+		`{"name":"flood","machines":["m1"],"template":"empty"}`, alice).Code)
+	events, err := s.Store.Events.Events(t.Context(), inventory.EventFilter{Machine: "m1"})
+	require.NoError(t, err)
+	last := events[len(events)-1]
+	require.Equal(t, "started Inspect", last.Message)
+	require.Equal(t, "alice", last.By)
+	require.NotEmpty(t, last.Run)
+	require.Contains(t, logged.String(), `msg=started operation=recover/flood`)
+	require.Equal(t, 2, strings.Count(logged.String(), "by=alice"))
+}
+
+// TestS37PeersAreForAdministrators: no other role sees the addresses of peers.
+func TestS37PeersAreForAdministrators(t *testing.T) {
+	s := newSite(t, func(c *siteConfig) { c.Site = peered{} })
+	for _, path := range []string{"/v1/site", "/v1/status"} {
+		require.Contains(t, s.do(http.MethodGet, path, nil).Body.String(), "peer.example", path)
+		for _, role := range []inventory.Role{inventory.RoleRead, inventory.RoleOperate} {
+			rec := send(t, s.operator, http.MethodGet, path, nil, bearer(s.token(strings.ReplaceAll(path[1:], "/", "-")+"-"+string(role), role)))
+			require.Equal(t, http.StatusOK, rec.Code)
+			require.NotContains(t, rec.Body.String(), "peer.example", path)
+		}
+	}
+}
+
+// peered is a site with a peer.
+type peered struct{ Site }
+
+func (peered) SiteStatus(context.Context) (inventory.SiteStatus, error) {
+	return inventory.SiteStatus{Role: "active", Peers: []inventory.Peer{{Name: "p", URL: "https://peer.example:7444"}}}, nil
 }
 
 // TestS37RevokedTokenEndsRequests: an event stream and an upload of a token that is revoked end, though their client does not

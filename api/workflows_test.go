@@ -584,10 +584,18 @@ func TestBoardSendsChangesAlone(t *testing.T) {
 
 func TestStreamsAreBounded(t *testing.T) {
 	s := newSite(t)
-	for range maxStreams {
-		s.api.board.streams <- struct{}{}
+	streams := &s.api.board.streams
+	for range maxTokenStreams {
+		require.True(t, streams.enter(inventory.AdminToken))
 	}
 	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodGet, "/v1/events/stream", nil).Code)
+	require.True(t, streams.enter("another"), "a token leaves others a place")
+	for n := range maxStreams - maxTokenStreams - 1 {
+		require.True(t, streams.enter(fmt.Sprint(n)))
+	}
+	require.False(t, streams.enter("one more"))
+	streams.leave("another")
+	require.True(t, streams.enter("one more"))
 }
 
 // TestWhatIsTriedAgainIsShown: retried activities are shown although the database, and so

@@ -49,8 +49,8 @@ type Token struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name"`
 	Role    Role      `json:"role"`
-	Created time.Time `json:"created"`
-	By      string    `json:"by"` // name of the token with which this one was created
+	Created time.Time `json:"created,omitzero"`
+	By      string    `json:"by,omitempty"` // name of the token with which this one was created
 	Expires time.Time `json:"expires,omitzero"`
 	// Off means that the token is refused: the server was restored from a backup, after which the token may have been revoked.
 	Off bool `json:"off,omitempty"`

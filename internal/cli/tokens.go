@@ -67,8 +67,8 @@ does not limit those who reach Temporal's own port.`,
 		q := TokenRequest{Name: c.Args[0], Role: inventory.Role(*role), Replace: *replace}
 		if *expires != "" {
 			d, err := parseLife(*expires)
-			if err != nil {
-				return UsageError("invalid --expires %q: %v", *expires, err)
+			if err != nil || d <= 0 {
+				return UsageError("invalid --expires %q; write for example 12h or 90d", *expires)
 			}
 			q.For = d.String()
 		}
