@@ -193,7 +193,7 @@ func newNouns(c Config) nouns {
 	}
 	starter := &starter{
 		runs: e.Runs, store: s.Workflows, jobs: s.BMCJobs, machines: machines, templates: templates, images: images,
-		windows: s.Windows, operations: operations, events: events, admission: admission,
+		windows: s.Windows, views: views, operations: operations, events: events, admission: admission,
 	}
 	status := &statusRoutes{
 		stores: s, engine: e, views: views, space: space, process: c.Process, site: c.Site,

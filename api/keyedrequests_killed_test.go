@@ -149,6 +149,7 @@ func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
 		{"/v1/machines/m1/power", `{"action":"on"}`, http.StatusAccepted, nil},
 		{"/v1/bmc/jobs", `{"machine":"m1","tasks":[{"powerAction":"off"}]}`, http.StatusAccepted, nil},
 		{"/v1/recover", `{"name":"all","machines":["m1"],"template":"empty"}`, http.StatusAccepted, nil},
+		{"/v1/provision", `{"name":"all","machines":["m1"],"template":"empty"}`, http.StatusAccepted, nil},
 		{"/v1/workflows/r2/powered-on", ``, http.StatusAccepted, nil},
 		{"/v1/workflows/r2/decide", `{"question":"q1","choice":"retry"}`, http.StatusOK, nil},
 		{"/v1/machines", `{"machines":[{"name":"m9","interfaces":[{"mac":"52:54:00:00:00:09"}]}]}`, http.StatusCreated, nil},

@@ -46,6 +46,8 @@ func (o *operations) routes() []httpapi.Route {
 			Needs:   inventory.RoleOperate,
 			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, o.cancel),
 		},
+		{Method: "POST", Path: one + "/pause", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, o.pause)},
+		{Method: "POST", Path: one + "/resume", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, o.resume)},
 	}
 }
 
@@ -211,6 +213,42 @@ func checkRole(ctx context.Context, found inventory.Operation) error {
 		return nil
 	}
 	return requireRole(ctx, inventory.RoleAdmin)
+}
+
+func (o *operations) pause(ctx context.Context, q byRun) (apitypes.Started, error) {
+	return o.setPaused(ctx, q.Run, true)
+}
+
+func (o *operations) resume(ctx context.Context, q byRun) (apitypes.Started, error) {
+	return o.setPaused(ctx, q.Run, false)
+}
+
+// setPaused pauses an operation that installs many machines, or lets it go on.
+func (o *operations) setPaused(ctx context.Context, name string, paused bool) (apitypes.Started, error) {
+	found, err := o.find(ctx, name)
+	if err != nil {
+		return apitypes.Started{}, err
+	}
+	show := "ingot operation get " + found.Run
+	switch {
+	case found.Type != inventory.TypeRecover:
+		err = inventory.Invalid(
+			"",
+			"ingot operation cancel "+found.Run,
+			"%s cannot be paused: only the installation of many machines can",
+			found.ID,
+		)
+	case inventory.Final(found.State):
+		err = hint(fmt.Errorf("%q ended as %s: %w", found.ID, found.State, inventory.ErrConflict), show)
+	default:
+		err = o.runs.PauseOperation(ctx, found, contract.PauseOrder{Paused: paused, By: httpapi.Actor(ctx)}, show)
+	}
+	if err != nil {
+		return apitypes.Started{}, err
+	}
+	o.log.Info("paused or resumed", "operation", found.ID, "paused", paused, "by", httpapi.Actor(ctx))
+
+	return apitypes.Started{Workflow: found.ID, Run: found.Run}, nil
 }
 
 // end requests the cancellation of an operation. If the operation is already cancelled, end does nothing. If it has

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -140,4 +142,65 @@ func TestRecoverBySelector(t *testing.T) {
 		require.Contains(t, a.Problems[0].Field, problem.Field)
 	}
 	require.Empty(t, c.Temporal.Inputs)
+}
+
+// TestProvisionMany: machines that may hold a system, are busy or quarantined are refused, all at once.
+func TestProvisionMany(t *testing.T) {
+	c := checking(newSite(t))
+	c.image("debian-12")
+	for i := 1; i <= 5; i++ {
+		c.AddMachine(fmt.Sprint("m", i), fmt.Sprintf("52:54:00:00:02:0%d", i))
+	}
+	c.op(http.StatusAccepted, http.MethodPost, "/v1/provision", `{"name":"new","machines":["m1","m2"],"image":"debian-12","canary":1}`)
+	require.Equal(t, contract.RecoverInput{
+		Name: "new", Machines: []string{"m1", "m2"}, Image: "debian-12", Canary: 1, First: true,
+	}, c.Temporal.Inputs[0])
+
+	ctx := t.Context()
+	c.Arm("m3", "r3")
+	require.NoError(t, c.Store.Workflows.PutWorkflow(ctx, inventory.Workflow{
+		Run: "r3", ID: "machine/m3", Machine: "m3", Type: inventory.TypeProvision, State: inventory.StateRunning, Started: c.Clock.Now(),
+	}))
+	g, err := c.Store.Grants.TakeGrant(ctx, "m4", "r4", "machine/m4", false)
+	require.NoError(t, err)
+	quarantined := inventory.Standing{State: inventory.StandingQuarantined, Reason: "sector 7 refuses", Since: c.Clock.Now()}
+	require.NoError(t, c.Store.Machines.Retire(ctx, g.Owner, quarantined, true))
+	require.NoError(t, c.Store.Workflows.PutWorkflow(ctx, inventory.Workflow{
+		Run: "r5", ID: "machine/m5", Machine: "m5", Type: inventory.TypeProvision, State: inventory.StateSuccess, Started: c.Clock.Now(),
+		Ended: c.Clock.Now(), Image: "debian-12",
+	}))
+	a := decode[answer](t, c.do(http.MethodPost, "/v1/provision",
+		`{"name":"more","machines":["m2","m3","m4","m5"],"image":"nothing","canary":-1}`), http.StatusBadRequest)
+	var found []string
+	for _, p := range a.Problems {
+		found = append(found, p.Field+": "+p.What)
+	}
+	require.ElementsMatch(t, []string{
+		`canary: invalid number of machines -1`, `image: there is no image "nothing"`, `machines: machine "m3" is busy with run r3`,
+		`machines: machine "m4" is quarantined: sector 7 refuses`, `machines: machine "m5" may hold the system of run r5`,
+	}, found)
+	require.Len(t, c.Temporal.Inputs, 1)
+}
+
+func TestPauseOfAnOperation(t *testing.T) {
+	c := checking(newSite(t))
+	put := func(run, kind, state string) {
+		require.NoError(t, c.Store.Operations.PutOperation(t.Context(), inventory.Operation{
+			Run: run, ID: strings.ToLower(kind) + "/x", Type: kind, Name: "x", State: state, Started: c.Clock.Now(),
+			Steps: []inventory.OperationStep{},
+		}))
+	}
+	put("r1", inventory.TypeRecover, inventory.StateRunning)
+	put("r2", inventory.TypeGenesis, inventory.StateRunning)
+	put("r3", inventory.TypeRecover, inventory.StateFailed)
+	c.op(http.StatusOK, http.MethodPost, "/v1/operations/r1/pause", nil)
+	c.op(http.StatusOK, http.MethodPost, "/v1/operations/r1/resume", nil)
+	require.Len(t, c.Temporal.Updates, 2)
+	for i, paused := range []bool{true, false} {
+		require.Equal(t, "pause", c.Temporal.Updates[i].UpdateName)
+		require.Equal(t, []any{contract.PauseOrder{Paused: paused, By: "admin"}}, c.Temporal.Updates[i].Args)
+	}
+	c.op(http.StatusBadRequest, http.MethodPost, "/v1/operations/r2/pause", nil)
+	c.op(http.StatusConflict, http.MethodPost, "/v1/operations/r3/pause", nil)
+	c.op(http.StatusNotFound, http.MethodPost, "/v1/operations/r9/pause", nil)
 }

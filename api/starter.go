@@ -51,6 +51,7 @@ type starter struct {
 	machines   *machines
 	templates  *templates
 	images     *images
+	views      *views
 	operations *operations
 	events     *events
 	admission  *admission
@@ -168,7 +169,32 @@ func (s *starter) decommission(ctx context.Context, in contract.DecommissionInpu
 // operationName is the pattern for names that are valid in URL paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// recoverMachines validates the input and starts a Recover workflow, which wipes and installs many machines.
+// provisionMachines starts a Recover workflow that installs machines for the first time.
+func (s *starter) provisionMachines(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
+	in.First = true
+	return s.recoverMachines(ctx, in)
+}
+
+// checkFirst adds a problem for each machine that cannot be installed for the first time now.
+func (s *starter) checkFirst(ctx context.Context, problems *inventory.Problems, names []string) error {
+	ms, err := s.views.ofNames(ctx, names)
+	for _, m := range ms {
+		switch {
+		case m.Quarantined():
+			problems.Add("machines", "ingot machine release "+m.Name+", once the reason is resolved", "machine %q is quarantined: %s",
+				m.Name, m.Standing.Reason)
+		case m.Workflow != nil && !inventory.Final(m.Workflow.State):
+			problems.Add("machines", "leave it out, or wait for the run: ingot workflow get "+m.Name, "machine %q is busy with run %s",
+				m.Name, m.Workflow.Run)
+		case m.Installed.MayBeSystem():
+			problems.Add("machines", "leave it out, or wipe and install it again: ingot recover start --help",
+				"machine %q may hold the system of run %s", m.Name, m.Installed.Run)
+		}
+	}
+	return err
+}
+
+// recoverMachines validates the input and starts a Recover workflow, which installs many machines.
 func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
 	var problems inventory.Problems
 	if !operationName.MatchString(in.Name) {
@@ -177,6 +203,13 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 	problems = append(problems, in.Validate()...)
 	if in.Template != "" {
 		if err := s.templates.check(ctx, &problems, "template", in.Template); err != nil {
+			return apitypes.Started{}, err
+		}
+	}
+	if in.Image != "" {
+		if _, err := s.images.find(ctx, in.Image); errors.Is(err, inventory.ErrNotFound) {
+			problems.Add("image", "ingot image list", "there is no image %q", in.Image)
+		} else if err != nil {
 			return apitypes.Started{}, err
 		}
 	}
@@ -198,9 +231,14 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 	names := slices.Concat(groups...)
 	for _, m := range all {
 		name := cmp.Or(in.Template, m.Template, defaultTemplate)
-		if name == defaultTemplate && m.Image == "" && slices.Contains(names, m.Name) {
+		if name == defaultTemplate && cmp.Or(in.Image, m.Image) == "" && slices.Contains(names, m.Name) {
 			problems.Add("machines", "set the machine's image, or name another template",
 				"template %q writes an image, but machine %q has none", name, m.Name)
+		}
+	}
+	if in.First && len(names) > 0 {
+		if err := s.checkFirst(ctx, &problems, names); err != nil {
+			return apitypes.Started{}, err
 		}
 	}
 	if err := problems.Err(); err != nil {

@@ -67,6 +67,7 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 		{Method: "POST", Path: machine + "/decommission", Needs: inventory.RoleOperate, Handler: acceptOptional(w.decommission)},
 		{Method: "POST", Path: machine + "/inspect", Needs: inventory.RoleOperate, Handler: acceptOptional(w.inspect)},
 		{Method: "POST", Path: "/v1/recover", Needs: inventory.RoleOperate, Handler: accept(w.starter.recoverMachines)},
+		{Method: "POST", Path: "/v1/provision", Needs: inventory.RoleOperate, Handler: accept(w.starter.provisionMachines)},
 	}
 }
 

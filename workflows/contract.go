@@ -46,7 +46,9 @@ const (
 	// SignalDecide and UpdateDecide carry a Decision. UpdateDecide fails if the decision is refused.
 	SignalDecide = "decide"
 	UpdateDecide = "decide"
-	QueryStatus  = "status"
+	// UpdatePause carries a PauseOrder.
+	UpdatePause = "pause"
+	QueryStatus = "status"
 )
 
 // Search attributes, all of type Keyword.

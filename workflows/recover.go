@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,10 +25,15 @@ type recovery struct {
 	// for the operator.
 	busy int
 	open int // coroutines that have not ended; each installs one machine
+	// paused is who has paused the recovery; "" = it is not paused.
+	paused string
 }
 
-// Recover wipes many machines and installs each by its own template: group after group, a few at a time. Once too many have failed,
-// it starts no more machines. Each machine has its own run of Reprovision, which continues even if this workflow ends.
+// Recover installs many machines, each by its own template: group after group, a few at a time. Once too many have failed, or one of the
+// canaries, it starts no more machines. Each machine has its own run of Reprovision, which first wipes it, or of Provision if the
+// machines are installed for the first time. These runs continue even if this workflow ends.
+//
+// An operator can pause the recovery: then it starts no machine until it is resumed.
 //
 // A machine that waits for the operator frees its slot for the next one. The recovery waits until each machine is
 // installed or has failed. When its history is full, it continues as new under the same record. The workflow id is
@@ -43,6 +49,9 @@ func Recover(ctx workflow.Context, in contract.RecoverInput) (out Recovered, err
 	r := &recovery{operation: o, in: in, limit: in.Concurrency}
 	if r.limit == 0 {
 		r.limit = contract.DefaultConcurrency
+	}
+	if err := workflow.SetUpdateHandler(ctx, UpdatePause, r.setPaused); err != nil {
+		return out, err
 	}
 	defer func() {
 		switch {
@@ -84,27 +93,66 @@ func (r *recovery) planMachines(ctx workflow.Context) error {
 		return err
 	}
 
+	left := r.in.Canary
+	if left > 0 {
+		r.groups = append(r.groups, 0)
+	}
 	for _, g := range groups {
-		r.groups = append(r.groups, len(g))
+		canaries := min(left, len(g)) // they form the first group
+		if left -= canaries; canaries > 0 {
+			r.groups[0] += canaries
+		}
+		if canaries < len(g) {
+			r.groups = append(r.groups, len(g)-canaries)
+		}
 		for _, m := range g {
-			r.record.Steps = append(r.record.Steps, recoverRow(m))
+			r.record.Steps = append(r.record.Steps, r.newRow(m))
 		}
 	}
 	return r.showProgress(ctx)
 }
 
-// recoverRow returns the step of a machine, in the state StepPending.
-func recoverRow(machine string) inventory.OperationStep {
+// newRow returns the step of a machine, in the state StepPending.
+func (r *recovery) newRow(machine string) inventory.OperationStep {
+	does := "wipe the machine and install it"
+	if r.in.First {
+		does = "install the machine"
+	}
 	return inventory.OperationStep{
-		Name: machine, Machine: machine, Does: "wipe the machine and install it", Waits: "until the installed system has " +
-			"phoned home",
+		Name: machine, Machine: machine, Does: does, Waits: "until the installed system has phoned home",
 		Undo: "none: the old contents of the disk are lost", State: inventory.StepPending,
 	}
 }
 
+// setPaused handles the update UpdatePause.
+func (r *recovery) setPaused(ctx workflow.Context, p contract.PauseOrder) error {
+	if r.paused = ""; p.Paused {
+		r.paused = cmp.Or(p.By, "an operator")
+	}
+	if inventory.Final(r.record.State) {
+		return nil
+	}
+	return r.showProgress(ctx)
+}
+
+// reasonToStop returns why no further machine of this group may be started, or "".
+func (r *recovery) reasonToStop(group int) string {
+	if bad := r.bad(); r.in.AbortAfter > 0 && bad >= r.in.AbortAfter {
+		return fmt.Sprintf("not begun: %d machines had already gone wrong", bad)
+	}
+	if r.in.Canary > 0 && group > 0 {
+		for _, s := range r.record.Steps[:r.groups[0]] {
+			if s.State != inventory.StepDone {
+				return fmt.Sprintf("not begun: the canary %s was not installed", s.Machine)
+			}
+		}
+	}
+	return ""
+}
+
 // restoreState restores the state of the previous execution.
 func (r *recovery) restoreState(ctx workflow.Context, s contract.RecoverState) error {
-	r.groups = s.Groups
+	r.groups, r.paused = s.Groups, s.Paused
 	r.record.Started, r.record.Step = s.Started, inventory.PhaseAction
 	// An execution that was reset gets a record of its own, because the record of the first execution may be final.
 	if info := workflow.GetInfo(ctx); info.OriginalRunID == "" || info.OriginalRunID == info.WorkflowExecution.RunID {
@@ -112,7 +160,7 @@ func (r *recovery) restoreState(ctx workflow.Context, s contract.RecoverState) e
 	}
 
 	for _, m := range s.Machines {
-		row := recoverRow(m.Machine)
+		row := r.newRow(m.Machine)
 		row.State, row.Run, row.Message = m.State, m.Run, m.Message
 		row.Since, row.Ended, row.Asked, row.Waited = m.Since, m.Ended, m.Asked, m.Waited
 		r.record.Steps = append(r.record.Steps, row)
@@ -142,7 +190,7 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 		return r.awaitAll(ctx, err)
 	}
 
-	s := contract.RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups}
+	s := contract.RecoverState{Run: r.record.Run, Started: r.record.Started, Seq: r.record.Seq, Groups: r.groups, Paused: r.paused}
 	for _, row := range r.record.Steps {
 		message := row.Message[:min(len(row.Message), maxCarried)]
 		if row.State == inventory.StepDone {
@@ -162,7 +210,7 @@ func (r *recovery) continueAsNew(ctx workflow.Context) error {
 // recoverMachines installs the machines, group after group.
 func (r *recovery) recoverMachines(ctx workflow.Context) error {
 	row := 0
-	for _, size := range r.groups {
+	for group, size := range r.groups {
 		for range size {
 			s := &r.record.Steps[row]
 			row++
@@ -173,19 +221,22 @@ func (r *recovery) recoverMachines(ctx workflow.Context) error {
 			if s.State != inventory.StepPending {
 				continue
 			}
-			if err := workflow.Await(ctx, func() bool { return r.busy < r.limit || r.historyFull(ctx) }); err != nil {
+			mayStart := func() bool { return r.busy < r.limit && r.paused == "" || r.historyFull(ctx) }
+			if err := workflow.Await(ctx, mayStart); err != nil {
 				return r.awaitAll(ctx, err)
 			}
 			if r.historyFull(ctx) {
 				return r.continueAsNew(ctx)
 			}
-			if bad := r.bad(); r.in.AbortAfter > 0 && bad >= r.in.AbortAfter {
-				s.State, s.Message = inventory.StepSkipped, fmt.Sprintf("not begun: %d machines had already gone wrong", bad)
+			if why := r.reasonToStop(group); why != "" {
+				s.State, s.Message = inventory.StepSkipped, why
 				continue
 			}
 			r.startMachine(ctx, s)
 		}
-		if err := workflow.Await(ctx, func() bool { return r.busy == 0 || r.historyFull(ctx) }); err != nil {
+		isCanary := r.in.Canary > 0 && group == 0 // then wait for those, too, that wait for the operator
+		ended := func() bool { return r.busy == 0 && (!isCanary || r.open == 0) || r.historyFull(ctx) }
+		if err := workflow.Await(ctx, ended); err != nil {
 			return r.awaitAll(ctx, err)
 		}
 	}
@@ -263,8 +314,12 @@ func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationSt
 
 // installMachine starts the run of a machine and waits for its outcome.
 func (r *recovery) installMachine(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
-	in := contract.ProvisionInput{Machine: s.Machine, Template: r.in.Template, Parent: r.record.ID}
-	return r.runMachine(ctx, s, inventory.TypeReprovision, s.Machine, in)
+	in := contract.ProvisionInput{Machine: s.Machine, Template: r.in.Template, Image: r.in.Image, Parent: r.record.ID}
+	kind := inventory.TypeReprovision
+	if r.in.First {
+		kind = inventory.TypeProvision
+	}
+	return r.runMachine(ctx, s, kind, s.Machine, in)
 }
 
 // awaitAnswer waits until the operator has answered the question of a machine's run.
@@ -348,8 +403,13 @@ func (r *recovery) showProgress(ctx workflow.Context) error {
 	if n := r.counts(); n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
 		step, next = inventory.PhaseWaiting, "ingot recover status "+r.in.Name
 	}
+	text := r.summary()
+	if r.paused != "" {
+		text += "; paused by " + r.paused
+		next = "ingot operation resume " + r.record.ID
+	}
 	r.record.Next = next
-	return r.showStep(ctx, step, "%s", r.summary())
+	return r.showStep(ctx, step, "%s", text)
 }
 
 // finish writes the final record of a recovery that was not aborted.

@@ -49,12 +49,14 @@ func newRescue(t *testing.T, fates ...string) *rescue {
 	r.read = r.goOn
 	r.env.SetStartWorkflowOptions(as("recover/flood"))
 	r.env.RegisterWorkflowWithOptions(Recover, workflow.RegisterOptions{Name: inventory.TypeRecover})
-	r.env.RegisterWorkflowWithOptions(r.reprovision, workflow.RegisterOptions{Name: inventory.TypeReprovision})
+	for _, kind := range []string{inventory.TypeProvision, inventory.TypeReprovision} {
+		r.env.RegisterWorkflowWithOptions(r.install, workflow.RegisterOptions{Name: kind})
+	}
 	return r
 }
 
-// reprovision simulates the run of a machine.
-func (r *rescue) reprovision(ctx workflow.Context, in contract.ProvisionInput) error {
+// install simulates the run of a machine.
+func (r *rescue) install(ctx workflow.Context, in contract.ProvisionInput) error {
 	info := workflow.GetInfo(ctx)
 	if info.WorkflowExecution.ID != MachineID(in.Machine) || in.Parent != "recover/flood" {
 		return fmt.Errorf("run %q of machine %q has the parent %q", info.WorkflowExecution.ID, in.Machine, in.Parent)
@@ -62,7 +64,9 @@ func (r *rescue) reprovision(ctx workflow.Context, in contract.ProvisionInput) e
 	w := inventory.Workflow{
 		Run:      info.WorkflowExecution.RunID,
 		Machine:  in.Machine,
+		Type:     info.WorkflowType.Name,
 		Template: in.Template,
+		Image:    in.Image,
 		State:    inventory.StateRunning,
 		Phase:    inventory.PhaseAction,
 	}
@@ -188,6 +192,75 @@ func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
 	require.Equal(t, []string{"m1 failed", "m2 failed", "m3 not-begun", "m4 not-begun"}, outcomes(out))
 	require.Equal(t, []string{"m1", "m2"}, r.began)
 	require.Contains(t, out.Machines[3].Message, "2 machines had already gone wrong")
+}
+
+// The others begin only when each canary is installed, though a canary waits for its operator.
+func TestRecoverInstallsTheCanariesFirst(t *testing.T) {
+	r := newRescue(t, "asks then ok", "ok", "ok", "ok")
+	var early []string
+	r.atStart = func(machine string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, w := range r.runs {
+			if (w.Machine == "m1" || w.Machine == "m4") && machine != "m1" && machine != "m4" && w.State != inventory.StateSuccess {
+				early = append(early, machine)
+			}
+		}
+	}
+	in := contract.RecoverInput{
+		Machines: []string{"m1", "m2", "m3", "m4"}, Order: [][]string{{"m4"}}, Concurrency: 4, Canary: 2, First: true, Image: "debian-12",
+	}
+	out, err := r.run(in)
+	require.NoError(t, err)
+	require.Equal(t, []string{"m4 installed", "m1 installed", "m2 installed", "m3 installed"}, outcomes(out))
+	require.Empty(t, early)
+	for _, w := range r.runs {
+		require.Equal(t, inventory.TypeProvision, w.Type)
+		require.Equal(t, "debian-12", w.Image)
+	}
+}
+
+func TestRecoverStopsWhenACanaryFails(t *testing.T) {
+	r := newRescue(t, "ok", "asks then bad", "ok", "ok")
+	out, err := r.run(contract.RecoverInput{Selector: rackOne, Canary: 2})
+	require.NoError(t, err)
+	require.Equal(t, []string{"m1 installed", "m2 failed", "m3 not-begun", "m4 not-begun"}, outcomes(out))
+	require.ElementsMatch(t, []string{"m1", "m2"}, r.began)
+	require.Equal(t, "not begun: the canary m2 was not installed", out.Machines[3].Message)
+}
+
+// A paused recovery starts no machine; those that it has started go on.
+func TestRecoverPauses(t *testing.T) {
+	r := newRescue(t, "ok", "ok", "ok")
+	order := func(id string, paused bool) {
+		r.env.UpdateWorkflow(UpdatePause, id, updates{r.play}, contract.PauseOrder{Paused: paused, By: "alice"})
+	}
+	var begun []string
+	r.atStart = func(machine string) {
+		if machine != "m1" {
+			return
+		}
+		order("pause", true)
+		r.env.RegisterDelayedCallback(func() {
+			r.mu.Lock()
+			begun = append(begun, r.began...)
+			r.mu.Unlock()
+			order("resume", false)
+		}, time.Hour)
+	}
+	out, err := r.run(contract.RecoverInput{Machines: []string{"m1", "m2", "m3"}, Concurrency: 1})
+	require.NoError(t, err)
+	require.Equal(t, []string{"m1"}, begun, "within an hour")
+	require.Equal(t, []string{"m1 installed", "m2 installed", "m3 installed"}, outcomes(out))
+	var shown []string
+	for _, o := range r.operations {
+		if strings.Contains(o.Message, "paused by alice") {
+			shown = append(shown, o.Next)
+		}
+	}
+	require.NotEmpty(t, shown)
+	require.Equal(t, "ingot operation resume recover/flood", shown[len(shown)-1])
+	require.NotContains(t, r.last().Message, "paused")
 }
 
 // The place of a machine that waits for an operator goes to the next machine, and the recovery

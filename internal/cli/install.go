@@ -58,8 +58,8 @@ func addTemplateFlags(o *Options, cmd *cobra.Command, template, image *string, h
 
 func machineProvisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "provision NAME", Short: "Install a machine: the content of its disk is lost",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
+		Use: "provision {NAME… | --selector LABELS}", Short: "Install machines: the content of their disks is lost",
+		Args: cobra.ArbitraryArgs, ValidArgsFunction: o.machines(),
 		Long: `Install a machine. All data on the chosen disk is lost. Without a disk selector, the
 run chooses the disk only if the machine has a single one that is blank or was
 written by Ingot. Otherwise the run asks the operator.
@@ -67,19 +67,36 @@ written by Ingot. Otherwise the run asks the operator.
 A machine that Ingot has installed already is installed again only after
 confirmation, or with --yes.
 
+Several machines, or those of --selector, become one operation, after the list of
+machines was confirmed. They must not be installed yet; a few are installed at a
+time. With --canary N the others are started only when the first N are installed.
+"ingot operation pause" and "resume" hold it and let it go on, and "ingot recover
+status NAME" shows the outcome of each machine.
+
 With --wait, the command shows the progress of the run, and exits with the run's
 result. With --require-evidence as well, it exits with 7 if nothing was installed, or
 if it is not proven that the installed system is up. Ctrl-C does not stop the run.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
-  ingot machine provision node-1 --template my-template --retries 1 --from failed-step`,
+  ingot machine provision node-1 --template my-template --retries 1 --from failed-step
+  ingot machine provision --selector rack=a1 --image debian-12 --canary 1 --concurrency 4 --abort-after 2`,
 	}
 
 	in := installationFlags(o, cmd)
 	cmd.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
 	completeWords(cmd, "from", "failed-step", "start")
+	many := addManyFlags(o, cmd)
 	wait, yes := waitFlags(cmd), YesFlag(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
+		switch {
+		case len(c.Args) > 1 || len(*many.selector) > 0:
+			return many.start(c, in, *yes, *wait)
+		case len(c.Args) == 0:
+			return UsageError("name a machine, or give --selector")
+		}
+		if err := c.refuseFlags("works only with several machines or --selector", manyFlags...); err != nil {
+			return err
+		}
 		if in.Retries.From != "" && in.Retries.Count == 0 {
 			return UsageError("--from needs --retries of at least 1: it says where a retry begins")
 		}

@@ -19,10 +19,20 @@ import (
 )
 
 func operationCommand(o *Options) *cobra.Command {
-	return Group("operation", "Operations: Genesis runs, migrations, recoveries",
+	return Group(
+		"operation",
+		"Operations: Genesis runs, migrations, recoveries",
 		"  ingot operation list --open\n  ingot operation get genesis/lab\n"+
 			"  ingot operation decide genesis/lab --choice retry",
-		operationListCommand(o), operationGetCommand(o), operationDecideCommand(o), operationCancelCommand(o))
+		operationListCommand(
+			o,
+		),
+		operationGetCommand(o),
+		operationDecideCommand(o),
+		operationPauseCommand(o, true),
+		operationPauseCommand(o, false),
+		operationCancelCommand(o),
+	)
 }
 
 // operationPath returns the route of an operation. id is a run id or a workflow id, such as genesis/lab. A workflow id
@@ -244,6 +254,26 @@ func checkDecision(d *contract.Decision, q *inventory.Question, subject, next st
 
 func decisionText(d *contract.Decision) func(map[string]string) string {
 	return func(map[string]string) string { return "decided: " + d.Choice }
+}
+
+// operationPauseCommand returns the command "pause", or "resume".
+func operationPauseCommand(o *Options, pause bool) *cobra.Command {
+	verb, short, done := "resume", "Let a paused operation go on", "goes on"
+	if pause {
+		verb, short = "pause", "Start no further machine of an operation until it is resumed"
+		done = "is paused; the machines that it has started go on"
+	}
+
+	return o.NewCommand(&cobra.Command{
+		Use: verb + " {ID | RUN}", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
+		Long: `Only the installation of many machines ("ingot machine provision", "ingot recover")
+can be paused.`,
+		Example: "  ingot operation " + verb + " recover/flood",
+	}, func(c *Call) error {
+		return postAndShow(c, operationPath(c.Args[0], verb), nil, text(func(s apitypes.Started) string {
+			return s.Workflow + " " + done
+		}))
+	})
 }
 
 func operationCancelCommand(o *Options) *cobra.Command {

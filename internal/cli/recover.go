@@ -16,7 +16,7 @@ import (
 )
 
 func recoverCommand(o *Options) *cobra.Command {
-	return Group("recover", "Recoveries: wipe and install many machines after a disaster",
+	return Group("recover", "Recoveries: wipe and install many machines after a disaster, or look at the installation of many",
 		"  ingot recover start flood --selector rack=a1 --abort-after 3\n  ingot recover status flood",
 		recoverStartCommand(o), recoverStatusCommand(o), recoverCancelCommand(o))
 }

@@ -345,6 +345,18 @@ func (r *Runs) ReportPoweredOn(ctx context.Context, w inventory.Workflow) error 
 // Decide sends an operator's decision to a run. It uses a Temporal update, so that the operator gets an error for an
 // invalid decision. show is the command that shows the run, for error messages.
 func (r *Runs) Decide(ctx context.Context, id, run string, d contract.Decision, show string) error {
+	return r.update(ctx, id, run, workflows.UpdateDecide, d, fmt.Sprintf("deciding question %q of run %q", d.Question, run), show)
+}
+
+// PauseOperation pauses the current execution of an operation, or lets it go on. show is the command that shows the operation, for
+// error messages.
+func (r *Runs) PauseOperation(ctx context.Context, o inventory.Operation, p contract.PauseOrder, show string) error {
+	return r.update(ctx, o.ID, executionOf(o), workflows.UpdatePause, p, fmt.Sprintf("pausing run %q", o.Run), show)
+}
+
+// update sends an update to a run and waits until it is handled. what describes the update, and show is the command that shows the
+// run; both are for error messages.
+func (r *Runs) update(ctx context.Context, id, run, name string, arg any, what, show string) error {
 	tc, err := r.Client()
 	if err != nil {
 		return err
@@ -354,7 +366,7 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d contract.Decision, 
 	h, err := tc.UpdateWorkflow(ctx, client.UpdateWorkflowOptions{
 		// Temporal accepts an update id once per run. For "" the SDK creates an id.
 		UpdateID:   inventory.KeyedRequestOf(ctx),
-		WorkflowID: id, RunID: run, UpdateName: workflows.UpdateDecide, Args: []any{d},
+		WorkflowID: id, RunID: run, UpdateName: name, Args: []any{arg},
 		WaitForStage: client.WorkflowUpdateStageCompleted,
 	})
 	if err == nil {
@@ -369,11 +381,11 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d contract.Decision, 
 	case errors.As(err, &refused):
 		return inventory.Hint{Err: inventory.Invalid("", "", "%s", refused.Message()), Next: show}
 	case ctx.Err() != nil || errors.As(err, &late):
-		return inventory.Hint{Err: fmt.Errorf("no worker processed the decision within %s; "+
-			"check whether the decision was accepted before you send it again: %w", TemporalTimeout, inventory.ErrUnavailable), Next: show}
+		return inventory.Hint{Err: fmt.Errorf("no worker processed the request within %s; "+
+			"check whether it was accepted before you send it again: %w", TemporalTimeout, inventory.ErrUnavailable), Next: show}
 	}
 
-	return fmt.Errorf("deciding question %q of run %q: %w", d.Question, run, err)
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // DecideOperation sends an operator's decision to the current execution of an operation, as Decide does to a run.

@@ -72,8 +72,15 @@ type RecoverInput struct {
 	// AbortAfter is a limit: once this many machines have failed or wait for the operator, no more machines are started. Machines
 	// already started continue. 0 means no limit.
 	AbortAfter int `json:"abortAfter,omitempty"`
-	// Template replaces the template of each machine.
+	// Template and Image replace those of each machine.
 	Template string `json:"template,omitempty"`
+	Image    string `json:"image,omitempty"`
+	// First means that the machines are installed for the first time, each by a run of Provision. The API refuses it for a machine
+	// on which Ingot may have installed a system.
+	First bool `json:"first,omitempty"`
+	// Canary is how many machines come before all others, which are started only when the first ones are all installed. 0 means
+	// that none do.
+	Canary int `json:"canary,omitempty"`
 	// Continued is the state that the previous execution handed over when it continued as new, because its history was full. Only
 	// the workflow sets it.
 	Continued *RecoverState `json:"continued,omitempty"`
@@ -87,6 +94,7 @@ type RecoverState struct {
 	// Groups holds the size of each group. Machines lists the first group, then the second, and so on.
 	Groups   []int            `json:"groups"`
 	Machines []RecoverMachine `json:"machines"`
+	Paused   string           `json:"paused,omitempty"` // who has paused the recovery
 }
 
 // RecoverMachine is the step of one machine in the record of a recovery, without the fields that are the same for
@@ -124,6 +132,12 @@ type BMCJobInput struct {
 	Tasks   []inventory.BMCTask `json:"tasks"`
 	// Force takes the machine from an open run. That run does nothing more and waits until the operator aborts it.
 	Force bool `json:"force,omitempty"`
+}
+
+// PauseOrder pauses an operation, or lets it go on. While it is paused, it starts nothing new; what it has started goes on.
+type PauseOrder struct {
+	Paused bool   `json:"paused"`
+	By     string `json:"by,omitempty"`
 }
 
 // Choices of a Decision.

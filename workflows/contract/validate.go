@@ -57,6 +57,9 @@ func (in RecoverInput) Validate() (ps inventory.Problems) {
 	if in.AbortAfter < 0 {
 		ps.Add("abortAfter", "0 means never", "invalid number of machines %d", in.AbortAfter)
 	}
+	if in.Canary < 0 {
+		ps.Add("canary", "0 means none", "invalid number of machines %d", in.Canary)
+	}
 	return ps
 }
 
