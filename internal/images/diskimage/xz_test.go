@@ -32,17 +32,17 @@ func readContent(file []byte) ([]byte, error) {
 
 func TestXZBlocks(t *testing.T) {
 	withProcessors(t, 4)
-	content := noise(1<<20 + 321)
-	blocks := compressXZ(t, content, "-T2", "--block-size=128KiB")
+	content := noise(1<<18 + 321)
+	blocks := compressXZ(t, content, "-T2", "--block-size=80KiB")
 	single := compressXZ(t, content, "-T1")
 	double := append(bytes.Clone(content), content...)
 	for name, c := range map[string]struct{ file, want []byte }{
 		"blocks":              {blocks, content},
 		"one block":           {single, content},
-		"CRC32":               {compressXZ(t, content, "-T2", "--block-size=400KiB", "-C", "crc32"), content},
-		"SHA-256":             {compressXZ(t, content, "-T2", "--block-size=400KiB", "-C", "sha256"), content},
-		"no check":            {compressXZ(t, content, "-T2", "--block-size=400KiB", "-C", "none"), content},
-		"a filter":            {compressXZ(t, content, "-T2", "--block-size=400KiB", "--x86", "--lzma2"), content},
+		"CRC32":               {compressXZ(t, content, "-T2", "--block-size=100KiB", "-C", "crc32"), content},
+		"SHA-256":             {compressXZ(t, content, "-T2", "--block-size=100KiB", "-C", "sha256"), content},
+		"no check":            {compressXZ(t, content, "-T2", "--block-size=100KiB", "-C", "none"), content},
+		"a filter":            {compressXZ(t, content, "-T2", "--block-size=100KiB", "--x86", "--lzma2"), content},
 		"no content":          {compressXZ(t, nil, "-T2"), nil},
 		"two streams":         {append(bytes.Clone(blocks), blocks...), double},
 		"padding":             {append(append(bytes.Clone(blocks), make([]byte, 8)...), blocks...), double},
