@@ -87,7 +87,7 @@ CONCURRENT = go list -f '{{.Dir}}' ./... | while read -r d; do \
     if grep -qsE '(^|[[:space:]])go (func|[[:alnum:]_.]+)\(|\.Go\(|"net/http|httptest|t\.Parallel' "$$d"/*.go; then echo "$$d"; fi; done \
   | grep -v -e /cmd/ingot$$ -e $(TEMPORAL_SERVER)$$
 
-# Long matrices without it: what they run, shorter tests of the same package run under it.
+# Long matrices without the race detector. Shorter tests of the same packages run the same code under it.
 MATRICES = TestRedfishFalseSuccess|TestRedfishFalseSuccessOfOddities|FuzzRedfishAnswers|TestS18FaultyImagesAtTheDisk|TestImageThatDoesNotFitTheDiskIsRefused|TestPushOfTenThousandMachines
 
 # "make lint" vets the code, once for all; go test would do it again for the race detector.
