@@ -193,7 +193,7 @@ func (s *Site) closed(ctx context.Context, t *testing.T, machine string) {
 // behind a relay at the same time, real Debian, both ways of configuring it, observed with the
 // unmodified temporal command and with a browser.
 func TestDemo(t *testing.T) {
-	runInTurn(t, 150, 14)
+	runInTurn(t, 150, 16)
 	ctx := needLab(t)
 	image, err := lab.DebianImage(ctx, testWriter{t})
 	require.NoError(t, err)
