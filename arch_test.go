@@ -29,6 +29,7 @@ var may = map[string]string{
 	"internal/netserve/keptsocket":   "github.com/coreos/go-systemd/v22 golang.org/x/sys",
 	"internal/documents/strictyaml":  "internal/problem internal/text/human internal/text/plaintext go.yaml.in/yaml/v3",
 	"internal/documents/machinefile": "inventory internal/documents/strictyaml",
+	"internal/documents/mergepatch":  "",
 	"internal/documents/importfile":  "internal/text/plaintext action inventory internal/documents/machinefile internal/documents/strictyaml template",
 	"internal/documents/cloudinit":   "inventory",
 	"internal/host/memlimit":         "",
@@ -90,6 +91,7 @@ var may = map[string]string{
 		"internal/text/plaintext internal/netserve/quietlog github.com/gin-gonic/gin",
 	"api": "action genesis internal/apitypes internal/selector workflows/contract internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
 		"internal/netserve/httpserve internal/images/imagefile internal/text/plaintext internal/images/provenance internal/netserve/quietlog internal/host/diskreserve internal/documents/cloudinit inventory template web workflows " +
+		"internal/documents/machinefile internal/documents/mergepatch internal/documents/strictyaml " +
 		"github.com/gin-gonic/gin",
 	"worker-agent/disk/blockdev":   "internal/text/plaintext",
 	"worker-agent/disk/parttable":  "worker-agent/disk/blockdev",
@@ -137,7 +139,8 @@ var may = map[string]string{
 
 	"internal/cli": "action genesis internal/apitypes internal/selector inventory template workflows/contract internal/images/catalog internal/client internal/config " +
 		"internal/host/durablefile internal/text/human internal/documents/importfile internal/documents/machinefile internal/images/provenance " +
-		"internal/documents/strictyaml github.com/spf13/cobra github.com/spf13/pflag golang.org/x/term k8s.io/client-go",
+		"internal/documents/strictyaml internal/documents/mergepatch github.com/spf13/cobra github.com/spf13/pflag golang.org/x/term " +
+		"k8s.io/client-go",
 	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/backup internal/cli internal/client internal/config internal/doctor " +
 		"internal/host/durablefile internal/host/hostnet internal/secrets/keyring internal/server internal/siterole internal/temporal/payloadcodec " +
 		"internal/text/human github.com/spf13/cobra",

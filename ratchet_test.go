@@ -34,6 +34,7 @@ var smallPackages = map[string]string{
 	"internal/netserve/keptsocket/manager": "the other side of keptsocket, for tests",
 	"internal/netserve/listener":           "TLS and limits of a listener",
 	"internal/documents/machinefile":       "the document of a machine",
+	"internal/documents/mergepatch":        "RFC 7396 in both directions, for the server and its client",
 	"internal/host/memlimit":               "sets the garbage collector of both processes",
 	"internal/temporal/payloadcodec":       "what the histories hold is sealed here",
 	"internal/apitypes":                    "what server and client of the API encode and decode",

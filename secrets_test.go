@@ -15,6 +15,7 @@ var readFiles = map[string]string{
 	"cmd/worker-agent/modules_linux.go":           "the kernel's files",
 	"internal/images/catalog/catalog.go":          "a catalogue of images",
 	"internal/cli/command.go":                     "documents that a command names",
+	"internal/cli/editor.go":                      "a document that the operator edits",
 	"internal/cli/genesis_file.go":                "documents that a lab file names",
 	"internal/cli/image_proof.go":                 "a public key",
 	"internal/cli/host/init_edit.go":              "the configuration",

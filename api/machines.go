@@ -22,6 +22,7 @@ type MachineStore interface {
 	Machine(ctx context.Context, name string) (inventory.Machine, error)
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
+	ChangeMachine(ctx context.Context, m inventory.Machine, by string) error
 	CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
@@ -82,7 +83,7 @@ func (m *machines) routes() []httpapi.Route {
 		{Method: "GET", Path: "/v1/machines", Needs: inventory.RoleRead, Handler: httpapi.Get(m.views.list)},
 		{Method: "POST", Path: "/v1/machines", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusCreated, push, m.push)},
 		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(m.get)},
-		{Method: "PATCH", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, m.patch)},
+		{Method: "PATCH", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusOK, httpapi.MergePatch, m.patch)},
 		{Method: "DELETE", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Delete(m.delete)},
 		{Method: "GET", Path: one + "/disks", Needs: inventory.RoleRead, Handler: httpapi.Get(m.listDisks)},
 		{Method: "GET", Path: one + "/events", Needs: inventory.RoleRead, Handler: httpapi.Get(m.listEvents)},
@@ -189,9 +190,25 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	}
 	views, err := m.views.of(ctx, out)
 
-	warnings := slices.Concat(network.Warnings(ms), inventory.GatewayWarnings(ms, after), m.phoneHomeWarnings(ctx, ms))
+	return views, m.warnings(ctx, ms, after), err
+}
 
-	return views, warnings, err
+// warnings returns one line for each probable mistake in ms, the machines that were stored. after are all machines as they
+// are stored now.
+func (m *machines) warnings(ctx context.Context, ms, after []inventory.Machine) []string {
+	return slices.Concat(m.netboot.network().Warnings(ms), inventory.GatewayWarnings(ms, after), m.phoneHomeWarnings(ctx, ms),
+		passwordWarnings(ms, machinesByName(after)))
+}
+
+// passwordWarnings returns one line for each machine of ms that was to keep its BMC password, and has lost it.
+func passwordWarnings(ms []inventory.Machine, stored map[string]inventory.Machine) (out []string) {
+	for _, x := range ms {
+		after, found := stored[x.Name]
+		if found && x.BMC != nil && x.BMC.HasPassword && after.BMC != nil && !after.BMC.HasPassword {
+			out = append(out, x.Name+": the BMC password was deleted, because the settings for reaching the BMC changed: give it again")
+		}
+	}
+	return out
 }
 
 // phoneHomeWarnings returns one line for each machine whose installed system will not phone home. If user data cannot

@@ -6,7 +6,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -45,30 +44,6 @@ const (
 	armedFor    = time.Hour
 	maxArmedFor = 24 * time.Hour
 )
-
-type patchMachine struct {
-	byName
-	AllowPXE *bool `json:"allowPXE"`
-}
-
-// Validate returns an error if AllowPXE is missing. PATCH can change no other field.
-func (q *patchMachine) Validate() error {
-	if q.AllowPXE == nil {
-		return inventory.Invalid("allowPXE", "replace the machine with POST /v1/machines to change anything else", "is missing")
-	}
-	return nil
-}
-
-func (m *machines) patch(ctx context.Context, q patchMachine) (apitypes.MachineView, error) {
-	found, err := m.find(ctx, q.Name)
-	if err == nil {
-		_, err = m.setWindow(ctx, found.Name, *q.AllowPXE, armedFor, false)
-	}
-	if err != nil {
-		return apitypes.MachineView{}, err
-	}
-	return m.views.viewMachine(ctx, found)
-}
 
 type setNetboot struct {
 	byName

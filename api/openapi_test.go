@@ -100,6 +100,9 @@ func (c checker) check(h http.Handler, status int, method, path string, in any, 
 		for kind := range route.Operation.RequestBody.Value.Content { // there is one
 			asked.Header.Set("Content-Type", kind)
 		}
+		for _, h := range hs {
+			asked.Header.Set(h.name, h.value)
+		}
 		require.NoError(c.T, openapi3filter.ValidateRequest(c.T.Context(), &openapi3filter.RequestValidationInput{
 			Request:    asked,
 			PathParams: params,
@@ -158,7 +161,14 @@ func TestAnswersFitDocument(t *testing.T) {
 	c.op(200, "GET", "/v1/machines/m1/why", nil)
 	c.op(200, "GET", "/v1/why/52-54-00-00-00-0a", nil)
 	c.op(400, "GET", "/v1/why/nonsense", nil)
-	c.op(200, "PATCH", "/v1/machines/m1", `{"allowPXE":true}`)
+	patch := []header{mergePatch, {"If-Match", c.op(200, "GET", "/v1/machines/m1", nil).Header().Get("ETag")}}
+	c.op(200, "PATCH", "/v1/machines/m1", `{"image":null,"labels":{"rack":"a2"}}`, patch...)
+	c.op(412, "PATCH", "/v1/machines/m1", `{"image":"debian-12"}`, patch...)
+	c.op(428, "PATCH", "/v1/machines/m1", `{"image":"debian-12"}`, mergePatch)
+	c.op(415, "PATCH", "/v1/machines/m1", `{"image":"debian-12"}`, patch[1])
+	patch[1].value = c.op(200, "GET", "/v1/machines/m1", nil).Header().Get("ETag")
+	c.op(200, "PATCH", "/v1/machines/m1", `{"image":"debian-12"}`, patch...)
+	c.op(200, "POST", "/v1/machines/m1/netboot", `{"arm":true}`)
 	c.op(200, "POST", "/v1/machines/m1/netboot", `{"arm":false}`)
 	c.op(400, "POST", "/v1/machines/m1/netboot", `{"arm":true,"for":"tomorrow"}`)
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
@@ -96,6 +97,8 @@ func (t *templates) list(ctx context.Context, q httpapi.Page) (httpapi.List[inve
 type newTemplate struct {
 	Name   string `json:"name"`
 	Source string `json:"source"`
+	// Updated, if given, must be when the stored template was updated, or the request is refused.
+	Updated time.Time `json:"updated"`
 }
 
 func (t *templates) create(ctx context.Context, q newTemplate) (inventory.Template, error) {
@@ -112,7 +115,7 @@ func (t *templates) create(ctx context.Context, q newTemplate) (inventory.Templa
 			name, inventory.ErrConflict)
 	}
 
-	stored := inventory.Template{Name: name, Source: q.Source}
+	stored := inventory.Template{Name: name, Source: q.Source, Updated: q.Updated}
 	if err := t.store.PutTemplate(ctx, stored, httpapi.Actor(ctx)); err != nil {
 		return inventory.Template{}, err
 	}

@@ -118,7 +118,7 @@ func TestWithoutTemporalTheRestWorks(t *testing.T) {
 	for _, path := range []string{"/v1/machines", "/v1/workflows", "/v1/status", "/v1/templates", "/v1/images", "/v1/why/" + mac} {
 		require.Equal(t, http.StatusOK, s.do(http.MethodGet, path, nil).Code, path)
 	}
-	require.Equal(t, http.StatusOK, s.do(http.MethodPatch, "/v1/machines/m1", `{"allowPXE":true}`).Code)
+	require.Equal(t, http.StatusOK, s.do(http.MethodPost, "/v1/machines/m1/netboot", `{"arm":true}`).Code)
 }
 
 // failed makes a run of m1 that failed.

@@ -205,7 +205,7 @@ func (s *bareServer) change(t *testing.T, d time.Duration, rate int) int {
 	for begun := time.Now(); time.Since(begun) < d; n++ {
 		<-tick.C
 		name, open := machineName(n/2%50), n%2 == 0
-		res := s.ask(t.Context(), t, http.MethodPatch, "/v1/machines/"+name, fmt.Sprintf(`{"allowPXE":%t}`, open))
+		res := s.ask(t.Context(), t, http.MethodPost, "/v1/machines/"+name+"/netboot", fmt.Sprintf(`{"arm":%t}`, open))
 		_, _ = io.Copy(io.Discard, res.Body)
 		_ = res.Body.Close()
 	}

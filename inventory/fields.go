@@ -11,20 +11,22 @@ import (
 type fieldRule int
 
 const (
-	isValue  fieldRule = iota
-	isKey              // identifies the object; never merged
-	isState            // the store sets it; no document changes it
-	isSecret           // a secret; only the store can compare its text, see SecretFields
-	isStored           // says whether a secret is stored
-	byField            // each of its fields is merged
-	byMAC              // a list; each element is merged with the stored element of the same MAC
-	byEntry            // a map whose entries are merged
+	isValue   fieldRule = iota
+	isKey               // identifies the object; never merged
+	isState             // the store sets it; no document changes it
+	isSecret            // a secret; only the store can compare its text, see SecretFields
+	isStored            // says whether a secret is stored
+	isVersion           // the version that the document was made from; never merged
+	byField             // each of its fields is merged
+	byMAC               // a list; each element is merged with the stored element of the same MAC
+	byEntry             // a map whose entries are merged
 )
 
 // fieldRules are the rules of all fields that are not isValue, by path. A path consists of JSON names; a field without a JSON
 // name has its Go name.
 var fieldRules = map[string]fieldRule{
 	"name": isKey, "standing": isState, "Installation": isState, "created": isState, "updated": isState,
+	"version":  isVersion,
 	"userData": isSecret, "hasUserData": isStored, "vendorData": isSecret, "hasVendorData": isStored,
 	"bmc": byField, "bmc.driver": isKey, "bmc.host": isKey,
 	"bmc.password": isSecret, "bmc.hasPassword": isStored, "bmc.Machine": isState, "bmc.Broadcast": isState,
@@ -59,7 +61,7 @@ func eachField(v reflect.Value, path string, f func(path string, field reflect.V
 func DocumentOf(m Machine) Machine {
 	m.ownBMC()
 	drop := func(path string, field reflect.Value) {
-		if slices.Contains([]fieldRule{isState, isSecret, isStored}, ruleOf(path)) {
+		if slices.Contains([]fieldRule{isState, isSecret, isStored, isVersion}, ruleOf(path)) {
 			field.SetZero()
 		}
 	}

@@ -32,6 +32,8 @@ var (
 	ErrUnsupported = errors.New("unsupported")
 	// ErrFull: the disk is full. The write changed nothing and may be repeated.
 	ErrFull = errors.New("the disk is full")
+	// ErrStale: the object was changed since the version that the caller wants to change.
+	ErrStale = errors.New("changed since it was read")
 	// ErrSealed: a stored secret cannot be decrypted because its key is missing or wrong.
 	ErrSealed = errors.New("secret key is missing or wrong")
 	// ErrSecondServer: another server is active for the same site. The server that gets this error ends, because two servers must not answer

@@ -57,9 +57,11 @@ type Machine struct {
 	// Installation is the run that wrote the machine's disks last; nil if none is known. Storing a machine does not change it.
 	Installation *Installation `json:"-"`
 	// Notes keeps fields of an import that Ingot ignores (allowPXE …).
-	Notes   map[string]string `json:"notes,omitempty"`
-	Created time.Time         `json:"created,omitzero"` // the server sets it
-	Updated time.Time         `json:"updated,omitzero"` // the server sets it
+	Notes map[string]string `json:"notes,omitempty"`
+	// Version is raised by every change of the document and of its secrets. A document with a version replaces that version only.
+	Version int64     `json:"version,omitempty"`
+	Created time.Time `json:"created,omitzero"` // the server sets it
+	Updated time.Time `json:"updated,omitzero"` // the server sets it
 }
 
 // States of a decommissioned machine.

@@ -53,7 +53,7 @@ func (g merging) fields(path string, stored, given reflect.Value) {
 func (g merging) value(path string, stored, given reflect.Value) {
 	rule := ruleOf(path)
 	switch left := isEmpty(given) && !g.says(path); {
-	case rule == isKey, rule == isSecret, rule == isStored:
+	case rule == isKey, rule == isSecret, rule == isStored, rule == isVersion:
 	case rule == isState, left:
 		given.Set(stored)
 	case rule == byField && !isEmpty(stored):

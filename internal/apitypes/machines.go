@@ -3,6 +3,7 @@
 package apitypes
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -21,7 +22,12 @@ type MachineView struct {
 	// Firmware holds vendor, version and date of the machine's firmware, as its newest agent has reported them.
 	// Firmware is set only if a single machine is requested.
 	Firmware string `json:"firmware,omitempty"`
+	// Warnings are probable mistakes, and secrets that a change has deleted. Only the answer to a change has them.
+	Warnings []string `json:"warnings,omitempty"`
 }
+
+// ETag returns the version of the machine as the header ETag of HTTP.
+func (m MachineView) ETag() string { return strconv.Quote(strconv.FormatInt(m.Version, 10)) }
 
 // BMCCheck is the result of a login to a BMC. If OK is true, BMCReport is what the BMC has reported; otherwise Message
 // is the reason.

@@ -24,8 +24,9 @@ func rootHabits() []habit {
 		{"list ls", "ingot machine list"},
 		{"create", "ingot machine add NAME --mac MAC"},
 		{"apply diff", "ingot import --dry-run FILE"},
-		{"edit set", "ingot machine push --replace --file FILE  # the file: ingot machine get NAME --output yaml"},
-		{"label tag tags", "ingot machine list --output wide"},
+		{"edit", "ingot machine edit NAME"},
+		{"set", "ingot machine set NAME KEY=VALUE"},
+		{"label tag tags", "ingot machine label NAME KEY=VALUE  # ingot machine list --output wide shows labels"},
 		{"deploy install", "ingot machine provision …"},
 		{"cancel", "ingot workflow cancel …"},
 		{"retry", "ingot workflow retry …"},
@@ -50,9 +51,9 @@ func rootHabits() []habit {
 }
 
 func machineHabits() []habit {
-	const push = "ingot machine push --replace --file FILE  # the file: ingot machine get … --output yaml"
 	return []habit{
-		{"edit set label update tag", push},
+		{"update", "ingot machine set NAME KEY=VALUE"},
+		{"tag", "ingot machine label NAME KEY=VALUE"},
 		{"create register", "ingot machine add …"},
 		{"deploy install", "ingot machine provision …"},
 		{"on", "ingot machine power on …"},
@@ -77,7 +78,7 @@ func imageHabits() []habit {
 
 func templateHabits() []habit {
 	return []habit{
-		{"edit apply push update", "ingot template create --file FILE  # the file: ingot template get NAME"},
+		{"apply push update", "ingot template create --file FILE  # the file: ingot template get NAME"},
 		{"validate check", "ingot template lint FILE"},
 	}
 }

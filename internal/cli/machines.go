@@ -18,7 +18,8 @@ import (
 func machineCommand(o *Options) *cobra.Command {
 	c := Group("machine", "Machines: the inventory, and what is done to them",
 		"  ingot machine list\n  ingot machine provision node-1 --image debian-12 --wait",
-		machinePushCommand(o), machineAddCommand(o), machineListCommand(o), machineGetCommand(o), machineDeleteCommand(o),
+		machinePushCommand(o), machineAddCommand(o), machineListCommand(o), machineGetCommand(o), machineSetCommand(o),
+		machineLabelCommand(o), machineEditCommand(o), machineDeleteCommand(o),
 		machineSeenCommand(o), machineAcceptCommand(o), machineDisksCommand(o), machinePowerCommand(o),
 		machineBootDeviceCommand(o), machineProvisionCommand(o), machineReprovisionCommand(o),
 		machineDecommissionCommand(o), machineReleaseCommand(o), machineInspectCommand(o),

@@ -20,7 +20,7 @@ func templateCommand(o *Options) *cobra.Command {
 	return addHabits(Group("template", "Templates: the actions of an installation",
 		"  ingot template lint my-template.yaml\n  ingot template create --file my-template.yaml\n"+
 			"  ingot template render my-template --machine node-1",
-		templateCreateCommand(o), templateListCommand(o), templateGetCommand(o), templateDeleteCommand(o),
+		templateCreateCommand(o), templateListCommand(o), templateGetCommand(o), templateEditCommand(o), templateDeleteCommand(o),
 		templateLintCommand(o), templateRenderCommand(o)), templateHabits())
 }
 
@@ -55,10 +55,14 @@ Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
 		}
 
 		in := map[string]string{"name": *name, "source": t.Source}
-		return postAndShow(c, client.Path("templates"), in, text(func(t inventory.Template) string {
-			return fmt.Sprintf("template %s stored\nnext: ingot template render %s --machine NAME", t.Name, t.Name)
-		}))
+		return postAndShow(c, client.Path("templates"), in, templateStored)
 	})
+}
+
+// templateStored prints that a template was stored.
+func templateStored(w io.Writer, t inventory.Template) error {
+	_, err := fmt.Fprintf(w, "template %s stored\nnext: ingot template render %s --machine NAME\n", t.Name, t.Name)
+	return err
 }
 
 func templateListCommand(o *Options) *cobra.Command {
@@ -85,6 +89,35 @@ func templateGetCommand(o *Options) *cobra.Command {
 		return getAndShow(c, client.Path("templates", c.Args[0]), text(func(t inventory.Template) string {
 			return strings.TrimRight(t.Source, "\n")
 		}))
+	})
+}
+
+func templateEditCommand(o *Options) *cobra.Command {
+	return o.NewCommand(&cobra.Command{
+		Use: "edit NAME", Short: "Change a template in an editor", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: firstArg(o.templates()),
+		Long: `Open a template in $VISUAL, $EDITOR or vi, and store it. Errors are shown as comments,
+and the editor opens again. Open runs keep their plan. If the template was changed by
+another client while the editor was open, nothing is stored, and your text stays in a
+file.`,
+		Example: "  ingot template edit my-template",
+	}, func(c *Call) error {
+		a, err := get[inventory.Template](c, client.Path("templates", c.Args[0]))
+		if err != nil {
+			return err
+		}
+		before := a.Value
+		if before.Builtin {
+			return human.Advise(UsageError("template %q comes with the program and cannot be changed", before.Name),
+				"ingot template get "+before.Name+" > my-template.yaml")
+		}
+		return c.openEditor(document{what: "template " + before.Name, text: before.Source, store: func(text string) error {
+			if _, err := template.Parse("", []byte(text)); err != nil {
+				return err
+			}
+			in := map[string]any{"name": before.Name, "source": text, "updated": before.Updated}
+			return postAndShow(c, client.Path("templates"), in, templateStored)
+		}})
 	})
 }
 

@@ -126,6 +126,8 @@ type message struct {
 	body          io.Reader
 	length        int64
 	key           string // Idempotency-Key; "": none
+	contentType   string // "": none
+	version       string // If-Match; "": none
 }
 
 func (c *Client) send(ctx context.Context, m message) (*http.Response, error) {
@@ -143,6 +145,12 @@ func (c *Client) send(ctx context.Context, m message) (*http.Response, error) {
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	if m.key != "" {
 		req.Header.Set("Idempotency-Key", strconv.Quote(m.key))
+	}
+	if m.contentType != "" {
+		req.Header.Set("Content-Type", m.contentType)
+	}
+	if m.version != "" {
+		req.Header.Set("If-Match", m.version)
 	}
 	// TRACEPARENT holds the trace context (W3C) of the program that started this one.
 	if parent := os.Getenv("TRACEPARENT"); parent != "" {
@@ -235,6 +243,13 @@ func sendJSON[T any](ctx context.Context, c *Client, m message, in any) (Answer[
 	}
 
 	return Decode[T](resp)
+}
+
+// Patch sends a JSON merge patch for the object that has the given ETag.
+func Patch[T any](ctx context.Context, c *Client, route, etag string, patch any) (Answer[T], error) {
+	return sendJSON[T](ctx, c, message{
+		method: http.MethodPatch, route: route, contentType: "application/merge-patch+json", version: etag,
+	}, patch)
 }
 
 // Get sends a GET request for a route.

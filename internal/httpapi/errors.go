@@ -91,6 +91,8 @@ func StatusOf(err error) (int, string) {
 		return http.StatusBadRequest, CodeInvalid
 	case is(inventory.ErrNotFound), errors.As(err, &gone):
 		return http.StatusNotFound, CodeNotFound
+	case is(inventory.ErrStale):
+		return http.StatusPreconditionFailed, CodeConflict
 	case is(inventory.ErrConflict):
 		return http.StatusConflict, CodeConflict
 	case is(inventory.ErrSealed, inventory.ErrUnreachable, inventory.ErrUnsupported, inventory.ErrUnavailable,

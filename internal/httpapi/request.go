@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -19,9 +20,10 @@ import (
 
 // A Body describes the request body of a route. The zero value means that the body is not read.
 type Body struct {
-	Limit    int64 // maximum size in bytes; 0 means that the body is not read
-	Optional bool  // an empty body is valid and sets no field
-	Lenient  bool  // unknown fields and trailing text are ignored: the client may be of a newer release
+	Limit    int64  // maximum size in bytes; 0 means that the body is not read
+	Optional bool   // an empty body is valid and sets no field
+	Lenient  bool   // unknown fields and trailing text are ignored: the client may be of a newer release
+	Type     string // media type that the request must name; "" means any
 	// Within is the time limit for reading the body; 0 means no limit.
 	Within time.Duration
 }
@@ -31,6 +33,8 @@ var (
 	NoBody       = Body{}
 	JSON         = Body{Limit: 1 << 20}
 	OptionalJSON = Body{Limit: 1 << 20, Optional: true}
+	// MergePatch is a change of an object (RFC 7396).
+	MergePatch = Body{Limit: 8 << 20, Type: "application/merge-patch+json"}
 )
 
 // Empty is a request or an answer without fields.
@@ -39,13 +43,16 @@ type Empty struct{}
 // Text is an answer that Handle sends as plain text instead of JSON.
 type Text string
 
+// A Versioned answer names its version, which Handle sends as the header ETag.
+type Versioned interface{ ETag() string }
+
 // A Validator is a request with a Validate method, which Decode calls after it has set the fields.
 type Validator interface{ Validate() error }
 
 // Handle returns a handler that decodes the request into a Q, calls do, and sends the result with the given status.
 //
-// Fields of Q or of its embedded structs that have the tag path or query are set from the path or the query of the
-// request. They must also have the tag `json:"-"`. All other fields are set from the JSON body.
+// Fields of Q or of its embedded structs that have the tag path, query or header are set from that part of the request.
+// They must also have the tag `json:"-"`. All other fields are set from the JSON body.
 func Handle[Q, A any](status int, body Body, do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		var q Q
@@ -59,6 +66,9 @@ func Handle[Q, A any](status int, body Body, do func(context.Context, Q) (A, err
 			return
 		}
 
+		if v, ok := any(a).(Versioned); ok {
+			c.Header("ETag", v.ETag())
+		}
 		switch v := any(a).(type) {
 		case Empty:
 			c.Status(status)
@@ -82,7 +92,7 @@ func Delete[Q any](do func(context.Context, Q) error) gin.HandlerFunc {
 	})
 }
 
-// Decode sets the fields of the struct that q points to, from the body, the path and the query of the request. If q is a Validator,
+// Decode sets the fields of the struct that q points to, from the body and the other parts of the request. If q is a Validator,
 // Decode then validates it.
 func Decode(c *gin.Context, body Body, q any) error {
 	if body.Limit > 0 {
@@ -100,7 +110,7 @@ func Decode(c *gin.Context, body Body, q any) error {
 	return nil
 }
 
-// setFields sets the fields of the struct v that have the tag path or query.
+// setFields sets the fields of the struct v that have the tag path, query or header.
 func setFields(c *gin.Context, v reflect.Value) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -111,6 +121,9 @@ func setFields(c *gin.Context, v reflect.Value) error {
 		}
 		if name, ok := f.Tag.Lookup("path"); ok {
 			v.Field(i).SetString(c.Param(name))
+		}
+		if name, ok := f.Tag.Lookup("header"); ok {
+			v.Field(i).SetString(c.GetHeader(name))
 		}
 		if name, ok := f.Tag.Lookup("query"); ok {
 			if err := setQuery(v.Field(i), name, c.Query(name)); err != nil {
@@ -150,6 +163,9 @@ func setQuery(field reflect.Value, name, text string) error {
 
 // decodeBody decodes the JSON body of the request into q. The limits for its size and time, and what else is allowed, are in body.
 func decodeBody(c *gin.Context, body Body, q any) error {
+	if kind, _, err := mime.ParseMediaType(c.GetHeader("Content-Type")); body.Type != "" && (err != nil || kind != body.Type) {
+		return Refuse(http.StatusUnsupportedMediaType, CodeInvalid, "the body must have the Content-Type "+body.Type, "")
+	}
 	if body.Within > 0 {
 		// Without a deadline, any host on the network could block a connection with a slow body. The deadline is removed after the body,
 		// because the answer of a long poll may take longer.

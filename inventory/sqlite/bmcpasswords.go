@@ -58,8 +58,8 @@ func (s BMCPasswords) CommitBMCCandidate(ctx context.Context, machine string, ca
 		if err != nil {
 			return err
 		}
-		return do(ctx, tx, "UPDATE machine SET bmc_password = ?, bmc_candidate = NULL, bmc_candidate_run = NULL, updated = ? WHERE name = ?",
-			sealed, nanos(s.now()), machine)
+		return do(ctx, tx, `UPDATE machine SET bmc_password = ?, bmc_candidate = NULL, bmc_candidate_run = NULL, version = version + 1,
+			updated = ? WHERE name = ?`, sealed, nanos(s.now()), machine)
 	})
 }
 

@@ -172,8 +172,8 @@ func (s Keys) resetSecrets(ctx context.Context, by string) (lost []string, err e
 				}
 
 				// The second condition keeps a secret that was entered after rows was read.
-				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL WHERE name = ? AND "+f.column+" = ?", r.Name,
-					f.sealed)
+				n, err := exec(ctx, tx, "UPDATE machine SET "+f.column+" = NULL, version = version + 1 WHERE name = ? AND "+
+					f.column+" = ?", r.Name, f.sealed)
 				if err != nil {
 					return err
 				}

@@ -15,7 +15,7 @@ import (
 // Machines are the machines of the inventory. Their secrets are stored encrypted.
 type Machines struct{ *db }
 
-const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.updated AS updated,
+const machineColumns = `m.name AS name, m.doc AS doc, m.version AS version, m.created AS created, m.updated AS updated,
 	m.user_data IS NOT NULL AS has_user, m.vendor_data IS NOT NULL AS has_vendor, m.bmc_password IS NOT NULL AS has_password,
 	coalesce((SELECT doc FROM standing WHERE standing.machine = m.name), '') AS standing,
 	coalesce((SELECT json_object('machine', machine, 'run', run, 'epoch', epoch, 'boot', boot)
@@ -23,6 +23,7 @@ const machineColumns = `m.name AS name, m.doc AS doc, m.created AS created, m.up
 
 type machineRow struct {
 	Name                        string
+	Version                     int64
 	Created, Updated            int64
 	HasUser, HasVendor          bool
 	HasPassword                 bool
@@ -34,7 +35,7 @@ func (r machineRow) value() (m inventory.Machine, err error) {
 	if err := json.Unmarshal([]byte(r.Doc), &m); err != nil {
 		return m, err
 	}
-	m.Created, m.Updated = moment(r.Created), moment(r.Updated)
+	m.Version, m.Created, m.Updated = r.Version, moment(r.Created), moment(r.Updated)
 	m.HasUserData, m.HasVendorData = r.HasUser, r.HasVendor
 	if m.BMC != nil {
 		m.BMC.HasPassword = r.HasPassword
@@ -116,7 +117,7 @@ type grantedMachineRow struct {
 func (r *grantedMachineRow) scan(rows *sql.Rows) error {
 	m, g := &r.machineRow, &r.Grant
 	return rows.Scan(
-		&m.Name, &m.Doc, &m.Created, &m.Updated, &m.HasUser, &m.HasVendor, &m.HasPassword, &m.Standing, &m.Installation,
+		&m.Name, &m.Doc, &m.Version, &m.Created, &m.Updated, &m.HasUser, &m.HasVendor, &m.HasPassword, &m.Standing, &m.Installation,
 		&g.Machine, &g.Run, &g.Epoch, &g.SiteEpoch, &g.Workflow, &g.Boot, &g.BootsLeft, &g.Spent, &g.Installer, &g.Acting,
 		&g.NetbootUntil, &g.SecretsUntil, &g.Taken,
 	)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -19,8 +20,26 @@ import (
 //
 // If a secret is zero and its Has field is set, the stored secret is kept. There is one exception: if a setting for reaching the BMC
 // changes (see bmcBinding), the stored password is deleted, so that it is not sent to another address.
+//
+// A machine with a Version replaces that version only. If it differs from the stored machine, which has another version, the error is an
+// inventory.Conflicts.
 func (s Machines) PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error {
 	return s.writeOnce(ctx, "storing machines", func(tx *transaction) error { return putMachines(ctx, tx, ms, replace, by) })
+}
+
+// ChangeMachine stores m as PutMachines does, in place of a stored machine of the same name. If there is none, the error is
+// inventory.ErrNotFound; if its version is not m.Version, the error is inventory.ErrStale.
+func (s Machines) ChangeMachine(ctx context.Context, m inventory.Machine, by string) error {
+	return s.writeOnce(ctx, fmt.Sprintf("changing machine %q", m.Name), func(tx *transaction) error {
+		version, err := scalar[int64](ctx, tx, "SELECT version FROM machine WHERE name = ?", m.Name)
+		if err == nil && version != m.Version {
+			err = fmt.Errorf("version %d is stored, and the change was made to version %d: %w", version, m.Version, inventory.ErrStale)
+		}
+		if err != nil {
+			return err
+		}
+		return putMachines(ctx, tx, []inventory.Machine{m}, true, by)
+	})
 }
 
 // CheckMachines returns the error that PutMachines would return. It stores nothing.
@@ -52,6 +71,9 @@ func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, r
 	if err := clashes(ms, rows, replace); err != nil {
 		return err
 	}
+	if err := staleVersions(ms, stored); err != nil {
+		return err
+	}
 	if err := keepForRuns(ctx, tx, ms, stored, by); err != nil {
 		return err
 	}
@@ -73,6 +95,45 @@ func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, r
 	return nil
 }
 
+// staleVersions returns an inventory.Conflicts if a machine of ms has a version other than the stored one, and other fields.
+func staleVersions(ms []inventory.Machine, stored map[string]*storedMachine) error {
+	var ps inventory.Problems
+	for _, m := range ms {
+		old := stored[m.Name]
+		if old == nil || m.Version == 0 || m.Version == old.sealed.Version {
+			continue
+		}
+		changes, err := inventory.Differences(old.describe(), m)
+		if err != nil {
+			return err
+		}
+		if len(changes) > 0 {
+			ps.Add("version", "get the machine again; without a version, the document replaces what is stored",
+				"machine %q: version %d is stored, and this is version %d; they differ in %s",
+				m.Name, old.sealed.Version, m.Version, fieldsOf(changes))
+		}
+	}
+	if len(ps) > 0 {
+		return inventory.Conflicts(ps)
+	}
+	return nil
+}
+
+// maxFields limits how many fields an event or an error names.
+const maxFields = 20
+
+// fieldsOf returns the paths of changes, separated by commas.
+func fieldsOf(changes []inventory.Change) string {
+	var names []string
+	for _, c := range changes {
+		names = append(names, c.Field)
+	}
+	if more := len(names) - maxFields; more > 0 {
+		names = append(names[:maxFields], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
 // putMachine stores m in place of old, which is the stored machine of the same name. If old is nil, putMachine adds m.
 func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *storedMachine, by string) error {
 	exists := old != nil
@@ -91,12 +152,12 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 		return err
 	}
 
-	what := "machine added"
+	what, raise := "machine added", 0
 	switch {
 	case exists && len(changes) == 0:
 		what = "machine stored again, unchanged"
 	case exists:
-		what = "machine changed"
+		what, raise = "machine changed: "+fieldsOf(changes), 1
 	}
 
 	user, err := tx.db.sealMachine(m.UserData, m.HasUserData, sealUserData, userBinding(m.Name, "user"), old.sealed.UserData)
@@ -135,12 +196,12 @@ func putMachine(ctx context.Context, tx *transaction, m inventory.Machine, old *
 	}
 
 	now := nanos(tx.db.now())
-	err = do(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, bmc_candidate, created, updated)
-		VALUES (?,?,?,?,?,?,?,?,?)
+	err = do(ctx, tx, `INSERT INTO machine (name, doc, bmc, user_data, vendor_data, bmc_password, bmc_candidate, created, updated,
+		version) VALUES (?,?,?,?,?,?,?,?,?, 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0))
 		ON CONFLICT (name) DO UPDATE SET doc = excluded.doc, bmc = excluded.bmc,
 		user_data = excluded.user_data, vendor_data = excluded.vendor_data,
-		bmc_password = excluded.bmc_password, bmc_candidate = excluded.bmc_candidate, updated = excluded.updated`,
-		m.Name, doc, null(bmcKey(m.BMC)), user, vendor, password, candidate, now, now)
+		bmc_password = excluded.bmc_password, bmc_candidate = excluded.bmc_candidate, updated = excluded.updated, version = machine.version + ?`,
+		m.Name, doc, null(bmcKey(m.BMC)), user, vendor, password, candidate, now, now, raise)
 	if err != nil {
 		return err
 	}

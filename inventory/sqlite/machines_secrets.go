@@ -9,10 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-const secretColumns = "name, doc, user_data, vendor_data, bmc_password, bmc_candidate"
+const secretColumns = "name, doc, version, user_data, vendor_data, bmc_password, bmc_candidate"
 
 type secretRow struct {
 	Name, Doc            string
+	Version              int64
 	UserData, VendorData []byte
 	BMCPassword          []byte `db:"bmc_password"`
 	BMCCandidate         []byte `db:"bmc_candidate"`

@@ -53,7 +53,7 @@ func TestMachineRoundTrip(t *testing.T) {
 	want := full()
 	want.UserData, want.VendorData, want.BMC.Password = inventory.Secret{}, inventory.Secret{}, inventory.Secret{}
 	want.HasUserData, want.HasVendorData, want.BMC.HasPassword = true, true, true
-	want.Created, want.Updated = w.clock.Now(), w.clock.Now()
+	want.Created, want.Updated, want.Version = w.clock.Now(), w.clock.Now(), got.Version
 	require.Equal(t, want, got)
 	require.Equal(t, "canary-password", m.BMC.Password.Reveal(), "the caller's value is not changed")
 
@@ -326,7 +326,7 @@ func TestKeys(t *testing.T) {
 			require.ErrorIs(t, err, inventory.ErrSealed)
 			require.ErrorIs(t, w.Plans.PutPlan(ctx, inventory.Plan{Run: "run-1"}), inventory.ErrSealed)
 			require.ErrorIs(t, w.Assignments.Assign(ctx, assignment(o, 0, 1)), inventory.ErrSealed)
-			m.BMC.Password = inventory.NewSecret("new")
+			m.BMC.Password, m.Version = inventory.NewSecret("new"), 0
 			require.ErrorIs(t, put(t, w.Store, true, m), inventory.ErrSealed)
 			lost, err := w.Keys.SecretsUnreadable(ctx)
 			require.NoError(t, err)

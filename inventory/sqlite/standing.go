@@ -51,7 +51,7 @@ func (s Machines) Retire(ctx context.Context, o inventory.Owner, st inventory.St
 			return err
 		}
 		err = doAll(ctx, tx, append(more,
-			stmt("UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, updated = ? WHERE name = ?",
+			stmt("UPDATE machine SET doc = ?, user_data = NULL, vendor_data = NULL, version = version + 1, updated = ? WHERE name = ?",
 				doc, nanos(s.now()), o.Machine),
 			stmt("UPDATE assignment SET sealed = x'' WHERE machine = ?1 AND run <> ?2", o.Machine, o.Run),
 			stmt(`INSERT INTO standing (machine, state, doc) VALUES (?,?,?)

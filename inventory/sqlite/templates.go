@@ -34,9 +34,19 @@ func (s Templates) Templates(ctx context.Context) ([]inventory.Template, error) 
 	return out, wrap(err, "listing templates")
 }
 
-// PutTemplate stores a template. It replaces the stored template of the same name.
+// PutTemplate stores a template. It replaces the stored template of the same name. If t.Updated is set and the stored template was not
+// updated then, or does not exist, the error is inventory.ErrStale.
 func (s Templates) PutTemplate(ctx context.Context, t inventory.Template, by string) error {
 	return s.writeOnce(ctx, fmt.Sprintf("storing template %q", t.Name), func(tx *transaction) error {
+		if !t.Updated.IsZero() {
+			updated, err := optional(scalar[int64](ctx, tx, "SELECT updated FROM template WHERE name = ?", t.Name))
+			if err != nil {
+				return err
+			}
+			if updated != nanos(t.Updated) {
+				return inventory.ErrStale
+			}
+		}
 		now := nanos(s.now())
 		err := do(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
 			ON CONFLICT (name) DO UPDATE SET source = excluded.source, builtin = excluded.builtin, updated = excluded.updated`,

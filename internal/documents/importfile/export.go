@@ -12,6 +12,7 @@ import (
 // exportHead is the comment at the start of an exported file.
 const exportHead = `# Written by ingot export. ingot import FILE restores the same state.
 # It contains no secrets: hasPassword, hasUserData and hasVendorData keep the stored ones.
+# version: the import is refused if the machine has changed since; remove the line to replace it anyway.
 `
 
 // templateDocument is a Template of Tinkerbell.
@@ -52,10 +53,11 @@ func Export(ms []inventory.Machine, ts []inventory.Template) ([]byte, error) {
 }
 
 // documentOf returns the fields of m that Export writes. It leaves out secrets, but sets the flags, such as
-// hasPassword, that tell which secrets are stored.
+// hasPassword, that tell which secrets are stored, and the version.
 func documentOf(m inventory.Machine) inventory.Machine {
 	m = m.WithoutSecrets()
 	out := inventory.DocumentOf(m)
+	out.Version = m.Version
 	flags := m.SecretFields()
 	for n, f := range out.SecretFields() {
 		*f.Stored = *flags[n].Stored

@@ -87,6 +87,7 @@ func everything() inventory.Machine {
 		KernelArgs:        []string{"console=ttyS1,115200n8"},
 		HasUserData:       true,
 		HasVendorData:     true,
+		Version:           7,
 		UserDataByAddress: true,
 		Notes:             map[string]string{"allowPXE": "true", "text": "two\n  lines: here\n"},
 	}

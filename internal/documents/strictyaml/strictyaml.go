@@ -5,6 +5,7 @@ package strictyaml
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ingotmetal/ingot/internal/problem"
+	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
 // A Document is one document of a YAML stream.
@@ -109,6 +111,18 @@ func Decode(file string, b []byte, into any) error {
 		File: file, Line: docs[1].FirstLine(), What: fmt.Sprintf("holds %d documents where one is expected", len(docs)),
 		Remedy: "remove the lines \"---\" or split the file",
 	}}
+}
+
+// DecodeJSON decodes one JSON value as Decode does. Its problems have no lines.
+func DecodeJSON(raw json.RawMessage, into any) error {
+	err := Decode("", []byte(human.Escape(string(raw))), into)
+	var problems problem.List
+	if errors.As(err, &problems) {
+		for i := range problems {
+			problems[i].Line = 0
+		}
+	}
+	return err
 }
 
 // Locate returns a copy of problems with File and Line. problems is the result of validating the first document of b.
