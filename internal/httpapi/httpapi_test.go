@@ -47,7 +47,7 @@ func TestRequestsAreDecodedStrictly(t *testing.T) {
 	require.JSONEq(t, `{"text":"x"}`, rec.Body.String())
 	require.Equal(t, thing{Name: "a", Count: 3, Open: true, Text: "x"}, got)
 	require.Equal(t, http.StatusCreated, serve(t, OptionalJSON, keep, "/things/a", "").Code)
-	require.Equal(t, http.StatusCreated, serve(t, Body{Limit: 100, Lenient: true}, keep, "/things/a", `{"other":1}`).Code)
+	require.Equal(t, http.StatusCreated, serve(t, Body{Limit: 100, Lenient: true}, keep, "/things/a?other=1", `{"other":1}`).Code)
 
 	for path, text := range map[string]string{
 		"/things/a":         `{"other":"x"}`,
@@ -56,7 +56,8 @@ func TestRequestsAreDecodedStrictly(t *testing.T) {
 		"/things/d":         `{"text":1}`,
 		"/things/e":         `{"text":"refused"}`,
 		"/things/f?count=x": `{}`, "/things/g?count=-1": `{}`, "/things/h?open=perhaps": `{}`,
-		"/things/i": `{"Name":"z"}`, // the path's alone
+		"/things/i":         `{"Name":"z"}`, // the path's alone
+		"/things/j?cuont=3": `{}`,           // a filter that is misspelt
 	} {
 		require.Equal(t, http.StatusBadRequest, serve(t, JSON, keep, path, text).Code, path)
 	}

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -92,16 +94,22 @@ func Delete[Q any](do func(context.Context, Q) error) gin.HandlerFunc {
 	})
 }
 
-// Decode sets the fields of the struct that q points to, from the body and the other parts of the request. If q is a Validator,
-// Decode then validates it.
+// Decode sets the fields of the struct that q points to, from the body and the other parts of the request. An unknown query
+// parameter is an error: a filter that is misspelt would select everything. If q is a Validator, Decode then validates it.
 func Decode(c *gin.Context, body Body, q any) error {
 	if body.Limit > 0 {
 		if err := decodeBody(c, body, q); err != nil {
 			return err
 		}
 	}
-	if err := setFields(c, reflect.ValueOf(q).Elem()); err != nil {
+	known := map[string]bool{}
+	if err := setFields(c, reflect.ValueOf(q).Elem(), known); err != nil {
 		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Request.URL.Query())) {
+		if !known[name] && !body.Lenient {
+			return inventory.Invalid(name, "see GET /v1/openapi.yaml", "unknown query parameter")
+		}
 	}
 	if v, ok := q.(Validator); ok {
 		return v.Validate()
@@ -110,12 +118,12 @@ func Decode(c *gin.Context, body Body, q any) error {
 	return nil
 }
 
-// setFields sets the fields of the struct v that have the tag path, query or header.
-func setFields(c *gin.Context, v reflect.Value) error {
+// setFields sets the fields of the struct v that have the tag path, query or header, and adds the names of queries to known.
+func setFields(c *gin.Context, v reflect.Value, known map[string]bool) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if f.Anonymous && f.Type.Kind() == reflect.Struct {
-			if err := setFields(c, v.Field(i)); err != nil {
+			if err := setFields(c, v.Field(i), known); err != nil {
 				return err
 			}
 		}
@@ -126,6 +134,7 @@ func setFields(c *gin.Context, v reflect.Value) error {
 			v.Field(i).SetString(c.GetHeader(name))
 		}
 		if name, ok := f.Tag.Lookup("query"); ok {
+			known[name] = true
 			if err := setQuery(v.Field(i), name, c.Query(name)); err != nil {
 				return err
 			}
