@@ -31,6 +31,8 @@ type PlanRequest struct {
 	HardwareMap map[string]string `json:"hardwareMap,omitempty"`
 	// Wipe adds a wipe of the bound disk as the first action.
 	Wipe bool `json:"wipe,omitempty"`
+	// First refuses a machine on which Ingot may have installed a system.
+	First bool `json:"first,omitempty"`
 	// Resume is the id of an earlier run. The plan of that run is carried out again, from the step that failed.
 	Resume string `json:"resume,omitempty"`
 }
@@ -88,6 +90,23 @@ func (a *plans) Plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	return p, nil
 }
 
+// checkFirst refuses a first installation of a machine on which Ingot may have installed a system. The run holds the machine's
+// workflow id, so no other run can install the machine after this check.
+func (a *plans) checkFirst(ctx context.Context, q PlanRequest) error {
+	if !q.First {
+		return nil
+	}
+	all, err := a.Installed.Installed(ctx, q.Machine)
+	if err != nil {
+		return err
+	}
+	if i, ok := all[q.Machine]; ok && i.MayBeSystem() {
+		return fmt.Errorf("the machine may hold the system of run %s (to wipe it and install it again: ingot machine reprovision %s): %w",
+			i.Run, q.Machine, inventory.ErrConflict)
+	}
+	return nil
+}
+
 func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	m, err := a.Machines.Machine(ctx, q.Machine)
 	if err != nil {
@@ -95,6 +114,10 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	}
 
 	if err := inService(m); err != nil {
+		return Planned{}, err
+	}
+
+	if err := a.checkFirst(ctx, q); err != nil {
 		return Planned{}, err
 	}
 

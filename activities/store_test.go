@@ -11,6 +11,7 @@ type (
 	storeGrants      = Grants
 	storeHandOvers   = HandOvers
 	storeImages      = Images
+	storeInstalled   = Installed
 	storeKeys        = Keys
 	storeMachines    = Machines
 	storeMedia       = Media
@@ -34,6 +35,7 @@ type unused struct {
 	storeGrants
 	storeHandOvers
 	storeImages
+	storeInstalled
 	storeKeys
 	storeMachines
 	storeMedia
@@ -57,6 +59,7 @@ func storeOf(s interface {
 	Grants
 	HandOvers
 	Images
+	Installed
 	Keys
 	Machines
 	Media
@@ -71,7 +74,7 @@ func storeOf(s interface {
 ) Store {
 	return Store{
 		Agents: s, Assignments: s, BMCJobs: s, Disks: s, Events: s, Genesis: s, Grants: s, HandOvers: s, Images: s,
-		Keys: s, Machines: s, Media: s, Operations: s, Passwords: s, Plans: s, Relays: s, Templates: s, Windows: s,
+		Installed: s, Keys: s, Machines: s, Media: s, Operations: s, Passwords: s, Plans: s, Relays: s, Templates: s, Windows: s,
 		Workflows: s,
 	}
 }

@@ -20,6 +20,7 @@ type Store struct {
 	Grants      Grants
 	HandOvers   HandOvers
 	Images      Images
+	Installed   Installed
 	Keys        Keys
 	Machines    Machines
 	Media       Media
@@ -30,6 +31,11 @@ type Store struct {
 	Templates   Templates
 	Windows     Windows
 	Workflows   Workflows
+}
+
+// Installed tells what was installed last on each machine.
+type Installed interface {
+	Installed(ctx context.Context, machine string) (map[string]inventory.Installed, error)
 }
 
 // Machines is the store of machines.

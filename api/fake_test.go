@@ -110,6 +110,7 @@ type site struct {
 	stored   *imagefile.Files
 	operator http.Handler
 	agent    http.Handler
+	uiBound  bool // see temporalUI
 }
 
 func newSite(t *testing.T, change ...func(*siteConfig)) *site {

@@ -232,21 +232,16 @@ func (o *operations) setPaused(ctx context.Context, name string, paused bool) (a
 	show := "ingot operation get " + found.Run
 	switch {
 	case found.Type != inventory.TypeRecover:
-		err = inventory.Invalid(
-			"",
-			"ingot operation cancel "+found.Run,
-			"%s cannot be paused: only the installation of many machines can",
-			found.ID,
-		)
+		err = inventory.Invalid("", show, "%s cannot be paused: only the installation of many machines can", found.ID)
 	case inventory.Final(found.State):
 		err = hint(fmt.Errorf("%q ended as %s: %w", found.ID, found.State, inventory.ErrConflict), show)
 	default:
-		err = o.runs.PauseOperation(ctx, found, contract.PauseOrder{Paused: paused, By: httpapi.Actor(ctx)}, show)
+		err = o.runs.SetOperationPaused(ctx, found, contract.PauseOrder{Paused: paused, By: httpapi.Actor(ctx)}, show)
 	}
 	if err != nil {
 		return apitypes.Started{}, err
 	}
-	o.log.Info("paused or resumed", "operation", found.ID, "paused", paused, "by", httpapi.Actor(ctx))
+	o.log.Info("a pause was set", "operation", found.ID, "paused", paused, "by", httpapi.Actor(ctx))
 
 	return apitypes.Started{Workflow: found.ID, Run: found.Run}, nil
 }

@@ -138,8 +138,12 @@ func (s *sessions) openPage(c *gin.Context, token credential, status int, proble
 }
 
 func (s *sessions) logout(c *gin.Context) {
-	http.SetCookie(c.Writer, s.cookie("", -1))
-	if cookie, err := c.Cookie(cookieName); err == nil {
+	for _, name := range []string{cookieName, uiCookie} { // a browser sends the cookies of all ports of a host
+		http.SetCookie(c.Writer, newCookie(name, "", -1, strings.HasPrefix(s.base, "https:")))
+		cookie, err := c.Cookie(name)
+		if err != nil {
+			continue
+		}
 		if err := s.sessions.EndSession(c.Request.Context(), sha256.Sum256([]byte(cookie))); err != nil {
 			httpapi.Fail(c, err)
 			return

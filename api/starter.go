@@ -169,7 +169,7 @@ func (s *starter) decommission(ctx context.Context, in contract.DecommissionInpu
 // operationName is the pattern for names that are valid in URL paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// provisionMachines starts a Recover workflow that installs machines for the first time.
+// provisionMachines starts a Recover workflow that installs machines for the first time: those that are selected now.
 func (s *starter) provisionMachines(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
 	in.First = true
 	return s.recoverMachines(ctx, in)
@@ -240,6 +240,7 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 		if err := s.checkFirst(ctx, &problems, names); err != nil {
 			return apitypes.Started{}, err
 		}
+		in.Machines, in.Selector = names, nil
 	}
 	if err := problems.Err(); err != nil {
 		return apitypes.Started{}, err

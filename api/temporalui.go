@@ -26,6 +26,8 @@ type TemporalUI struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	Port string // of the listener
 	TLS  bool   // whether the listener has TLS
+	// Bound reports whether this server has the port.
+	Bound func() bool
 }
 
 // uiCookie is the session of Temporal's UI. It opens nothing else.
@@ -52,6 +54,11 @@ func (u *temporalUI) routes() []httpapi.Route {
 func (u *temporalUI) createLink(c *gin.Context) {
 	if u.Dial == nil {
 		httpapi.Fail(c, fmt.Errorf("this server has no UI of Temporal: %w", inventory.ErrUnsupported))
+		return
+	}
+	if !u.Bound() {
+		httpapi.Fail(c, hint(fmt.Errorf("port %s of Temporal's UI is taken by another program: %w", u.Port, inventory.ErrUnavailable),
+			"set temporal.ui_listen in the configuration"))
 		return
 	}
 	ctx := c.Request.Context()
@@ -160,7 +167,8 @@ func (u *temporalUI) proxy() http.Handler {
 		},
 		FlushInterval: -1,
 		ErrorLog:      slog.NewLogLogger(u.log.Handler(), slog.LevelDebug),
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			u.log.Warn("Temporal's UI does not answer", "error", err)
 			http.Error(w, "Temporal's UI does not answer: Temporal is starting, or is down", http.StatusServiceUnavailable)
 		},
 	}

@@ -26,11 +26,12 @@ func (s *site) temporalUI() http.Handler {
 	}))
 	s.T.Cleanup(inner.Close)
 	s.restart(func(c *siteConfig) {
-		c.TemporalUI = TemporalUI{Port: "8234", Dial: func(ctx context.Context) (net.Conn, error) {
+		c.TemporalUI = TemporalUI{Port: "8234", Bound: func() bool { return s.uiBound }, Dial: func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", inner.Listener.Addr().String())
 		}}
 	})
+	s.uiBound = true
 	return s.api.TemporalUI()
 }
 
@@ -99,6 +100,21 @@ func TestS37TemporalUINeedsOperate(t *testing.T) {
 	require.Equal(t, http.StatusOK, send(t, ui, http.MethodGet, "/", nil, cookie).Code)
 	s.do(http.MethodPost, "/v1/tokens", `{"name":"alice","role":"read","replace":true}`)
 	require.Equal(t, http.StatusUnauthorized, send(t, ui, http.MethodGet, "/", nil, cookie).Code)
+}
+
+// TestS49TemporalUIAndItsPort: no link leads to another program that has the port, and a log-out ends the UI's session, too.
+func TestS49TemporalUIAndItsPort(t *testing.T) {
+	s := newSite(t)
+	ui := s.temporalUI()
+	page := s.session()
+	pageCookie := header{"Cookie", page.Name + "=" + page.Value}
+	cookie := s.openUI(ui, pageCookie)
+	out := send(t, s.operator, http.MethodPost, "/v1/logout", nil, header{"Cookie", pageCookie.value + "; " + cookie.value}, ownOrigin)
+	require.Equal(t, http.StatusNoContent, out.Code)
+	require.Equal(t, http.StatusUnauthorized, send(t, ui, http.MethodGet, "/", nil, cookie).Code)
+
+	s.uiBound = false
+	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodPost, "/v1/temporal-ui-links", nil).Code)
 }
 
 // TestTemporalUIIsMissing: a site with a cluster has no UI of its own.

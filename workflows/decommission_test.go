@@ -51,6 +51,16 @@ func TestReprovisionWipesInTheSameBoot(t *testing.T) {
 }
 
 // A disk that another system wrote is not wiped without the operator's decision.
+// TestFirstInstallationIsRefusedOverASystem: the machine may have been installed since the operation was started.
+func TestFirstInstallationIsRefusedOverASystem(t *testing.T) {
+	w := newWorld(t, lively)
+	require.NoError(t, w.runAs(workflows.Provision, contract.ProvisionInput{Machine: machine, First: true}))
+	_, err := w.do.Plan(t.Context(), activities.PlanRequest{Run: "r2", Machine: machine, First: true})
+	require.ErrorContains(t, err, "the machine may hold the system of run "+w.record().Run)
+	_, err = w.do.Plan(t.Context(), activities.PlanRequest{Run: "r3", Machine: machine})
+	require.NoError(t, err)
+}
+
 func TestReprovisionAsksAboutForeignDisks(t *testing.T) {
 	w := newWorld(t, nil)
 	w.disks = []action.Disk{{Path: "/dev/vda", Serial: "D1", Size: 1 << 30, Signatures: []string{"gpt"}}}

@@ -88,7 +88,7 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 
 	err := execute(ctx, planning, &p.plan, do.Plan, activities.PlanRequest{
 		Run: p.grant.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image,
-		HardwareMap: p.in.HardwareMap, Resume: p.in.Resume, Wipe: p.wipe,
+		HardwareMap: p.in.HardwareMap, Resume: p.in.Resume, Wipe: p.wipe, First: p.in.First,
 	})
 	if err != nil {
 		return err

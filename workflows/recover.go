@@ -50,7 +50,8 @@ func Recover(ctx workflow.Context, in contract.RecoverInput) (out Recovered, err
 	if r.limit == 0 {
 		r.limit = contract.DefaultConcurrency
 	}
-	if err := workflow.SetUpdateHandler(ctx, UpdatePause, r.setPaused); err != nil {
+	if err := workflow.SetUpdateHandlerWithOptions(ctx, UpdatePause, r.setPaused,
+		workflow.UpdateHandlerOptions{Validator: r.checkPause}); err != nil {
 		return out, err
 	}
 	defer func() {
@@ -93,18 +94,12 @@ func (r *recovery) planMachines(ctx workflow.Context) error {
 		return err
 	}
 
-	left := r.in.Canary
-	if left > 0 {
-		r.groups = append(r.groups, 0)
+	if n := r.in.Canary; n > 0 && len(groups) > 0 { // then there is one group
+		n = min(n, len(groups[0]))
+		groups = [][]string{groups[0][:n], groups[0][n:]}
 	}
 	for _, g := range groups {
-		canaries := min(left, len(g)) // they form the first group
-		if left -= canaries; canaries > 0 {
-			r.groups[0] += canaries
-		}
-		if canaries < len(g) {
-			r.groups = append(r.groups, len(g)-canaries)
-		}
+		r.groups = append(r.groups, len(g))
 		for _, m := range g {
 			r.record.Steps = append(r.record.Steps, r.newRow(m))
 		}
@@ -124,15 +119,30 @@ func (r *recovery) newRow(machine string) inventory.OperationStep {
 	}
 }
 
-// setPaused handles the update UpdatePause.
+// checkPause refuses the update UpdatePause of a recovery that has ended.
+func (r *recovery) checkPause(contract.PauseOrder) error {
+	if inventory.Final(r.record.State) {
+		return newError(activities.TypeInvalid, "the operation has already ended as %s", r.record.State)
+	}
+	return nil
+}
+
+// setPaused handles the update UpdatePause. The record is written by a regular activity: if this task were lost, the operator must not
+// read that the recovery is paused.
 func (r *recovery) setPaused(ctx workflow.Context, p contract.PauseOrder) error {
-	if r.paused = ""; p.Paused {
+	r.paused = ""
+	if p.Paused {
 		r.paused = cmp.Or(p.By, "an operator")
 	}
-	if inventory.Final(r.record.State) {
-		return nil
+	if err := r.setProgress(ctx); err != nil {
+		return err
 	}
-	return r.showProgress(ctx)
+	return r.commitRecord(ctx)
+}
+
+// canariesDone reports whether all canaries are installed.
+func (r *recovery) canariesDone() bool {
+	return !slices.ContainsFunc(r.record.Steps[:r.groups[0]], func(s inventory.OperationStep) bool { return s.State != inventory.StepDone })
 }
 
 // reasonToStop returns why no further machine of this group may be started, or "".
@@ -140,11 +150,12 @@ func (r *recovery) reasonToStop(group int) string {
 	if bad := r.bad(); r.in.AbortAfter > 0 && bad >= r.in.AbortAfter {
 		return fmt.Sprintf("not begun: %d machines had already gone wrong", bad)
 	}
-	if r.in.Canary > 0 && group > 0 {
-		for _, s := range r.record.Steps[:r.groups[0]] {
-			if s.State != inventory.StepDone {
-				return fmt.Sprintf("not begun: the canary %s was not installed", s.Machine)
-			}
+	if r.in.Canary == 0 {
+		return ""
+	}
+	for _, s := range r.record.Steps[:r.groups[0]] {
+		if s.State == inventory.StepFailed || group > 0 && s.State != inventory.StepDone {
+			return fmt.Sprintf("not begun: the canary %s was not installed", s.Machine)
 		}
 	}
 	return ""
@@ -314,7 +325,7 @@ func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationSt
 
 // installMachine starts the run of a machine and waits for its outcome.
 func (r *recovery) installMachine(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
-	in := contract.ProvisionInput{Machine: s.Machine, Template: r.in.Template, Image: r.in.Image, Parent: r.record.ID}
+	in := contract.ProvisionInput{Machine: s.Machine, Template: r.in.Template, Image: r.in.Image, First: r.in.First, Parent: r.record.ID}
 	kind := inventory.TypeReprovision
 	if r.in.First {
 		kind = inventory.TypeProvision
@@ -396,11 +407,24 @@ func (r *recovery) summary() string {
 	return text
 }
 
-// showProgress writes the progress to the record. If all open machines wait for the operator, the record shows
-// that the recovery waits too.
+// showProgress writes the progress to the record.
 func (r *recovery) showProgress(ctx workflow.Context) error {
+	if err := r.setProgress(ctx); err != nil {
+		return err
+	}
+	return r.writeRecord(ctx)
+}
+
+// setProgress sets the progress in the record. If all machines that could go on wait for the operator, the record shows that the
+// recovery waits too.
+func (r *recovery) setProgress(ctx workflow.Context) error {
 	step, next := inventory.PhaseAction, ""
-	if n := r.counts(); n[inventory.StepWaiting] > 0 && n[inventory.StepRunning]+n[inventory.StepPending] == 0 {
+	if len(r.record.Steps) == 0 {
+		step = inventory.PhasePlan
+	}
+	n := r.counts()
+	startsMore := n[inventory.StepPending] > 0 && (r.in.Canary == 0 || r.canariesDone())
+	if n[inventory.StepWaiting] > 0 && n[inventory.StepRunning] == 0 && !startsMore {
 		step, next = inventory.PhaseWaiting, "ingot recover status "+r.in.Name
 	}
 	text := r.summary()
@@ -409,7 +433,7 @@ func (r *recovery) showProgress(ctx workflow.Context) error {
 		next = "ingot operation resume " + r.record.ID
 	}
 	r.record.Next = next
-	return r.showStep(ctx, step, "%s", text)
+	return r.setStep(ctx, step, "%s", text)
 }
 
 // finish writes the final record of a recovery that was not aborted.

@@ -197,6 +197,8 @@ func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
 // The others begin only when each canary is installed, though a canary waits for its operator.
 func TestRecoverInstallsTheCanariesFirst(t *testing.T) {
 	r := newRescue(t, "asks then ok", "ok", "ok", "ok")
+	// The question is answered when the record shows it.
+	r.unanswered = func() bool { return r.operations[len(r.operations)-1].Step != inventory.PhaseWaiting }
 	var early []string
 	r.atStart = func(machine string) {
 		r.mu.Lock()
@@ -208,7 +210,7 @@ func TestRecoverInstallsTheCanariesFirst(t *testing.T) {
 		}
 	}
 	in := contract.RecoverInput{
-		Machines: []string{"m1", "m2", "m3", "m4"}, Order: [][]string{{"m4"}}, Concurrency: 4, Canary: 2, First: true, Image: "debian-12",
+		Machines: []string{"m4", "m1", "m2", "m3"}, Concurrency: 4, Canary: 2, First: true, Image: "debian-12",
 	}
 	out, err := r.run(in)
 	require.NoError(t, err)
@@ -221,12 +223,16 @@ func TestRecoverInstallsTheCanariesFirst(t *testing.T) {
 }
 
 func TestRecoverStopsWhenACanaryFails(t *testing.T) {
-	r := newRescue(t, "ok", "asks then bad", "ok", "ok")
-	out, err := r.run(contract.RecoverInput{Selector: rackOne, Canary: 2})
+	r := newRescue(t, "ok", "asks then bad", "ok", "ok", "ok")
+	out, err := r.run(contract.RecoverInput{Selector: rackOne, Canary: 3, Concurrency: 2})
 	require.NoError(t, err)
-	require.Equal(t, []string{"m1 installed", "m2 failed", "m3 not-begun", "m4 not-begun"}, outcomes(out))
-	require.ElementsMatch(t, []string{"m1", "m2"}, r.began)
-	require.Equal(t, "not begun: the canary m2 was not installed", out.Machines[3].Message)
+	require.Equal(t, []string{"m1 installed", "m2 failed", "m3 installed", "m4 not-begun", "m5 not-begun"}, outcomes(out))
+	require.Equal(t, "not begun: the canary m2 was not installed", out.Machines[4].Message)
+
+	r = newRescue(t, "bad", "ok", "ok")
+	out, err = r.run(contract.RecoverInput{Selector: rackOne, Canary: 2, Concurrency: 1})
+	require.NoError(t, err)
+	require.Equal(t, []string{"m1 failed", "m2 not-begun", "m3 not-begun"}, outcomes(out), "nor is another canary started")
 }
 
 // A paused recovery starts no machine; those that it has started go on.
@@ -379,6 +385,30 @@ func TestRecoverContinuesWhenItsHistoryIsFull(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, last.Steps[0].Waited, time.Hour, "the wait of before counts")
+}
+
+// A pause outlives the end of an execution whose history is full.
+func TestRecoverContinuesPaused(t *testing.T) {
+	r := newRescue(t, "ok", "ok")
+	pause := func(id string) {
+		r.env.UpdateWorkflow(UpdatePause, id, updates{r.play}, contract.PauseOrder{Paused: true, By: "alice"})
+	}
+	r.atStart = func(string) {
+		pause("first")
+		r.env.RegisterDelayedCallback(func() {
+			r.env.SetContinueAsNewSuggested(true)
+			pause("again") // wakes the workflow
+		}, time.Hour)
+	}
+	_, err := r.run(contract.RecoverInput{Selector: rackOne, Concurrency: 1, Canary: 1})
+	var full *workflow.ContinueAsNewError
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, []string{"m1"}, r.began)
+	var next contract.RecoverInput
+	require.NoError(t, converter.GetDefaultDataConverter().FromPayloads(full.Input, &next))
+	require.Equal(t, "alice", next.Continued.Paused)
+	require.Equal(t, []int{1, 1}, next.Continued.Groups)
+	require.Equal(t, 1, next.Canary)
 }
 
 // A recovery accepts state only from its own previous execution.

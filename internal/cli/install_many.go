@@ -29,7 +29,7 @@ func addManyFlags(o *Options, cmd *cobra.Command) *manyMachines {
 	x := cmd.Flags()
 	x.StringVar(&m.in.Name, "name", "", "name of the operation (default: provision and the time)")
 	x.IntVar(&m.in.Concurrency, "concurrency", 0, "number of machines at the same time (default 2)")
-	x.IntVar(&m.in.Canary, "canary", 0, "install this many machines first, and the others only if all of these succeed")
+	x.IntVar(&m.in.Canary, "canary", 0, "install this many machines first, and the others only when all of these are installed")
 	x.IntVar(&m.in.AbortAfter, "abort-after", 0,
 		"start no further machine once this many have failed or wait for an operator (default: no limit)")
 	return m
@@ -53,6 +53,7 @@ func (m *manyMachines) start(c *Call, one *apitypes.Installation, yes, wait bool
 	if err := c.Confirm(yes, what, "yes"); err != nil {
 		return err
 	}
+	in.Machines, in.Selector = names, nil // those that were confirmed
 	text := fmt.Sprintf(", with %s\nnext: ingot recover status %s --wait", human.Count(len(names), "machine"), in.Name)
 	return startOperation(c, client.Path("provision"), in, wait, text)
 }

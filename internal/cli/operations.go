@@ -24,9 +24,7 @@ func operationCommand(o *Options) *cobra.Command {
 		"Operations: Genesis runs, migrations, recoveries",
 		"  ingot operation list --open\n  ingot operation get genesis/lab\n"+
 			"  ingot operation decide genesis/lab --choice retry",
-		operationListCommand(
-			o,
-		),
+		operationListCommand(o),
 		operationGetCommand(o),
 		operationDecideCommand(o),
 		operationPauseCommand(o, true),

@@ -74,6 +74,7 @@ wait for an operator; open runs continue.`,
 			return err
 		}
 
+		in.Machines, in.Selector = names, nil // those that were confirmed
 		text := fmt.Sprintf(", with %s\nnext: ingot recover status %s --wait", human.Count(len(names), "machine"), in.Name)
 		return startOperation(c, client.Path("recover"), in, *wait, text)
 	})

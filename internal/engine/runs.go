@@ -348,10 +348,16 @@ func (r *Runs) Decide(ctx context.Context, id, run string, d contract.Decision, 
 	return r.update(ctx, id, run, workflows.UpdateDecide, d, fmt.Sprintf("deciding question %q of run %q", d.Question, run), show)
 }
 
-// PauseOperation pauses the current execution of an operation, or lets it go on. show is the command that shows the operation, for
-// error messages.
-func (r *Runs) PauseOperation(ctx context.Context, o inventory.Operation, p contract.PauseOrder, show string) error {
-	return r.update(ctx, o.ID, executionOf(o), workflows.UpdatePause, p, fmt.Sprintf("pausing run %q", o.Run), show)
+// SetOperationPaused pauses the current execution of an operation, or lets it go on. show is the command that shows the operation,
+// for error messages.
+func (r *Runs) SetOperationPaused(ctx context.Context, o inventory.Operation, p contract.PauseOrder, show string) error {
+	what := fmt.Sprintf("pausing or resuming run %q", o.Run)
+	err := r.update(ctx, o.ID, executionOf(o), workflows.UpdatePause, p, what, show)
+	if isNotFound(err) {
+		// The execution has continued as new, and the record may not name the new execution yet.
+		err = r.update(ctx, o.ID, "", workflows.UpdatePause, p, what, show)
+	}
+	return err
 }
 
 // update sends an update to a run and waits until it is handled. what describes the update, and show is the command that shows the

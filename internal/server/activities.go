@@ -40,7 +40,7 @@ func (s *server) newActivities() *activities.Activities {
 			Genesis: store.Genesis, Grants: store.Grants, HandOvers: store.HandOvers, Images: store.Images, Keys: store.Keys,
 			Machines: store.Machines, Media: store.Media, Operations: store.Operations,
 			Passwords: passwords{store.Machines, s.controllers.rotation()}, Plans: store.Plans, Relays: store.Relays,
-			Templates: store.Templates, Windows: store.Grants, Workflows: store.Workflows,
+			Templates: store.Templates, Installed: store.Views, Windows: store.Grants, Workflows: store.Workflows,
 		},
 		Systems: activities.Systems{
 			Presence: endpoint.Presence{}, Routers: vyos.Client{}, Talos: talos.Client{}, Kubernetes: kubernetes.Client{},

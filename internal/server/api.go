@@ -92,7 +92,7 @@ func (s *server) newAPI() (*api.API, error) {
 			Version: s.Version, Status: s.status, Restored: s.records.restored.get,
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
 		},
-		TemporalUI: describeTemporalUI(s.cfg, s.temporal.uiSocket),
+		TemporalUI: describeTemporalUI(s.cfg, s.temporal.uiSocket, &s.temporal.uiBound),
 		Metrics:    s.metrics.Handler(), Codec: s.temporal.codecHandler(),
 		Site: sites{s.host, s.host.Peers}, Intake: store.HandOvers.Intake, Guard: s.host.Guard(), Log: s.log.With("part", "api"),
 	}

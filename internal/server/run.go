@@ -102,7 +102,7 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 	if addr := s.cfg.TemporalUIListen(); addr != "" {
 		ui := uiListener{listener.Socket{
 			Name: "Temporal's UI", Addr: addr, Key: "temporal.ui_listen", Handler: s.api.TemporalUI(), TLS: s.operatorTLS.Load(),
-		}, s.host.Guard(), s.log}
+		}, &s.temporal.uiBound, s.host.Guard(), s.log}
 		parts = append(parts, part{"Temporal's UI", ui.run})
 	}
 	if s.notices.sender != nil {

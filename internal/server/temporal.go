@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.temporal.io/api/serviceerror"
@@ -47,7 +48,8 @@ type temporal struct {
 	restored  *restored
 	hold      *activities.Hold // holds back the runs that restored lists
 	serverID  string
-	uiSocket  string // of the embedded server's UI; "" = there is no embedded server
+	uiBound   atomic.Bool // this process serves the UI to operators
+	uiSocket  string      // of the embedded server's UI; "" = there is no embedded server
 
 	stopping sync.WaitGroup  // waits for clients whose workers are still stopping
 	earlier  map[string]bool // identities of workers that polled before this server's workers did
@@ -141,7 +143,7 @@ func (t *temporal) status() apitypes.TemporalStatus {
 	if s := t.child.State(); s.Err != nil && t.client == nil {
 		out.Error = s.Err.Error()
 	}
-	out.UILinks = t.cfg.TemporalUIListen() != ""
+	out.UILinks = t.uiBound.Load()
 	if t.cfg.TemporalIdentity() == "" {
 		out.UI = fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
@@ -15,13 +16,15 @@ import (
 )
 
 // describeTemporalUI describes, for the API, the web UI that the embedded Temporal server serves on a Unix socket.
-func describeTemporalUI(cfg config.Config, socket string) api.TemporalUI {
+//
+// bound tells whether this process has the port: a link must not lead a browser to another program that has it.
+func describeTemporalUI(cfg config.Config, socket string, bound *atomic.Bool) api.TemporalUI {
 	_, port, err := net.SplitHostPort(cfg.TemporalUIListen())
 	if err != nil {
 		return api.TemporalUI{} // there is no such listener
 	}
 	return api.TemporalUI{
-		Port: port, TLS: hostnet.OperatorsUseTLS(cfg),
+		Port: port, TLS: hostnet.OperatorsUseTLS(cfg), Bound: bound.Load,
 		Dial: func(ctx context.Context) (net.Conn, error) { return temporalchild.DialUI(ctx, socket) },
 	}
 }
@@ -29,6 +32,7 @@ func describeTemporalUI(cfg config.Config, socket string) api.TemporalUI {
 // uiListener serves Temporal's UI to operators.
 type uiListener struct {
 	socket listener.Socket
+	bound  *atomic.Bool
 	guard  *guard.Guard
 	log    *slog.Logger
 }
@@ -39,6 +43,7 @@ func (u uiListener) run(ctx context.Context) error {
 	for logged := false; ; logged = true {
 		l, err := listener.Bind(ctx, u.socket, u.guard, u.log)
 		if err == nil {
+			u.bound.Store(true)
 			return l.Run(ctx)
 		}
 		if !logged && ctx.Err() == nil {

@@ -90,6 +90,7 @@ func ActivityStore(s interface {
 	activities.Grants
 	activities.HandOvers
 	activities.Images
+	activities.Installed
 	activities.Keys
 	activities.Machines
 	activities.Media
@@ -104,7 +105,7 @@ func ActivityStore(s interface {
 ) activities.Store {
 	return activities.Store{
 		Agents: s, Assignments: s, BMCJobs: s, Disks: s, Events: s, Genesis: s, Grants: s, HandOvers: s, Images: s,
-		Keys: s, Machines: s, Media: s, Operations: s, Passwords: s, Plans: s, Relays: s, Templates: s, Windows: s,
+		Installed: s, Keys: s, Machines: s, Media: s, Operations: s, Passwords: s, Plans: s, Relays: s, Templates: s, Windows: s,
 		Workflows: s,
 	}
 }

@@ -42,6 +42,8 @@ type ProvisionInput struct {
 	// Resume is the id of an earlier run of the machine. The new run carries out the plan of the earlier run again,
 	// from the failed step.
 	Resume string `json:"resume,omitempty"`
+	// First refuses a machine on which Ingot may have installed a system.
+	First bool `json:"first,omitempty"`
 	// Parent is the workflow id of the operation that started this run. The operation uses it to find its runs.
 	Parent string `json:"parent,omitempty"`
 }
@@ -75,11 +77,10 @@ type RecoverInput struct {
 	// Template and Image replace those of each machine.
 	Template string `json:"template,omitempty"`
 	Image    string `json:"image,omitempty"`
-	// First means that the machines are installed for the first time, each by a run of Provision. The API refuses it for a machine
-	// on which Ingot may have installed a system.
+	// First means that the machines are installed for the first time, each by a run of Provision with First.
 	First bool `json:"first,omitempty"`
 	// Canary is how many machines come before all others, which are started only when the first ones are all installed. 0 means
-	// that none do.
+	// none. It cannot be combined with Order.
 	Canary int `json:"canary,omitempty"`
 	// Continued is the state that the previous execution handed over when it continued as new, because its history was full. Only
 	// the workflow sets it.

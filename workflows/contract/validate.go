@@ -60,6 +60,9 @@ func (in RecoverInput) Validate() (ps inventory.Problems) {
 	if in.Canary < 0 {
 		ps.Add("canary", "0 means none", "invalid number of machines %d", in.Canary)
 	}
+	if in.Canary > 0 && len(in.Order) > 0 {
+		ps.Add("canary", "leave one out: a group of the order comes before the next one, too", "cannot be combined with order")
+	}
 	return ps
 }
 

@@ -118,6 +118,9 @@ func operatorTLS(cfg config.Config, log *slog.Logger) (*tls.Config, error) {
 // OperatorHosts returns the host names and addresses by which operators reach this server.
 func OperatorHosts(cfg config.Config) []string {
 	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, cfg.Hosts...)
+	if host, _, err := net.SplitHostPort(cfg.TemporalUIListen()); err == nil {
+		hosts = append(hosts, host)
+	}
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil {
 		hosts = append(hosts, host)
 	}
