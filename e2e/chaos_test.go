@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -686,7 +687,11 @@ func (c *chaos) cause(ctx context.Context, s strike, cells []*cell) (heal func()
 		undo, err := c.LockDatabase(filepath.Join(c.dir, "state/ingot/ingot.db"))
 		return seen("a writer that gave up", undo, func() (bool, error) { return c.logged(at, `database is locked`) }), err
 	case fillDisk:
-		undo, err := c.KeepFull(filepath.Join(c.dir, "state"))
+		state := filepath.Join(c.dir, "state")
+		if err := truncateLog(ctx, filepath.Join(state, "ingot/ingot.db")); err != nil {
+			return nil, err
+		}
+		undo, err := c.KeepFull(state)
 		return seen("a write that failed", undo, func() (bool, error) { return c.logged(at, `disk is full|no space left`) }), err
 	case cutImages:
 		var undos []lab.Undo
@@ -1024,4 +1029,19 @@ func (c *chaos) keepCell(x *cell) {
 	if err := os.WriteFile(filepath.Join(c.dir, x.name()+"-history.json"), []byte(out), 0o600); err != nil {
 		c.t.Log(err)
 	}
+}
+
+// truncateLog empties the write-ahead log of a database. A log that is written again from its beginning needs no space on a full disk,
+// and a short run would not notice that the disk is full.
+func truncateLog(ctx context.Context, file string) (err error) {
+	db, err := sql.Open("sqlite3", "file:"+file+"?_busy_timeout=10000")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return waitFor(ctx, "the write-ahead log to be empty", func() (bool, error) {
+		var busy, pages, copied int
+		err := db.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &pages, &copied)
+		return busy == 0, err
+	})
 }
