@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -108,8 +109,17 @@ func (u *temporalUI) openByLink(c *gin.Context) {
 	default:
 		u.log.Info("a session of Temporal's UI was opened", "by", who.Name, "from", c.ClientIP())
 		http.SetCookie(c.Writer, newCookie(uiCookie, cookie, int(sessionLife/time.Second), u.TLS))
-		c.Redirect(http.StatusSeeOther, "/")
+		c.Redirect(http.StatusSeeOther, localPath(c.Query("to")))
 	}
+}
+
+// localPath returns path if it is a path of the UI, and otherwise "/": a link must not lead to another host.
+func localPath(path string) string {
+	if u, err := url.Parse(path); err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(path, "/") ||
+		strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n") {
+		return "/"
+	}
+	return path
 }
 
 // authenticate accepts the sessions of the UI alone, and only while their token has the role operate.

@@ -117,6 +117,16 @@ func TestS49TemporalUIAndItsPort(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, s.do(http.MethodPost, "/v1/temporal-ui-links", nil).Code)
 }
 
+func TestS49LocalPath(t *testing.T) {
+	const workflow = "/namespaces/default/workflows/machine%2Fn1/r1"
+	require.Equal(t, workflow, localPath(workflow))
+	for _, path := range []string{
+		"", "x", "//evil.example", "/\\evil.example", "https://evil.example/", "/x\r\nSet-Cookie: a=b", "javascript:alert(1)", "/%zz",
+	} {
+		require.Equal(t, "/", localPath(path), path)
+	}
+}
+
 // TestTemporalUIIsMissing: a site with a cluster has no UI of its own.
 func TestTemporalUIIsMissing(t *testing.T) {
 	s := newSite(t)

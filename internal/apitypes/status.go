@@ -74,8 +74,9 @@ type RestoredStatus struct {
 
 // TemporalStatus is the state of the connection to Temporal.
 type TemporalStatus struct {
-	Ready   bool   `json:"ready"`
-	Address string `json:"address,omitempty"`
+	Ready     bool   `json:"ready"`
+	Address   string `json:"address,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
 	// UI is the URL of the UI of the cluster, or of the embedded server's UI on the server's host, which needs no log-in.
 	UI string `json:"ui,omitempty"`
 	// UILinks means that POST /v1/temporal-ui-links makes links to the embedded server's UI.

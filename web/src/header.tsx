@@ -1,5 +1,5 @@
-import { api } from "./api";
 import type { Store } from "./store";
+import { TemporalLink } from "./temporal";
 import { span } from "./text";
 
 function Pill({ good, name, children, id }: { good: boolean; name: string; children: string; id: string }) {
@@ -8,23 +8,6 @@ function Pill({ good, name, children, id }: { good: boolean; name: string; child
       <i aria-hidden="true" /> <b>{name}</b> {children}
     </span>
   );
-}
-
-/** Returns u if it is a web address, so that a link can never be a script. */
-export function web(u: string | undefined): string {
-  return u && /^https?:\/\//i.test(u) ? u.replace(/\/+$/, "") : "";
-}
-
-// The window opens before the link is there: browsers block windows that open later.
-async function openTemporal(): Promise<void> {
-  const w = window.open("about:blank", "_blank");
-  if (!w) return;
-  w.opener = null;
-  try {
-    w.location.href = web(await api.temporalUI());
-  } catch {
-    w.close();
-  }
 }
 
 export function Header({ store }: { store: Store }) {
@@ -46,17 +29,7 @@ export function Header({ store }: { store: Store }) {
             <Pill id="dhcp" good={!off} name="DHCP">
               {off ? "off" : [...(s.netboot?.interfaces ?? []), ...(s.netboot?.relays ?? []).map((r) => `relay ${r}`)].map(face).filter(Boolean).join(", ") || "on"}
             </Pill>
-            {t?.uiLinks ? (
-              <button type="button" class="chip" disabled={store.idle || !t.ready} onClick={() => void openTemporal()}>
-                Temporal UI ↗
-              </button>
-            ) : (
-              web(t?.ui) && (
-                <a href={web(t?.ui)} target="_blank" rel="noreferrer">
-                  Temporal UI ↗
-                </a>
-              )
-            )}
+            <TemporalLink store={store}>Temporal UI</TemporalLink>
             {store.caller && (
               <span data-caller={store.caller.role} title={`this session may ${store.caller.role}`}>
                 {store.caller.name}

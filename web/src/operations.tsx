@@ -1,9 +1,9 @@
 import { api } from "./api";
+import { TemporalLink } from "./temporal";
 import type { Operation, OperationStep } from "./types";
 import { Command } from "./command";
 import { Decision, offersAbort } from "./decision";
 import { Ask, RefusedNote, useRequests } from "./request";
-import { web } from "./header";
 import { linkTo, Sign } from "./machines";
 import { doing, manual, isOver } from "./phases";
 import type { Store } from "./store";
@@ -39,7 +39,6 @@ function outcome(o: Operation): string {
 export function OperationPanel({ operation: o, store, now }: { operation: Operation; store: Store; now: number }) {
   const t = standing(o, store.machines);
   const requests = useRequests();
-  const ui = web(store.status?.temporal?.ui);
   return (
     <section class="panel" aria-labelledby="panel-name" data-operation-panel={o.id} data-state={o.state}>
       <div class="panel-head">
@@ -92,11 +91,9 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
 
       <footer class="links">
         <p>
-          {ui && (
-            <a href={`${ui}/namespaces/default/workflows/${encodeURIComponent(o.id)}/${encodeURIComponent(o.run)}`} target="_blank" rel="noreferrer" data-temporal>
-              This operation in the Temporal UI ↗
-            </a>
-          )}
+          <TemporalLink store={store} id={o.id} run={o.run}>
+            This operation in the Temporal UI
+          </TemporalLink>
         </p>
         <p class="quiet">
           {o.type} <code>{o.id}</code> run <code>{o.run}</code>

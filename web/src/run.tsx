@@ -1,7 +1,7 @@
 import { Bar } from "./bar";
 import { Command } from "./command";
-import { web } from "./header";
 import { isOver, isRunning, eventText } from "./phases";
+import { TemporalLink } from "./temporal";
 import type { Step } from "./phases";
 import type { Store } from "./store";
 import { ago, at, clock, span } from "./text";
@@ -93,16 +93,13 @@ export function Events({ events, now }: { events: Event[]; now: number }) {
 }
 
 export function Links({ workflow: w, store, machine, mac, now }: { workflow: Workflow; store: Store; machine: MachineView; mac?: string; now: number }) {
-  const ui = web(store.status?.temporal?.ui);
   const id = w.id || `machine/${w.machine}`;
   return (
     <footer class="links">
       <p>
-        {ui && (
-          <a href={`${ui}/namespaces/default/workflows/${encodeURIComponent(id)}/${encodeURIComponent(w.run)}`} target="_blank" rel="noreferrer" data-temporal>
-            This run in the Temporal UI ↗
-          </a>
-        )}
+        <TemporalLink store={store} id={id} run={w.run}>
+          This run in the Temporal UI
+        </TemporalLink>
       </p>
       <p class="quiet">
         {w.type ?? "Provision"} <code>{id}</code> run <code>{w.run}</code>

@@ -9,7 +9,7 @@ export interface Caller {
 export interface Status {
   version?: string;
   uptimeSeconds?: number;
-  temporal?: { ready: boolean; address?: string; ui?: string; uiLinks?: boolean; error?: string };
+  temporal?: { ready: boolean; address?: string; ui?: string; uiLinks?: boolean; namespace?: string; error?: string };
   netboot?: { interfaces?: unknown[] | null; relays?: string[]; off?: boolean; message?: string };
   machines?: number;
   openWorkflows?: number;

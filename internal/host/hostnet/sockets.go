@@ -26,7 +26,8 @@ func Sockets(c config.Config) ([]Socket, error) {
 		}
 	}
 
-	if ui := c.TemporalUIListen(); ui != "" {
+	// The server works without the default port of the UI.
+	if ui := c.TemporalUIListen(); ui != "" && c.Temporal.UIListen != "" {
 		out = append(out, Socket{"tcp", ui, "temporal.ui_listen"})
 	}
 
