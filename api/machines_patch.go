@@ -153,6 +153,16 @@ func (q *patchMachine) applySecrets(problems *inventory.Problems, next *inventor
 			*f.Stored = stored[f.Name]
 		}
 	}
+	for _, f := range before.SecretFields() { // of an object that the patch removes
+		at := slices.Index(clearing, f.Name)
+		switch {
+		case slices.ContainsFunc(next.SecretFields(), func(x inventory.SecretField) bool { return x.Name == f.Name }):
+		case at >= 0:
+			clearing = slices.Delete(clearing, at, at+1)
+		case stored[f.Name]:
+			problems.Add(f.Name, "to delete it as well, add ?clear="+f.Name, "the stored secret would be deleted")
+		}
+	}
 	for _, name := range clearing {
 		problems.Add("clear", "", "%q must be the name of a secret that the patch sets to null", name)
 	}

@@ -101,6 +101,7 @@ func TestPatchKeepsSecrets(t *testing.T) {
 	require.Equal(t, []string{"bmc.password"}, fields(s.patch("?clear=userData", `{"userData":null,"bmc":{"password":null}}`)))
 	require.Equal(t, []string{"clear"}, fields(s.patch("?clear=userData", `{"image":"x"}`)))
 	require.Equal(t, []string{"clear"}, fields(s.patch("?clear=image", `{"image":null}`)))
+	require.Equal(t, []string{"bmc.password"}, fields(s.patch("", `{"bmc":null}`)), "the object takes its secret along")
 	require.Equal(t, http.StatusBadRequest, s.patch("", `{"userData":"[redacted]"}`).Code)
 	require.Equal(t, []string{"colour", "interfaces[0].speed", "version", "bmc.hasPassword", "name", "bmc.port"},
 		fields(s.patch("", `{"colour":1,"interfaces":[{"mac":"02:00:00:00:00:01","speed":1}],"version":7,"name":"m2",
@@ -114,6 +115,13 @@ func TestPatchKeepsSecrets(t *testing.T) {
 }
 
 // What an open run relies on does not change.
+func TestPatchRemovesABMC(t *testing.T) {
+	s := withSecrets(t)
+	got := decode[apitypes.MachineView](t, s.patch("?clear=bmc.password", `{"bmc":null}`), http.StatusOK)
+	require.Nil(t, got.BMC)
+	require.True(t, got.HasUserData)
+}
+
 func TestPatchDuringARun(t *testing.T) {
 	s := withSecrets(t)
 	s.Arm("m1", "run-1")

@@ -129,10 +129,6 @@ func TestRecoverBySelector(t *testing.T) {
 		`"rack>1"`:  {Field: "selector", What: `invalid operator ">" at character 5`, Remedy: "use =, ==, !=, in or notin"},
 		`"rack=z9"`: {Field: "selector", What: `"rack=z9" selects no machine in service`, Remedy: "list labels with: ingot machine list --output wide"},
 		`""`:        {Field: "machines", What: "no machine is named", Remedy: "name machines, or give a selector of labels"},
-		`{"rack": "a1"}`: {
-			Field: "selector", What: `unknown field "rack"`,
-			Remedy: `write text such as "rack=a1", or an object with matchLabels and matchExpressions`,
-		},
 	} {
 		in := `{"name":"flood","template":"empty","selector":` + text + `}`
 		a := decode[answer](t, c.do(http.MethodPost, "/v1/recover", in), http.StatusBadRequest)

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -246,10 +248,20 @@ func (h *hostPair) addOne(ctx context.Context, t *testing.T) *lab.Machine {
 	return m
 }
 
+// regularFiles is a file system without its sockets.
+type regularFiles struct{ fs.FS }
+
+// ReadDir implements fs.ReadDirFS.
+func (r regularFiles) ReadDir(name string) ([]fs.DirEntry, error) {
+	all, err := fs.ReadDir(r.FS, name)
+	return slices.DeleteFunc(all, func(d fs.DirEntry) bool { return d.Type() == fs.ModeSocket }), err
+}
+
 // copyTree copies a directory unchanged.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
-	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
+	// The socket of Temporal's UI cannot be copied.
+	require.NoError(t, os.CopyFS(to, regularFiles{os.DirFS(from)}))
 	// CopyFS gives all files the same mode; keys may be readable only by their owner.
 	require.NoError(t, filepath.WalkDir(to, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -91,15 +91,24 @@ func setFields(c *Call, name string, args []string, secrets map[string]string) e
 		key, text, isPair := strings.Cut(arg, "=")
 		secret := key == "bmc.password" || key == "userData" || key == "vendorData"
 		switch {
+		case isPair && (strings.HasSuffix(key, ".") || strings.Contains(key, "..")):
+			return UsageError("invalid field %q; a name is empty", key)
 		case !isPair:
 			return UsageError("invalid argument %q; write KEY=VALUE, or KEY= to remove a field", arg)
 		case secret && text != "":
 			return UsageError("%s is a secret, which other users of this host could read in an argument: give it in a file, see --help", key)
 		case secret:
 			clearing = append(clearing, key)
+		case key == "bmc" && text == "":
+			clearing = append(clearing, "bmc.password")
 		}
 		if err := setField(doc, machinefile.Schema(), key, text); err != nil {
 			return err
+		}
+	}
+	for _, key := range []string{"bmc.password", "userData", "vendorData"} {
+		if v, found := mergepatch.Find(doc, key); found && v != nil {
+			return UsageError("%s is a secret, which other users of this host could read in an argument: give it in a file, see --help", key)
 		}
 	}
 	for field, text := range secrets {

@@ -10,7 +10,8 @@ import (
 // MarshalText returns s as text. It makes the text the form of s in JSON.
 func (s Selector) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalJSON reads a selector as text, or as an object with matchLabels and matchExpressions. Its errors are those of Parse.
+// UnmarshalJSON reads a selector as text, or as an object: with matchLabels and matchExpressions, or with labels and their values,
+// which is the form in the inputs of older workflows. Its errors are those of Parse.
 func (s *Selector) UnmarshalJSON(b []byte) error {
 	var text string
 	if json.Unmarshal(b, &text) == nil {
@@ -21,6 +22,10 @@ func (s *Selector) UnmarshalJSON(b []byte) error {
 		return err
 	}
 
+	var labels map[string]string
+	if json.Unmarshal(b, &labels) == nil {
+		return s.set(labels, nil)
+	}
 	var in struct {
 		MatchLabels      map[string]string `json:"matchLabels"`
 		MatchExpressions []Requirement     `json:"matchExpressions"`
@@ -34,11 +39,16 @@ func (s *Selector) UnmarshalJSON(b []byte) error {
 		}
 		return invalid(`write text such as "rack=a1", or an object with matchLabels and matchExpressions`, "%s", what)
 	}
-	for k, v := range in.MatchLabels {
-		in.MatchExpressions = append(in.MatchExpressions, Requirement{k, In, []string{v}})
+	return s.set(in.MatchLabels, in.MatchExpressions)
+}
+
+// set sets s to the labels and the other requirements.
+func (s *Selector) set(labels map[string]string, others []Requirement) error {
+	for k, v := range labels {
+		others = append(others, Requirement{k, In, []string{v}})
 	}
 
-	read, err := normalize(in.MatchExpressions)
+	read, err := normalize(others)
 	if err != nil {
 		return err
 	}

@@ -125,6 +125,13 @@ func TestWrongText(t *testing.T) {
 
 var longName = strings.Repeat("x", 64)
 
+// TestJSONOfOlderWorkflows: a workflow that an older release has started has its labels as an object.
+func TestJSONOfOlderWorkflows(t *testing.T) {
+	var s Selector
+	require.NoError(t, json.Unmarshal([]byte(`{"rack": "a1", "role": "db"}`), &s))
+	require.Equal(t, "rack=a1,role=db", s.String())
+}
+
 func TestJSON(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"matchLabels": {"component": "redis"}, "matchExpressions": [{"key": "tier", "operator": "In", "values": ["cache"]},
@@ -143,7 +150,7 @@ func TestJSON(t *testing.T) {
 	}
 
 	for text, want := range map[string]string{
-		`{"rack": "a1"}`:                `selector: unknown field "rack" (write text such as "rack=a1", or an object with matchLabels and matchExpressions)`,
+		`{"matchLabel": {"a": "b"}}`:    `selector: unknown field "matchLabel" (write text such as "rack=a1", or an object with matchLabels and matchExpressions)`,
 		`["rack"]`:                      `unexpected value of the JSON type array`,
 		`7`:                             `selector: unexpected value of the JSON type number`,
 		`{"matchLabels": {"a": 1}}`:     `matchLabels: unexpected value of the JSON type number`,

@@ -132,7 +132,12 @@ func (t *temporal) Client() (client.Client, bool) {
 func (t *temporal) status() apitypes.TemporalStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := apitypes.TemporalStatus{Address: t.cfg.Temporal.Address, Namespace: t.cfg.Temporal.Namespace, UI: t.cfg.Temporal.UIURL, Since: t.since}
+	out := apitypes.TemporalStatus{
+		Address:   t.cfg.Temporal.Address,
+		Namespace: t.cfg.Temporal.Namespace,
+		UI:        t.cfg.Temporal.UIURL,
+		Since:     t.since,
+	}
 	if t.err != nil {
 		out.Error = t.err.Error()
 	}

@@ -106,6 +106,8 @@ func (s Restores) Restored(ctx context.Context, r inventory.Restore) (inventory.
 			stmt("DELETE FROM grant_"),
 			// No run may continue its plan, because it is not known what was written to disks after the backup.
 			stmt("DELETE FROM plan"),
+			// A version that was given out after the backup must not come again with another content.
+			stmt("UPDATE machine SET version = version + 1000000"),
 			// Temporal's backup is a little older than this one, so the next records of a held run may have a lower Seq than the stored record.
 			// PutWorkflow would ignore such records, and with them the question to the operator.
 			stmt("UPDATE workflow SET doc = json_set(doc, '$.seq', 0) WHERE final = 0"),

@@ -58,6 +58,7 @@ var scans = map[string]string{
 	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .* WHERE true)? ORDER BY m\.name`:         "all machines are asked for",
 	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                     "all machines are asked for",
 	`SELECT p\.run, .*\sFROM plan p LEFT JOIN workflow w .*`:                                                "once an hour, and when an image loses its file: an open run may have no record yet",
+	`UPDATE machine SET version = version \+ 1000000`:                                                       "a restore: all versions jump, once",
 	`DELETE FROM grant_`:                                                                                               "a restore: forgets all grants, once",
 	`SELECT name FROM machine`:                                                                                         "the index reads all machines when it begins",
 	`SELECT count\(\*\) FROM keyed_request`:                                                                            "bounded by maxKeyedRequests; reads no rows, only their number in an index",

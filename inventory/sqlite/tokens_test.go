@@ -57,6 +57,18 @@ func TestTokensAreBounded(t *testing.T) {
 	require.NoError(t, w.addToken(t, "t1", w.in(time.Hour), true))
 }
 
+// TestVersionsJumpAtARestore: a version that was given out after the backup does not come again with another content.
+func TestVersionsJumpAtARestore(t *testing.T) {
+	w := newWorld(t)
+	before, err := w.Machines.Machine(t.Context(), "m1")
+	require.NoError(t, err)
+	_, err = w.Restores.Restored(t.Context(), inventory.Restore{Backup: "b"})
+	require.NoError(t, err)
+	after, err := w.Machines.Machine(t.Context(), "m1")
+	require.NoError(t, err)
+	require.Greater(t, after.Version, before.Version+1000)
+}
+
 // TestS37TokensAreOffAfterARestore: a token of a backup may have been revoked after it.
 func TestS37TokensAreOffAfterARestore(t *testing.T) {
 	w := newWorld(t)
