@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	_ "github.com/mattn/go-sqlite3" // the driver "sqlite3" of the inventory
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // the driver "sqlite" of Temporal
@@ -288,11 +289,11 @@ func (s *Site) mixed(t *testing.T, first, second string) string {
 }
 
 // same requires that the restored databases have the contents of the backup, except for the changes
-// of the restore: no grant, no plan, an event for each run on hold, and records of runs that any next
-// record replaces.
+// of the restore: no grant, no plan, an event for each run on hold, records of runs that any next record replaces, and
+// other versions of the machines.
 func (s *Site) same(ctx context.Context, t *testing.T, file string) {
 	t.Helper()
-	m, _ := s.unpack(t, file)
+	m, parts := s.unpack(t, file)
 	read := func(driver, file string) dbcopy.Content {
 		db, err := sql.Open(driver, "file:"+file+"?mode=ro&immutable=1")
 		require.NoError(t, err)
@@ -310,7 +311,16 @@ func (s *Site) same(ctx context.Context, t *testing.T, file string) {
 	require.Zero(t, got["plan"].Rows)
 	require.Equal(t, want["event"].Rows+3, got["event"].Rows)
 	require.Equal(t, want["workflow"].Rows, got["workflow"].Rows)
-	for _, changed := range []string{"grant_", "plan", "event", "workflow", "meta", "sqlite_sequence"} {
+	machines := func(file string) (all []string) {
+		db, err := sql.Open("sqlite3", "file:"+file+"?mode=ro&immutable=1")
+		require.NoError(t, err)
+		err = sqlx.NewDb(db, "sqlite3").SelectContext(ctx, &all, `SELECT name || doc || quote(user_data) || quote(vendor_data) ||
+			quote(bmc_password) FROM machine ORDER BY name`)
+		require.NoError(t, errors.Join(err, db.Close()))
+		return all
+	}
+	require.Equal(t, machines(parts[backup.InventoryName]), machines(filepath.Join(s.dir, "state/ingot/ingot.db")))
+	for _, changed := range []string{"grant_", "plan", "event", "workflow", "meta", "sqlite_sequence", "machine"} {
 		delete(got, changed)
 		delete(want, changed)
 	}
