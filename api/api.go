@@ -7,8 +7,10 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -98,6 +100,11 @@ func New(c Config) (*API, error) {
 		return nil, errors.New("making the API: the claim key is shorter than 32 bytes")
 	case c.Access.TokenSHA256 == inventory.TokenDigest{}:
 		return nil, errors.New("making the API: there is no admin token")
+	}
+	for field, store := range reflect.ValueOf(c.Stores).Fields() {
+		if store.IsNil() {
+			return nil, fmt.Errorf("making the API: Stores.%s is required", field.Name)
+		}
 	}
 	if c.Now == nil {
 		c.Now = time.Now

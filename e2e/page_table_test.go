@@ -131,8 +131,9 @@ func operatorAPI(t *testing.T, s *sqlite.Store, temporal engine.Temporal, namesp
 	cfg := api.Config{
 		Stores: api.Stores{
 			Agents: s.Agents, BMCJobs: s.BMCJobs, Changes: s.Changes, Disks: s.Disks, Events: s.Events, Genesis: s.Genesis,
-			Images: s.Images, Keys: s.Keys, Machines: s.Machines, Operations: s.Operations, Seen: s.Seen, Sessions: s.Sessions,
-			Syslog: s.Syslog, Templates: s.Templates, Views: s.Views, Windows: s.Grants, Workflows: s.Workflows,
+			Images: s.Images, Keyed: s.KeyedRequests, Keys: s.Keys, Machines: s.Machines,
+			Operations: s.Operations, Seen: s.Seen, Sessions: s.Sessions, Syslog: s.Syslog, Templates: s.Templates,
+			Tokens: s.Tokens, Views: s.Views, Windows: s.Grants, Workflows: s.Workflows,
 		},
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -141,7 +142,7 @@ func operatorAPI(t *testing.T, s *sqlite.Store, temporal engine.Temporal, namesp
 	cfg.Engine = engine.New(engine.Config{
 		Stores: engine.Stores{
 			Agents: s.Agents, Assignments: s.Assignments, Changes: s.Changes, Events: s.Events, Grants: s.Grants, Intake: s.HandOvers,
-			Operations: s.Operations, Workflows: s.Workflows,
+			Keyed: s.KeyedRequests, Operations: s.Operations, Workflows: s.Workflows,
 		},
 		Temporal: temporal, Namespace: namespace, Guard: cfg.Guard, Log: cfg.Log,
 	})
