@@ -141,7 +141,7 @@ var may = map[string]string{
 		"internal/host/durablefile internal/text/human internal/documents/importfile internal/documents/machinefile internal/images/provenance " +
 		"internal/documents/strictyaml internal/documents/mergepatch github.com/spf13/cobra github.com/spf13/pflag golang.org/x/term " +
 		"k8s.io/client-go",
-	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/backup internal/cli internal/client internal/config internal/doctor " +
+	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/apitypes internal/backup internal/cli internal/client internal/config internal/doctor " +
 		"internal/host/durablefile internal/host/hostnet internal/secrets/keyring internal/server internal/siterole internal/temporal/payloadcodec " +
 		"internal/text/human github.com/spf13/cobra",
 

@@ -107,6 +107,16 @@ func (s *images) find(ctx context.Context, name string) (inventory.Image, error)
 	return i, err
 }
 
+// check adds a problem if there is no image with the given name.
+func (s *images) check(ctx context.Context, problems *inventory.Problems, field, name string) error {
+	_, err := s.store.Image(ctx, name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		problems.Add(field, "ingot image list", "there is no image %q", name)
+		return nil
+	}
+	return err
+}
+
 // catalog reads the catalog file at each request. So the server need not be restarted after the file has changed.
 func (s *images) catalog(context.Context, httpapi.Empty) (catalog.Catalog, error) {
 	return catalog.Read(s.Catalog)

@@ -91,6 +91,18 @@ func TestUploadGoesOnAfterALoss(t *testing.T) {
 	require.Empty(t, s.files())
 }
 
+// A parameter of an upload that is misspelt or has a wrong value is refused: without it the file would not be checked, for example.
+func TestUploadRefusesWrongParameters(t *testing.T) {
+	s := newSite(t)
+	for query, field := range map[string]string{
+		"sha265=" + sumOf("x"): "sha265", "asis=true": "asis", "asIs=yes": "asIs", "replace=y": "replace", "offset=-1": "offset", "size=1k": "size",
+	} {
+		a := decode[answer](t, s.do(http.MethodPut, "/v1/images/x?"+query, "x"), http.StatusBadRequest)
+		require.Equal(t, field, a.Problems[0].Field, query)
+	}
+	require.Empty(t, s.files())
+}
+
 func TestWrongDigestKeepsNothing(t *testing.T) {
 	s := newSite(t)
 	a := decode[answer](t, s.do(http.MethodPut, "/v1/images/debian-12?sha256="+sumOf("other"), "text"), http.StatusBadRequest)

@@ -36,24 +36,46 @@ type upload struct {
 	proof proof
 }
 
-// newUpload parses the query of an upload.
-func newUpload(c *gin.Context) (u upload, err error) {
-	u.image.Name = c.Param("name")
+// uploadRequest is the path and the query of a request about an upload.
+type uploadRequest struct {
+	byName
+	SHA256  string `json:"-" query:"sha256"`
+	Content string `json:"-" query:"content"`
+	SHA512  string `json:"-" query:"sha512"`
+	Use     string `json:"-" query:"use"`
+	AsIs    bool   `json:"-" query:"asIs"`
+	Replace bool   `json:"-" query:"replace"`
+	Offset  int64  `json:"-" query:"offset"` // of the body in the file
+	Size    int64  `json:"-" query:"size"`   // of the whole file, or -1 if it is unknown
+}
+
+// newUpload reads the path and the query of a request about an upload.
+func newUpload(c *gin.Context) (u upload, q uploadRequest, err error) {
+	q.Size = -1
+	if err := httpapi.Decode(c, httpapi.NoBody, &q); err != nil {
+		return u, q, err
+	}
+	u, err = q.upload()
+	return u, q, err
+}
+
+// upload returns the upload that the request describes.
+func (q uploadRequest) upload() (u upload, err error) {
+	u.image.Name = q.Name
 	if err := inventory.ValidateImageName(u.image.Name).Err(); err != nil {
 		return u, err
 	}
-	if u.image.SHA256, err = parseSum("sha256", c.Query("sha256")); err != nil {
+	if u.image.SHA256, err = parseSum("sha256", q.SHA256); err != nil {
 		return u, err
 	}
-	if u.content, err = parseSum("content", c.Query("content")); err != nil {
+	if u.content, err = parseSum("content", q.Content); err != nil {
 		return u, err
 	}
 	if u.content != "" && u.image.SHA256 != "" && u.content != u.image.SHA256 {
 		return u, notDeclared(u.content, u.image.SHA256)
 	}
 	u.content = cmp.Or(u.content, u.image.SHA256)
-	u.image.Use, u.asIs = c.Query("use"), c.Query("asIs") == "true"
-	u.proof.SHA512 = c.Query("sha512")
+	u.image.Use, u.asIs, u.proof.SHA512 = q.Use, q.AsIs, q.SHA512
 	return u, append(u.proof.check(), inventory.ValidateImageUse(u.image.Use)...).Err()
 }
 
@@ -159,7 +181,7 @@ func (s *images) getUpload(c *gin.Context) {
 
 // findUpload returns the upload that the request names, and how many of its bytes are stored.
 func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error) {
-	if u, err = newUpload(c); err != nil {
+	if u, _, err = newUpload(c); err != nil {
 		return u, 0, err
 	}
 	dir, err := s.openDir()
@@ -174,40 +196,22 @@ func (s *images) findUpload(c *gin.Context) (u upload, received int64, err error
 
 var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
-// uploadRange returns at which offset of the file the body begins, and the size of the whole file or -1 if it is
-// unknown. It reads them from Content-Range or, if there is no such header, from the query parameters offset and size.
-func uploadRange(c *gin.Context) (offset, total int64, err error) {
-	total = -1
-	if v := c.GetHeader("Content-Range"); v != "" {
-		m := contentRange.FindStringSubmatch(v)
-		if m == nil {
-			return 0, 0, inventory.Invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "invalid range %q", v)
-		}
-		offset, err = strconv.ParseInt(m[1], 10, 64)
-		if err == nil && m[3] != "*" {
-			total, err = strconv.ParseInt(m[3], 10, 64)
-		}
-		return offset, total, err
+// position returns at which offset of the file the body begins, and the size of the whole file or -1 if it is unknown. It reads them from
+// header, the value of Content-Range, or, if it is "", from the query.
+func (q uploadRequest) position(header string) (offset, total int64, err error) {
+	if header == "" {
+		return q.Offset, q.Size, nil
 	}
-	offset, err = sizeQuery(c, "offset", 0)
-	if err == nil {
-		total, err = sizeQuery(c, "size", -1)
+	m := contentRange.FindStringSubmatch(header)
+	if m == nil {
+		return 0, 0, inventory.Invalid("Content-Range", "bytes FIRST-LAST/TOTAL", "invalid range %q", header)
+	}
+	total = -1
+	offset, err = strconv.ParseInt(m[1], 10, 64)
+	if err == nil && m[3] != "*" {
+		total, err = strconv.ParseInt(m[3], 10, 64)
 	}
 	return offset, total, err
-}
-
-// sizeQuery parses a query parameter that is a number of bytes. If the parameter is empty, sizeQuery returns the
-// argument missing.
-func sizeQuery(c *gin.Context, name string, missing int64) (int64, error) {
-	text := c.Query(name)
-	if text == "" {
-		return missing, nil
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		return 0, inventory.Invalid(name, "", "invalid number %q; must be a whole number, 0 or more", text)
-	}
-	return n, nil
 }
 
 // upload handles PUT. It receives a file, or the part of a file that begins at the query parameter offset. If the
@@ -225,11 +229,11 @@ func (s *images) upload(c *gin.Context) {
 
 // receiveUpload does the work of upload and returns the status and the body of the answer.
 func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err error) {
-	u, err := newUpload(c)
+	u, q, err := newUpload(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	offset, total, err := uploadRange(c)
+	offset, total, err := q.position(c.GetHeader("Content-Range"))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -237,7 +241,7 @@ func (s *images) receiveUpload(c *gin.Context) (status int, answer any, err erro
 		return 0, nil, inventory.Invalid("content", "give the SHA-256 of the whole file",
 			"is missing: without the file's digest, an upload cannot be continued")
 	}
-	if err := s.users.refuseReplacing(c.Request.Context(), u.image.Name, u.content, c.Query("replace") == "true"); err != nil {
+	if err := s.users.refuseReplacing(c.Request.Context(), u.image.Name, u.content, q.Replace); err != nil {
 		return 0, nil, err
 	}
 	dir, err := s.openDir()

@@ -134,6 +134,13 @@ func (s *site) genesis(state string) {
 	}
 }
 
+// recovery makes an open run that installs many machines.
+func (s *site) recovery() {
+	s.T.Helper()
+	s.operation("recover/all", inventory.TypeRecover)
+	s.Temporal.Open("recover/all", "r1")
+}
+
 // TestKeyedRequestsHappenOnceThoughTheServerIsKilled kills the server before and after each call of a request that writes.
 // The request is then sent again to a new server: it has one effect, and each repetition gets the same answer.
 func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
@@ -174,6 +181,8 @@ func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
 			s.genesis(inventory.StateRunning)
 		}},
 		{"/v1/operations/r1/cancel", ``, http.StatusAccepted, func(s *site) { s.genesis(inventory.StateRunning) }},
+		{"/v1/operations/recover.all/pause", ``, http.StatusOK, (*site).recovery},
+		{"/v1/operations/recover.all/resume", ``, http.StatusOK, (*site).recovery},
 		{"/v1/migrate", `{"target":"um760"}`, http.StatusAccepted, nil},
 	}
 	for _, x := range rows {

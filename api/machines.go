@@ -190,22 +190,27 @@ func (m *machines) put(ctx context.Context, ms []inventory.Machine, replace bool
 	}
 	views, err := m.views.of(ctx, out)
 
-	return views, m.warnings(ctx, ms, after), err
+	return views, m.warnings(ctx, ms, before, after), err
 }
 
-// warnings returns one line for each probable mistake in ms, the machines that were stored. after are all machines as they
-// are stored now.
-func (m *machines) warnings(ctx context.Context, ms, after []inventory.Machine) []string {
+// warnings returns one line for each probable mistake in ms, the machines that were stored. before and after are the machines as they
+// were stored before and are stored now.
+func (m *machines) warnings(ctx context.Context, ms, before, after []inventory.Machine) []string {
 	return slices.Concat(m.netboot.network().Warnings(ms), inventory.GatewayWarnings(ms, after), m.phoneHomeWarnings(ctx, ms),
-		passwordWarnings(ms, machinesByName(after)))
+		passwordWarnings(ms, machinesByName(before), machinesByName(after)))
 }
 
-// passwordWarnings returns one line for each machine of ms that was to keep its BMC password, and has lost it.
-func passwordWarnings(ms []inventory.Machine, stored map[string]inventory.Machine) (out []string) {
+// passwordWarnings returns one line for each machine of ms that was to keep its BMC password, and has none now.
+func passwordWarnings(ms []inventory.Machine, before, after map[string]inventory.Machine) (out []string) {
+	has := func(m inventory.Machine) bool { return m.BMC != nil && m.BMC.HasPassword }
 	for _, x := range ms {
-		after, found := stored[x.Name]
-		if found && x.BMC != nil && x.BMC.HasPassword && after.BMC != nil && !after.BMC.HasPassword {
+		now, found := after[x.Name]
+		switch {
+		case !found || !has(x) || has(now):
+		case has(before[x.Name]):
 			out = append(out, x.Name+": the BMC password was deleted, because the settings for reaching the BMC changed: give it again")
+		default:
+			out = append(out, x.Name+": the text says that a BMC password is stored, but this server has none: give it")
 		}
 	}
 	return out

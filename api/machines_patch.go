@@ -92,7 +92,7 @@ func (m *machines) patch(ctx context.Context, q patchMachine) (apitypes.MachineV
 		return out, err
 	}
 	out, err = m.get(ctx, q.byName)
-	out.Warnings = m.warnings(ctx, ms, after)
+	out.Warnings = m.warnings(ctx, ms, []inventory.Machine{before}, after)
 	return out, err
 }
 
@@ -113,9 +113,7 @@ func (q *patchMachine) apply(before inventory.Machine) (next inventory.Machine, 
 		return next, nil, err
 	}
 
-	for _, field := range []string{
-		"version", "standing", "created", "updated", "hasUserData", "hasVendorData", "bmc.hasPassword",
-	} {
+	for _, field := range inventory.ServerFields() {
 		if _, named := mergepatch.Find(q.patch, field); named {
 			problems.Add(field, "leave it out", "the server sets this field")
 		}

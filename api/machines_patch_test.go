@@ -103,7 +103,7 @@ func TestPatchKeepsSecrets(t *testing.T) {
 	require.Equal(t, []string{"clear"}, fields(s.patch("?clear=image", `{"image":null}`)))
 	require.Equal(t, []string{"bmc.password"}, fields(s.patch("", `{"bmc":null}`)), "the object takes its secret along")
 	require.Equal(t, http.StatusBadRequest, s.patch("", `{"userData":"[redacted]"}`).Code)
-	require.Equal(t, []string{"colour", "interfaces[0].speed", "version", "bmc.hasPassword", "name", "bmc.port"},
+	require.Equal(t, []string{"colour", "interfaces[0].speed", "bmc.hasPassword", "version", "name", "bmc.port"},
 		fields(s.patch("", `{"colour":1,"interfaces":[{"mac":"02:00:00:00:00:01","speed":1}],"version":7,"name":"m2",
 			"bmc":{"hasPassword":false,"port":70000}}`)))
 	require.Equal(t, http.StatusBadRequest, s.patch("", `[1]`).Code)

@@ -125,9 +125,7 @@ func (s *starter) checkProvision(ctx context.Context, in contract.ProvisionInput
 		return err
 	}
 	if image != "" {
-		if _, err := s.images.find(ctx, image); errors.Is(err, inventory.ErrNotFound) {
-			problems.Add("image", "ingot image list", "there is no image %q", image)
-		} else if err != nil {
+		if err := s.images.check(ctx, &problems, "image", image); err != nil {
 			return err
 		}
 	} else if template == defaultTemplate && in.Resume == "" {
@@ -207,9 +205,7 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 		}
 	}
 	if in.Image != "" {
-		if _, err := s.images.find(ctx, in.Image); errors.Is(err, inventory.ErrNotFound) {
-			problems.Add("image", "ingot image list", "there is no image %q", in.Image)
-		} else if err != nil {
+		if err := s.images.check(ctx, &problems, "image", in.Image); err != nil {
 			return apitypes.Started{}, err
 		}
 	}

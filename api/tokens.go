@@ -57,17 +57,8 @@ func (t *tokens) list(ctx context.Context, _ httpapi.Empty) (httpapi.List[invent
 // maxTokenLife limits how long a token that expires can be valid.
 const maxTokenLife = 10 * 365 * 24 * time.Hour
 
-// createToken is the body of POST /v1/tokens.
-type createToken struct {
-	Name string         `json:"name"`
-	Role inventory.Role `json:"role"`
-	For  string         `json:"for"` // how long the token is valid; "" = until it is revoked
-	// Replace revokes the token with the same name, if there is one.
-	Replace bool `json:"replace"`
-}
-
 // create makes a new token. The answer is the only place where the token itself is shown.
-func (t *tokens) create(ctx context.Context, q createToken) (apitypes.NewToken, error) {
+func (t *tokens) create(ctx context.Context, q apitypes.TokenRequest) (apitypes.NewToken, error) {
 	life, err := parseFor(q.For, 0, maxTokenLife)
 	if err != nil {
 		return apitypes.NewToken{}, err

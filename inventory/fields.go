@@ -33,6 +33,17 @@ var fieldRules = map[string]fieldRule{
 	"interfaces": byMAC, "interfaces[].mac": isKey, "notes": byEntry,
 }
 
+// ServerFields returns the paths of the fields that the server sets, and no client.
+func ServerFields() (out []string) {
+	for path, rule := range fieldRules {
+		if slices.Contains([]fieldRule{isState, isStored, isVersion}, rule) {
+			out = append(out, path)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // ruleOf returns the rule of the field at path, such as interfaces[0].mac.
 func ruleOf(path string) fieldRule {
 	var b strings.Builder

@@ -28,7 +28,7 @@ type document struct {
 }
 
 // openEditor lets the operator change a document, and stores it. If the operator can correct an error, the editor opens again with
-// the error above the text. After any other error the changed text stays in a file, which openEditor names.
+// the error above the text. After any other error, and if the editor fails, the changed text stays in a file, which openEditor names.
 func (c *Call) openEditor(d document) error {
 	if !Interactive(c.Command) {
 		return UsageError("an editor needs a terminal, and standard input is none")
@@ -42,13 +42,17 @@ func (c *Call) openEditor(d document) error {
 	text, failed := d.text, error(nil)
 	for {
 		if err := os.WriteFile(file, []byte(d.head(failed)+text), 0o600); err != nil {
-			return err
+			return errors.Join(failed, err)
 		}
 		changed, err := c.runEditor(file)
-		if err != nil {
+		unchanged := strings.TrimSpace(changed) == "" || changed == d.text
+		switch {
+		case err != nil && unchanged:
 			return errors.Join(err, os.RemoveAll(dir))
-		}
-		if strings.TrimSpace(changed) == "" || changed == d.text {
+		case err != nil:
+			c.Note("the document with your changes is in %s", file)
+			return errors.Join(failed, err)
+		case unchanged:
 			c.Note("%s not changed", d.what)
 			return os.RemoveAll(dir)
 		}
@@ -97,20 +101,21 @@ func (d document) head(failed error) string {
 	return b.String()
 }
 
-// runEditor runs the operator's editor on a file, and returns the text of the file without the lines of head.
+// runEditor runs the operator's editor on a file, and returns the text of the file without the lines of head, also if the editor fails.
 func (c *Call) runEditor(file string) (string, error) {
 	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
 	editor := exec.CommandContext(c.Context(), words[0], append(words[1:], file)...)
 	editor.Stdin, editor.Stdout, editor.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := editor.Run(); err != nil {
-		return "", human.Advise(fmt.Errorf("running the editor %s: %w", words[0], err), "EDITOR=vi "+c.CommandPath())
+	failed := editor.Run()
+	if failed != nil {
+		failed = human.Advise(fmt.Errorf("running the editor %s: %w", words[0], failed), "EDITOR=vi "+c.CommandPath())
 	}
 	b, err := os.ReadFile(file)
 	text := string(b)
 	for strings.HasPrefix(text, headMark) {
 		_, text, _ = strings.Cut(text, "\n")
 	}
-	return text, err
+	return text, errors.Join(failed, err)
 }
 
 // correctable reports whether a change of the text can help against err.

@@ -125,7 +125,7 @@ func printPath(w io.Writer, raw json.RawMessage, output string) error {
 	}
 
 	var b strings.Builder
-	if err := path.Execute(&b, v); err != nil {
+	if err := path.Execute(&b, numbers(v)); err != nil {
 		return UsageError("invalid --output %q: %v", output, err)
 	}
 	if b.Len() > 0 && !strings.HasSuffix(b.String(), "\n") {
@@ -133,4 +133,26 @@ func printPath(w io.Writer, raw json.RawMessage, output string) error {
 	}
 	_, err = io.WriteString(w, b.String())
 	return err
+}
+
+// numbers replaces each json.Number in v, which is decoded JSON, by an int64 or a float64: a filter compares no others. It returns v.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, x := range v {
+			v[key] = numbers(x)
+		}
+	case []any:
+		for i, x := range v {
+			v[i] = numbers(x)
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		if f, err := v.Float64(); err == nil {
+			return f
+		}
+	}
+	return v
 }

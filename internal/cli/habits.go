@@ -24,9 +24,10 @@ func rootHabits() []habit {
 		{"list ls", "ingot machine list"},
 		{"create", "ingot machine add NAME --mac MAC"},
 		{"apply diff", "ingot import --dry-run FILE"},
-		{"edit", "ingot machine edit NAME"},
-		{"set", "ingot machine set NAME KEY=VALUE"},
-		{"label tag tags", "ingot machine label NAME KEY=VALUE  # ingot machine list --output wide shows labels"},
+		{"edit", "ingot machine edit …"},
+		{"set", "ingot machine set …"},
+		{"label", "ingot machine label …"},
+		{"tag tags", "ingot machine label NAME KEY=VALUE  # ingot machine list --output wide shows labels"},
 		{"deploy install", "ingot machine provision …"},
 		{"cancel", "ingot workflow cancel …"},
 		{"retry", "ingot workflow retry …"},
@@ -53,7 +54,7 @@ func rootHabits() []habit {
 func machineHabits() []habit {
 	return []habit{
 		{"update", "ingot machine set NAME KEY=VALUE"},
-		{"tag", "ingot machine label NAME KEY=VALUE"},
+		{"tag", "ingot machine label …"},
 		{"create register", "ingot machine add …"},
 		{"deploy install", "ingot machine provision …"},
 		{"on", "ingot machine power on …"},

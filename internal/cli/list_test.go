@@ -89,6 +89,8 @@ func TestFormatsForPrograms(t *testing.T) {
 		"jsonpath={.items[0].size}":              "123456789012\n",
 		"jsonpath=.items[1].name":                "b\n",
 		`jsonpath={.items[?(@.name=="b")].size}`: "2\n",
+		`jsonpath={.items[?(@.size>2)].name}`:    "a\n",
+		`jsonpath={.items[?(@.size==2)].name}`:   "b\n",
 		`jsonpath={range .items[*]}{.name}{"\t"}{.labels.rack}{"\n"}{end}`: "a\tr1\nb\t\n",
 		"jsonpath={.nothing}": "",
 	} {

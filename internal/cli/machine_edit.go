@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ password is deleted: give it again.`,
 			if len(args) == 0 {
 				return o.machines()(cmd, args, to)
 			}
-			return fieldNames(machinefile.Schema(), ""), NoFiles | cobra.ShellCompDirectiveNoSpace
+			return machineFields(), NoFiles | cobra.ShellCompDirectiveNoSpace
 		},
 	}
 	password := cmd.Flags().String("bmc-password-file", "", "file with the BMC's password, - for standard input")
@@ -140,15 +141,18 @@ func machineLabelCommand(o *Options) *cobra.Command {
 		labels := map[string]any{}
 		for _, arg := range c.Args[1:] {
 			key, value, isPair := strings.Cut(arg, "=")
-			removed, isRemoval := strings.CutSuffix(arg, "-")
-			switch {
-			case isPair:
-				labels[key] = value
-			case isRemoval:
-				labels[removed] = nil
-			default:
+			var label any = value
+			if !isPair {
+				label = nil
+				key, isPair = strings.CutSuffix(arg, "-")
+			}
+			if !isPair || key == "" {
 				return UsageError("invalid argument %q; write KEY=VALUE, or KEY- to remove a label", arg)
 			}
+			if _, twice := labels[key]; twice {
+				return UsageError("label %q is given twice", key)
+			}
+			labels[key] = label
 		}
 		view, err := get[apitypes.MachineView](c, client.Path("machines", c.Args[0]))
 		if err != nil {
@@ -280,20 +284,18 @@ func explainStale(c *Call, before apitypes.MachineView, err error) error {
 	if !errors.As(err, &answered) || answered.Status != http.StatusPreconditionFailed {
 		return err
 	}
-	var fields []string
+	what := ""
 	if now, err := get[apitypes.MachineView](c, client.Path("machines", before.Name)); err == nil {
 		changes, err := inventory.Differences(before.Machine, now.Value.Machine)
 		if err != nil {
 			return err
 		}
+		var fields []string
 		for _, x := range changes {
 			fields = append(fields, x.Field)
 		}
+		what = ": " + cmp.Or(strings.Join(fields, ", "), "a secret")
 	}
-	if len(fields) == 0 {
-		fields = []string{"a secret"}
-	}
-	answered.Text = fmt.Sprintf("machine %s was changed by another client since it was read: %s; nothing was stored",
-		before.Name, strings.Join(fields, ", "))
+	answered.Text = fmt.Sprintf("machine %s was changed by another client since it was read%s; nothing was stored", before.Name, what)
 	return human.Advise(err, "ingot machine get "+before.Name)
 }

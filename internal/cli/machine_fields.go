@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -104,6 +105,15 @@ func cutPath(path string) (name, rest string) {
 		return path, ""
 	}
 	return path[:n], strings.TrimPrefix(path[n:], ".")
+}
+
+// machineFields returns the paths of the fields of a machine that "machine set" can set, each as it begins an argument.
+func machineFields() []string {
+	fixed := append(inventory.ServerFields(), "name")
+	fields := fieldNames(strictyaml.SchemaOf[inventory.Machine]("", machinefile.Rules()), "")
+	return slices.DeleteFunc(fields, func(argument string) bool {
+		return slices.ContainsFunc(fixed, func(name string) bool { return argument == name+"=" || strings.HasPrefix(argument, name+".") })
+	})
 }
 
 // fieldNames returns the paths of the fields below prefix that can be set by text, each as it begins an argument of "machine set".

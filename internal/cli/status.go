@@ -106,7 +106,11 @@ func netbootStatus(n apitypes.NetbootStatus) string {
 func temporalStatus(s apitypes.TemporalStatus) string {
 	switch {
 	case s.Ready:
-		return strings.TrimSpace("ready at " + s.Address + "  " + s.UI)
+		ui := s.UI
+		if ui == "" && s.UILinks {
+			ui = "(open its UI with: ingot temporal ui)"
+		}
+		return strings.TrimSpace("ready at " + s.Address + "  " + ui)
 	case s.Error != "":
 		since := ""
 		if !s.Since.IsZero() {
@@ -183,7 +187,7 @@ nothing else. Without NAME it is called prometheus.`,
 	replace := cmd.Flags().Bool("replace", false, "revoke the token with the same name, if there is one")
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		q := TokenRequest{Name: "prometheus", Role: inventory.RoleMetrics, Replace: *replace}
+		q := apitypes.TokenRequest{Name: "prometheus", Role: inventory.RoleMetrics, Replace: *replace}
 		if len(c.Args) > 0 {
 			q.Name = c.Args[0]
 		}

@@ -15,16 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A TokenRequest is the body of POST /v1/tokens.
-type TokenRequest struct {
-	Name    string         `json:"name"`
-	Role    inventory.Role `json:"role"`
-	For     string         `json:"for,omitempty"` // how long the token is valid; "" = until it is revoked
-	Replace bool           `json:"replace,omitempty"`
-}
-
 // CreateToken creates a token and prints it. Nothing prints it a second time.
-func (c *Call) CreateToken(q TokenRequest) error {
+func (c *Call) CreateToken(q apitypes.TokenRequest) error {
 	a, err := post[apitypes.NewToken](c, client.Path("tokens"), q)
 	if err != nil {
 		return err
@@ -64,7 +56,7 @@ does not limit those who reach Temporal's own port.`,
 	requireFlags(cmd, "role")
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		q := TokenRequest{Name: c.Args[0], Role: inventory.Role(*role), Replace: *replace}
+		q := apitypes.TokenRequest{Name: c.Args[0], Role: inventory.Role(*role), Replace: *replace}
 		if *expires != "" {
 			d, err := parseLife(*expires)
 			if err != nil || d <= 0 {

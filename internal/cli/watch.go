@@ -14,7 +14,7 @@ import (
 
 // watch shows the list that q selects until Ctrl-C.
 func (l listing[T]) watch(c *Call, q url.Values) error {
-	w := listWatcher[T]{listing: l, c: c, query: q, seen: map[string]string{}}
+	w := listWatcher[T]{listing: l, c: c, query: q, seen: map[string]seenItem{}}
 	return c.poll(c.watchEvery, w.look, func() error { return nil })
 }
 
@@ -26,9 +26,12 @@ type listWatcher[T any] struct {
 	away  bool // the server did not answer the last request
 
 	// Without a terminal:
-	rows *Table            // nil before the first row
-	seen map[string]string // by object, what was printed last
+	rows *Table              // nil before the first row
+	seen map[string]seenItem // by object
 }
+
+// A seenItem is what was read of an object last, and the cells of the table that were printed of it.
+type seenItem struct{ raw, cells string }
 
 // look reads the list once, and shows it or its changes.
 func (w *listWatcher[T]) look() (over bool, err error) {
@@ -66,6 +69,9 @@ func (w *listWatcher[T]) printChanged(a client.Answer[client.List[T]]) error {
 	if err != nil || len(a.Value.Items) == 0 {
 		return err
 	}
+	if len(w.seen) == 0 {
+		w.c.notePage(a.Value.Next)
+	}
 
 	for i, item := range items {
 		var x struct{ Machine, Name, Run string }
@@ -73,11 +79,20 @@ func (w *listWatcher[T]) printChanged(a client.Answer[client.List[T]]) error {
 			return fmt.Errorf("reading the server's answer: %w", err)
 		}
 		key := fmt.Sprint(x)
-		if w.seen[key] == string(item) {
+		now, last := seenItem{raw: string(item)}, w.seen[key]
+		if now.raw == last.raw {
+			continue // the cells may differ: some tell how long ago something was
+		}
+		var cells []any
+		if w.c.forPeople() {
+			cells = shown(w.c, w.listing, w.row(a.Value.Items[i]))
+			now.cells = fmt.Sprint(cells)
+		}
+		w.seen[key] = now
+		if now.cells != "" && now.cells == last.cells {
 			continue
 		}
-		w.seen[key] = string(item)
-		if err := w.printItem(item, a.Value.Items[i]); err != nil {
+		if err := w.printItem(item, cells); err != nil {
 			return err
 		}
 	}
@@ -87,15 +102,15 @@ func (w *listWatcher[T]) printChanged(a client.Answer[client.List[T]]) error {
 	return w.rows.Flush()
 }
 
-// printItem prints an object for a program, or adds it to the rows of the table.
-func (w *listWatcher[T]) printItem(raw json.RawMessage, item T) error {
+// printItem prints an object for a program, or adds its cells to the table.
+func (w *listWatcher[T]) printItem(raw json.RawMessage, cells []any) error {
 	out := w.c.OutOrStdout()
 	switch {
 	case w.c.forPeople():
 		if w.rows == nil {
 			w.rows = w.table(w.c, out)
 		}
-		w.rows.Row(shown(w.c, w.listing, w.row(item))...)
+		w.rows.Row(cells...)
 		return nil
 	case w.c.output == outputJSON: // one object per line
 		_, err := fmt.Fprintln(out, human.Escape(string(raw)))

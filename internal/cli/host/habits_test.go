@@ -148,7 +148,7 @@ func answerHabits(w http.ResponseWriter, r *http.Request) {
 		status, code, text = http.StatusUnprocessableEntity, "invalid", "the machine has no BMC"
 	}
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]string{"error": text, "code": code})
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": text, "code": code}) // fails only if the command has gone
 }
 
 // output is the output of a command. A command that watches ends as by Ctrl-C after its first output.

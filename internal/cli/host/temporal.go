@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/temporal/payloadcodec"
@@ -41,7 +42,7 @@ payloads (temporal.encryption_key_file), and print it once. The token opens noth
 else and is valid for 24 hours. For a program, see "ingot token create --role codec".`,
 		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
 	}, func(c *cli.Call) error {
-		return c.CreateToken(cli.TokenRequest{
+		return c.CreateToken(apitypes.TokenRequest{
 			Name: "temporal-" + strings.ToLower(rand.Text()), Role: inventory.RoleCodec, For: "24h",
 		})
 	})

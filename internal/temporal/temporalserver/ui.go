@@ -35,12 +35,15 @@ func (e *embedded) serveUI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	socket, err := temporalchild.ListenUI(ctx, e.cfg.UISocket())
-	if err != nil {
-		return err
-	}
 	var parts errgroup.Group
-	parts.Go(func() error { return e.serveHTTP(ctx, socket, ui) })
+	parts.Go(func() error {
+		socket, err := temporalchild.ListenUI(ctx, e.cfg.UISocket())
+		if err != nil {
+			e.logger.Error("temporal web UI is unavailable on its socket", "err", err)
+			return nil
+		}
+		return e.serveHTTP(ctx, socket, ui)
+	})
 	if e.cfg.Ports.UI != 0 {
 		parts.Go(func() error {
 			listener := e.awaitUIPort(ctx)
