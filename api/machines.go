@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +15,7 @@ import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -118,9 +121,44 @@ func (m *machines) find(ctx context.Context, name string) (inventory.Machine, er
 }
 
 type pushMachines struct {
-	Machines []inventory.Machine `json:"machines"`
-	Replace  bool                `json:"replace"`
-	DryRun   bool                `json:"dryRun"`
+	Machines machineList `json:"machines"`
+	Replace  bool        `json:"replace"`
+	DryRun   bool        `json:"dryRun"`
+}
+
+// A machineList is decoded so that each problem names its field, as for the machines of a file.
+type machineList []inventory.Machine
+
+// UnmarshalJSON reads the machines. encoding/json stops at its first error: then strictyaml, which is slower, finds all problems.
+func (l *machineList) UnmarshalJSON(b []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	wrong := dec.Decode((*[]inventory.Machine)(l))
+	var raw []json.RawMessage
+	if wrong == nil || json.Unmarshal(b, &raw) != nil {
+		return wrong
+	}
+
+	var problems inventory.Problems
+	for i := range raw {
+		var m inventory.Machine
+		var found inventory.Problems
+		if err := strictyaml.DecodeJSON(raw[i], &m); err != nil && !errors.As(err, &found) {
+			return err
+		}
+		problems = append(problems, nameMachine(found, len(raw), i, m.Name)...)
+	}
+	return cmp.Or(problems.Err(), wrong)
+}
+
+// nameMachine puts the name of the machine at index i of count machines before the fields of its problems, if there are others.
+func nameMachine(found inventory.Problems, count, i int, name string) inventory.Problems {
+	for n, p := range found {
+		if count > 1 {
+			found[n].Field = strings.TrimSuffix(cmp.Or(name, fmt.Sprintf("machines[%d]", i))+": "+p.Field, ": ")
+		}
+	}
+	return found
 }
 
 // Validate returns an error if the request contains no machine.
@@ -247,13 +285,7 @@ func (m *machines) validate(ms, stored []inventory.Machine, network inventory.Ne
 		found := inventory.Validate(ms[i])
 		m.bmc.validate(&found, "", ms[i].BMC)
 		checkNetwork(&found, network, ms[i], before[x.Name])
-		for _, p := range found {
-			if len(ms) > 1 {
-				name := cmp.Or(x.Name, fmt.Sprintf("machines[%d]", i))
-				p.Field = strings.TrimSuffix(name+": "+p.Field, ": ")
-			}
-			problems = append(problems, p)
-		}
+		problems = append(problems, nameMachine(found, len(ms), i, x.Name)...)
 	}
 
 	return problems.Err()
@@ -399,6 +431,17 @@ type acceptSeen struct {
 	PathMAC string `path:"mac" json:"-"`
 	Name    string `json:"name"`
 	inventory.Interface
+}
+
+// UnmarshalJSON reads the body as a file is read: each problem names its field.
+func (q *acceptSeen) UnmarshalJSON(b []byte) error {
+	body := struct {
+		Name string `json:"name"`
+		inventory.Interface
+	}{}
+	err := strictyaml.DecodeJSON(b, &body)
+	q.Name, q.Interface = body.Name, body.Interface
+	return err
 }
 
 // acceptSeen creates a machine with a MAC that was seen on the network. If an agent on that machine has reported the

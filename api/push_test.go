@@ -39,6 +39,33 @@ func TestPushOfTenThousandMachines(t *testing.T) {
 }
 
 // The error for a body that is too large names the limit.
+// A value that cannot be read is a problem of its field, beside all others that cannot.
+func TestPushNamesEachFieldThatCannotBeRead(t *testing.T) {
+	s := newSite(t)
+	wrong := map[string]any{
+		"interfaces": []any{map[string]any{"mac": "02:00:00:00:00:01", "address": "10.0.0.300", "vlan": "x"}},
+		"image":      7,
+		"colour":     "red",
+	}
+	for prefix, body := range map[string]any{
+		"":      map[string]any{"machines": []any{wrong}},
+		"m-1: ": map[string]any{"machines": []any{machine("m-2", "02:00:00:00:00:02"), map[string]any{"name": "m-1", "interfaces": wrong["interfaces"], "colour": "red"}}},
+	} {
+		e := decode[answer](t, s.do(http.MethodPost, "/v1/machines", body), http.StatusBadRequest)
+		var fields []string
+		for _, p := range e.Problems {
+			fields = append(fields, p.Field)
+		}
+		require.Subset(t, fields, []string{prefix + "interfaces[0].address", prefix + "interfaces[0].vlan", prefix + "colour"})
+	}
+	e := decode[answer](
+		t,
+		s.do(http.MethodPost, "/v1/seen/02:00:00:00:00:03/accept", map[string]any{"name": "m-3", "address": "x", "colour": "red"}),
+		http.StatusBadRequest,
+	)
+	require.Len(t, e.Problems, 2)
+}
+
 func TestTooLargeABodyNamesItsLimit(t *testing.T) {
 	s := newSite(t)
 	e := decode[answer](

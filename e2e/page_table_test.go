@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,7 +17,6 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
 
@@ -202,30 +200,9 @@ func (s *pageSite) addSpecial(t *testing.T) {
 func TestPageWithManyMachines(t *testing.T) {
 	runInTurn(t, 40, 8)
 	s := newPageSite(t)
-	axe, err := os.ReadFile("../web/node_modules/axe-core/axe.min.js")
-	require.NoError(t, err, "make web installs it")
-	tab := browser(t.Context(), t)
-	do := func(what string, steps ...chromedp.Action) {
-		t.Helper()
-		onPage(tab, t, what, steps...)
-	}
+	p := openTab(t)
+	do, check, picture := p.do, p.check, p.picture
 	ask := func(js string, into any) chromedp.Action { return chromedp.Evaluate(js, into) }
-	check := func(what string) {
-		t.Helper()
-		var findings string
-		do(what, chromedp.Evaluate(string(axe)+"; 0", nil), chromedp.Evaluate(`axe.run(document, {resultTypes: ["violations"]}).then(r =>
-			r.violations.map(v => v.id + ": " + v.help + "\n" +
-				v.nodes.map(n => "  " + n.target.join(" ") + "\n  " + n.failureSummary).join("\n")).join("\n"))`, &findings, awaited))
-		assert.Empty(t, findings, what)
-	}
-	picture := func(name string) {
-		t.Helper()
-		if dir := os.Getenv("INGOT_PICTURES"); dir != "" {
-			var shot []byte
-			do(name, chromedp.Sleep(500*time.Millisecond), chromedp.CaptureScreenshot(&shot))
-			require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), shot, 0o644))
-		}
-	}
 	scheme := func(name string) chromedp.Action {
 		return emulation.SetEmulatedMedia().
 			WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}})

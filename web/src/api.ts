@@ -10,6 +10,10 @@
 //   GET  /v1/workflows/:run/events?after=seq {"items": [Event]}, ascending by seq
 //   GET  /v1/workflows/:run/logs?action=i    text/plain, i = index in actions, from 0; 404 = nothing yet
 //   GET  /v1/seen                            {"items": [Seen]}
+//   POST /v1/seen/:mac/accept                {"name", "address"?, …}: makes it a machine
+//   POST /v1/machines                        {"machines": [document]}, answers {"warnings"?}
+//   PATCH /v1/machines/:name?clear=secret    a merge patch, with If-Match; 412 = it was changed since
+//   DELETE /v1/machines/:name
 //   GET  /v1/images, /v1/templates           {"items": [{"name"}]}
 //   POST /login                              a form with "token"; 401 = it opens no session
 //   POST /v1/workflows/:run/decide           {"question", "choice", "diskSelector"?}
@@ -39,8 +43,17 @@
 // opens again begins with everything. Unknown events and unknown fields are ignored. Timestamps are RFC 3339; null lists
 // count as empty.
 
+import type { Doc } from "./document";
 import { clean } from "./text";
 import type { Disk, Event, MachineView, Seen, Selector, Status, Workflow } from "./types";
+
+/** What the server finds wrong with an input: with a field, or with a line of a text. */
+export interface Problem {
+  field?: string;
+  line?: number;
+  what: string;
+  remedy?: string;
+}
 
 /** An answer that is not a success: status 0 means that there was none. */
 export class Refused extends Error {
@@ -48,6 +61,7 @@ export class Refused extends Error {
     readonly status: number,
     message: string,
     readonly next?: string,
+    readonly problems: readonly Problem[] = [],
   ) {
     super(message);
   }
@@ -63,7 +77,7 @@ export function parse<T>(text: string): T {
   return JSON.parse(text, (_, v: unknown) => (typeof v === "string" ? clean(v) : v)) as T;
 }
 
-async function ask(method: string, path: string, body?: unknown): Promise<string> {
+async function ask(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<string> {
   let r: Response;
   let text: string;
   try {
@@ -72,7 +86,7 @@ async function ask(method: string, path: string, body?: unknown): Promise<string
       credentials: "same-origin",
       cache: "no-store",
       signal: AbortSignal.timeout(15_000),
-      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      headers: { ...(body !== undefined && { "Content-Type": "application/json" }), ...headers },
       body: body === undefined ? null : JSON.stringify(body),
     });
     text = await r.text();
@@ -80,7 +94,7 @@ async function ask(method: string, path: string, body?: unknown): Promise<string
     throw new Refused(0, `no answer from the server (${e instanceof Error ? e.message : String(e)})`);
   }
   if (r.ok) return text;
-  let said: { error?: string; next?: string; problems?: { field?: string; what: string }[] | null } = {};
+  let said: { error?: string; next?: string; problems?: Problem[] | null } = {};
   try {
     said = parse(text);
   } catch {
@@ -88,7 +102,7 @@ async function ask(method: string, path: string, body?: unknown): Promise<string
   }
   const problems = (said.problems ?? []).map((p) => (p.field ? `${p.field}: ${p.what}` : p.what));
   const message = [said.error || `the server answered ${r.status}`, ...problems.filter((p) => !said.error?.includes(p))].join("\n");
-  throw new Refused(r.status, message, said.next);
+  throw new Refused(r.status, message, said.next, said.problems ?? []);
 }
 
 const path = (...parts: string[]) => "/v1/" + parts.map(encodeURIComponent).join("/");
@@ -99,6 +113,15 @@ export const api = {
   disks: async (machine: string) => parse<{ items?: Disk[] | null }>(await ask("GET", path("machines", machine, "disks"))).items ?? [],
   images: async () => parse<{ items?: { name: string }[] | null }>(await ask("GET", "/v1/images")).items ?? [],
   templates: async () => parse<{ items?: { name: string }[] | null }>(await ask("GET", "/v1/templates")).items ?? [],
+  /** The names of the images, or of the templates. */
+  names: async (what: "images" | "templates") => (parse<{ items?: { name: string }[] | null }>(await ask("GET", path(what))).items ?? []).map((x) => x.name),
+  /** A machine as it is, with what this page does not know of. */
+  document: async (name: string) => parse<Doc>(await ask("GET", path("machines", name))),
+  addMachine: async (doc: Doc) => parse<{ warnings?: string[] | null }>(await ask("POST", path("machines"), { machines: [doc] })).warnings ?? [],
+  changeMachine: async (name: string, version: number, patch: Doc, clear: string[]) =>
+    parse<Doc>(await ask("PATCH", path("machines", name) + (clear.length > 0 ? `?clear=${clear.join(",")}` : ""), patch, { "Content-Type": "application/merge-patch+json", "If-Match": `"${version}"` })),
+  deleteMachine: (name: string) => ask("DELETE", path("machines", name)),
+  accept: (mac: string, nic: Doc) => ask("POST", path("seen", mac, "accept"), nic),
   seen: async () => parse<{ items?: Seen[] | null }>(await ask("GET", "/v1/seen")).items ?? [],
   workflow: async (machine: string) => parse<Workflow>(await ask("GET", path("machines", machine, "workflow"))),
   runEvents: async (run: string, after: number) =>

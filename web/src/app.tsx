@@ -8,7 +8,10 @@ import { MachineTable } from "./machines";
 import { OperationPanel, OperationRow } from "./operations";
 import { MachinePanel } from "./panel";
 import type { Tone } from "./phases";
+import { AddMachine, EditMachine } from "./machine-form";
 import { PowerOn } from "./power";
+import { pathTo, tabOf, usePlace } from "./route";
+import type { Place } from "./route";
 import { standing } from "./steps";
 import type { Store } from "./store";
 import { ago, at, clock, span } from "./text";
@@ -27,30 +30,6 @@ function useStore(store: Store): void {
   }, [store]);
 }
 
-interface Choice {
-  kind: "" | "machines" | "operations";
-  name: string;
-}
-
-function chosen(): Choice {
-  const m = /^#\/(machines|operations)\/(.+)$/.exec(location.hash);
-  try {
-    return m ? { kind: m[1] as Choice["kind"], name: decodeURIComponent(m[2]!) } : { kind: "", name: "" };
-  } catch {
-    return { kind: "", name: "" };
-  }
-}
-
-function useChosen(): Choice {
-  const [name, set] = useState(chosen);
-  useEffect(() => {
-    const f = () => set(chosen());
-    addEventListener("hashchange", f);
-    return () => removeEventListener("hashchange", f);
-  }, []);
-  return name;
-}
-
 const filters: [Tone, string][] = [
   ["waiting", "Waiting"],
   ["retrying", "Trying again"],
@@ -65,7 +44,7 @@ const narrow = () => matchMedia("(max-width: 60rem)").matches;
 
 export function App({ store }: { store: Store }) {
   useStore(store);
-  const { kind, name } = useChosen();
+  const place = usePlace();
   const [only, setOnly] = useState<Tone | "">("");
   const [text, setText] = useState("");
   const now = store.now();
@@ -73,7 +52,7 @@ export function App({ store }: { store: Store }) {
   const list = arrange(store.names, store.machines, store.tones, only, text.trim().toLowerCase());
   const operations = [...store.operations.values()].sort((a, b) => at(b.started) - at(a.started));
   const asking = operations.filter((o) => standing(o, store.machines) === "waiting");
-  const shown = usePick(store, kind, name, operations, asking, list.rows);
+  const shown = usePick(store, place, operations, asking, list.rows);
   const all = store.machines.size;
 
   const questions = asking.filter((o) => o.question).length;
@@ -84,8 +63,8 @@ export function App({ store }: { store: Store }) {
   }, [title]);
 
   return (
-    <div class="page" data-connection={store.link} data-chosen={kind}>
-      <Header store={store} />
+    <div class="page" data-connection={store.link} data-chosen={place.name ? place.view : ""}>
+      <Header store={store} tab={tabOf(place)} />
       <Banner store={store} />
       <div class="sr" role="status">
         {awaited > 0 && `${awaited} ${awaited === 1 ? "waits" : "wait"} for you.`}
@@ -94,7 +73,7 @@ export function App({ store }: { store: Store }) {
         <Denied store={store} />
       ) : !store.loaded ? (
         <p class="loading">Loading…</p>
-      ) : all === 0 && operations.length === 0 ? (
+      ) : all === 0 && operations.length === 0 && place.view !== "new" ? (
         <Empty store={store} />
       ) : (
         <main class="columns">
@@ -124,6 +103,11 @@ export function App({ store }: { store: Store }) {
                 {all > 8 && <input type="search" aria-label="Find a machine" placeholder="name, address, label" value={text} onInput={(e) => setText(e.currentTarget.value)} />}
               </div>
             )}
+            {!store.idle && (
+              <p class="acts">
+                <a href={pathTo("new", "machine")}>Add a machine</a>
+              </p>
+            )}
             {list.rows.length > 0 ? <MachineTable rows={list.rows} now={now} chosen={shown.machine?.name ?? ""} /> : <p class="quiet">{all === 0 ? "No machines yet." : "No machine matches."}</p>}
             <SeenList store={store} now={now} />
           </section>
@@ -132,13 +116,17 @@ export function App({ store }: { store: Store }) {
               ← All machines
             </a>
             <fieldset class="all-of-it" disabled={store.idle}>
-              {shown.operation ? (
+              {place.view === "new" ? (
+                <AddMachine key={place.act} store={store} mac={place.act} />
+              ) : shown.machine && place.act === "edit" ? (
+                <EditMachine key={shown.machine.name} name={shown.machine.name} />
+              ) : shown.operation ? (
                 <OperationPanel key={shown.operation.run} operation={shown.operation} store={store} now={now} />
               ) : shown.machine ? (
                 <MachinePanel key={shown.machine.name} machine={shown.machine} store={store} now={now} />
               ) : (
                 <section class="panel">
-                  <p>{kind === "operations" ? `There is no operation with the run “${name}” here any more.` : name ? `There is no machine named “${name}”.` : "Choose something on the left."}</p>
+                  <p>{place.view === "operations" ? `There is no operation with the run “${place.name}” here any more.` : place.name ? `There is no machine named “${place.name}”.` : "Choose something on the left."}</p>
                 </section>
               )}
             </fieldset>
@@ -150,18 +138,16 @@ export function App({ store }: { store: Store }) {
 }
 
 /** What the panel shows: what was chosen, or else what most likely matters when the page is opened, and that stays. */
-function usePick(store: Store, kind: Choice["kind"], name: string, operations: Operation[], asking: Operation[], rows: MachineView[]): { operation?: Operation; machine?: MachineView } {
-  const first = useRef<Choice | undefined>(undefined);
-  if (kind === "operations") return { operation: store.operations.get(name) };
-  if (kind === "machines") return { machine: store.machines.get(name) };
+function usePick(store: Store, place: Place, operations: Operation[], asking: Operation[], rows: MachineView[]): { operation?: Operation; machine?: MachineView } {
+  const first = useRef<{ view: string; name: string } | undefined>(undefined);
+  const at = ({ view, name }: { view: string; name: string }) => (view === "operations" ? { operation: store.operations.get(name) } : { machine: store.machines.get(name) });
+  if (place.name) return at(place);
   if (narrow()) return {};
-  const there = (c: Choice) => (c.kind === "operations" ? store.operations.has(c.name) : store.machines.has(c.name));
-  if (!first.current || !there(first.current)) {
+  if (!first.current || !Object.values(at(first.current))[0]) {
     const o = asking[0] ?? operations.find((x) => standing(x, store.machines) === "working");
-    first.current = o ? { kind: "operations", name: o.run } : rows[0] ? { kind: "machines", name: rows[0].name } : undefined;
+    first.current = o ? { view: "operations", name: o.run } : rows[0] ? { view: "machines", name: rows[0].name } : undefined;
   }
-  const c = first.current;
-  return c?.kind === "operations" ? { operation: store.operations.get(c.name) } : { machine: c && store.machines.get(c.name) };
+  return first.current ? at(first.current) : {};
 }
 
 function Banner({ store }: { store: Store }) {
@@ -215,9 +201,15 @@ function Empty({ store }: { store: Store }) {
   return (
     <main class="alone" data-empty>
       <h2>No machines yet</h2>
-      <p>Push a hardware file, or add one machine by its MAC address:</p>
+      <p>
+        {!store.idle && (
+          <>
+            <a href={pathTo("new", "machine")}>Add a machine</a>, or push
+          </>
+        )}
+        {store.idle && "Push"} a hardware file:
+      </p>
       <Command text="ingot machine push --file hardware.yaml" />
-      <Command text="ingot machine add --help" />
       <p class="quiet">It appears here at once; nothing is booted or written before you provision it.</p>
       <SeenList store={store} now={store.now()} />
     </main>
@@ -236,7 +228,7 @@ function SeenList({ store, now }: { store: Store; now: number }) {
       <ul>
         {seen.slice(0, 20).map((s) => (
           <li key={s.mac}>
-            <code>{s.mac}</code> <span class="quiet">{ago(at(s.last), now)}</span>
+            <code>{s.mac}</code> <span class="quiet">{ago(at(s.last), now)}</span> {!store.idle && <a href={pathTo("new", "machine", s.mac)} aria-label={`Add ${s.mac}`}>Add</a>}
           </li>
         ))}
       </ul>

@@ -1,3 +1,4 @@
+import { pathTo, tabs } from "./route";
 import type { Store } from "./store";
 import { TemporalLink } from "./temporal";
 import { span } from "./text";
@@ -10,7 +11,7 @@ function Pill({ good, name, children, id }: { good: boolean; name: string; child
   );
 }
 
-export function Header({ store }: { store: Store }) {
+export function Header({ store, tab }: { store: Store; tab: string }) {
   const s = store.status;
   const t = s?.temporal;
   const off = s?.netboot?.off || (s?.netboot !== undefined && (s.netboot.interfaces?.length ?? 0) + (s.netboot.relays?.length ?? 0) === 0);
@@ -21,6 +22,15 @@ export function Header({ store }: { store: Store }) {
           <img src="/favicon.svg" alt="" width="22" height="22" />
           <h1>Ingot</h1>
         </a>
+        {store.link !== "denied" && tabs.length > 1 && (
+          <nav aria-label="Views">
+            {tabs.map(([view, words]) => (
+              <a key={view} href={view === "machines" ? "#/" : pathTo(view)} aria-current={view === tab ? "page" : undefined}>
+                {words}
+              </a>
+            ))}
+          </nav>
+        )}
         {s && store.link !== "denied" && (
           <div class="pills">
             <Pill id="temporal" good={t?.ready ?? false} name="Temporal">

@@ -8,6 +8,7 @@ import "./style/list.css";
 import "./style/panel.css";
 import "./style/run.css";
 import "./style/operations.css";
+import "./style/manage.css";
 
 const store = new Store();
 render(<App store={store} />, document.getElementById("page")!);

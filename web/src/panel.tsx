@@ -8,6 +8,7 @@ import { Install } from "./install";
 import { Log } from "./log";
 import { Sign, Window } from "./machines";
 import { doing, imageOf, isWeak, manual, isOver, stepsOf, tone } from "./phases";
+import { pathTo } from "./route";
 import { Actions, Events, Links, Steps } from "./run";
 import type { Store } from "./store";
 import { bytes } from "./text";
@@ -75,6 +76,7 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
     <section class="panel" aria-labelledby="panel-name" data-panel={m.name} data-phase={w?.phase ?? ""} data-state={w?.state ?? ""}>
       <div class="panel-head">
         <h2 id="panel-name">{m.name}</h2>
+        {!store.idle && <a href={pathTo("machines", m.name, "edit")}>Edit</a>}
         <Window machine={m} now={now} />
       </div>
       <dl class="facts">

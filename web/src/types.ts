@@ -192,4 +192,6 @@ export interface Seen {
   first: string;
   last: string;
   count: number;
+  /** What the agent on it has reported. */
+  facts?: { manufacturer?: string; product?: string; serial?: string; cpu?: string; memory?: number; disks?: Disk[] | null } | null;
 }

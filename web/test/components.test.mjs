@@ -1,112 +1,13 @@
 // Tests of what components do over time, in as much of a document as Preact needs.
 import assert from "node:assert/strict";
-import { afterEach, beforeEach, mock, test } from "node:test";
-import { h, render } from "preact";
-import { runnerImport } from "vite";
+import { test } from "node:test";
+import { answers, asked, load, mount, pass, root, times } from "./dom.mjs";
 
-const load = async (name) => (await runnerImport(new URL(`../src/${name}`, import.meta.url).pathname, { logLevel: "silent" })).module;
 const { PowerOn } = await load("power.tsx");
 const { Install } = await load("install.tsx");
 const { MachinePanel } = await load("panel.tsx");
 const { OperationPanel } = await load("operations.tsx");
 const { Log } = await load("log.tsx");
-
-class Element {
-  childNodes = [];
-  attributes = {};
-  listeners = {};
-  parentNode = null;
-  constructor(name, data) {
-    this.nodeType = name ? 1 : 3;
-    this.localName = name;
-    this.data = data;
-  }
-  get firstChild() {
-    return this.childNodes[0] ?? null;
-  }
-  get nextSibling() {
-    const all = this.parentNode?.childNodes ?? [];
-    return all[all.indexOf(this) + 1] ?? null;
-  }
-  insertBefore(node, next) {
-    node.parentNode?.removeChild(node);
-    this.childNodes.splice(next ? this.childNodes.indexOf(next) : this.childNodes.length, 0, node);
-    node.parentNode = this;
-  }
-  removeChild(node) {
-    this.childNodes.splice(this.childNodes.indexOf(node), 1);
-    node.parentNode = null;
-  }
-  remove() {
-    this.parentNode?.removeChild(this);
-  }
-  setAttribute(name, value) {
-    this.attributes[name] = value;
-  }
-  removeAttribute(name) {
-    delete this.attributes[name];
-  }
-  addEventListener(name, f) {
-    this.listeners[name] = f;
-  }
-  removeEventListener(name) {
-    delete this.listeners[name];
-  }
-  focus() {}
-  get text() {
-    return this.data ?? this.childNodes.map((n) => n.text).join("");
-  }
-  all(fits) {
-    return [...(fits(this) ? [this] : []), ...this.childNodes.flatMap((n) => n.all(fits))];
-  }
-}
-Object.defineProperty(globalThis, "navigator", { value: {}, configurable: true });
-globalThis.document = { createElementNS: (_, name) => new Element(name), createTextNode: (text) => new Element(undefined, text) };
-
-let answers; // by path: what the server answers, a function of the count of requests; [] by default
-let root; // what is shown
-let asked; // every request, as "METHOD path"
-globalThis.fetch = async (path, { method = "GET" } = {}) => {
-  asked.push(`${method} ${path}`);
-  const f = answers[path];
-  const [code, body] = f ? f(asked.filter((a) => a === `${method} ${path}`).length) : [200, { items: [] }];
-  return new Response(typeof body === "string" ? body : JSON.stringify(body), { status: code });
-};
-const times = (what) => asked.filter((a) => a === what).length;
-
-beforeEach(() => {
-  mock.timers.reset(); // after a test that failed
-  asked = [];
-  answers = {};
-  mock.timers.enable({ apis: ["setTimeout", "setInterval", "Date"] });
-});
-/** Lets the clock go on by ms, and what came of it be drawn. */
-const pass = async (ms = 200) => {
-  for (const step of [100, Math.max(0, ms - 200), 100]) {
-    mock.timers.tick(step);
-    for (let i = 0; i < 20; i++) await new Promise(setImmediate);
-  }
-};
-afterEach(async () => {
-  render(null, root);
-  await pass();
-  mock.timers.reset();
-});
-/** Shows a component; show draws it with other properties. */
-const mount = async (component, props) => {
-  root = new Element("body");
-  const show = async (p) => {
-    render(h(component, p), root);
-    await pass();
-  };
-  await show(props);
-  const find = (name, value) => root.all((n) => name in n.attributes && (value === undefined || n.attributes[name] === value))[0];
-  const send = async (node, event, target = {}) => {
-    node.listeners[event]?.call(node, { currentTarget: target, preventDefault() {} });
-    await pass();
-  };
-  return { show, find, send, press: (choice) => send(find("data-choice", choice) ?? find("data-choice-sure", choice), "click") };
-};
 
 const waiting = (...names) => ({ machines: names.map((name) => ({ name, workflow: { run: `run-${name}`, machine: name, phase: "power", state: "RUNNING" } })) });
 const reported = () => asked.map((a) => /^POST \/v1\/workflows\/run-(.*)\/powered-on$/.exec(a)?.[1]);
