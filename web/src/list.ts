@@ -52,9 +52,26 @@ export function matches(m: MachineView, find: string): boolean {
   return text.includes(find);
 }
 
-/** Returns which of count rows of one height are drawn in a window of the given height, with some more on both sides. */
-export function visible(count: number, rowHeight: number, top: number, height: number): { from: number; to: number } {
+/** Returns where each row begins, and where the last one ends; isTall says which rows have the greater height. */
+export function topsOf<T>(rows: readonly T[], isTall: (row: T) => boolean, tall: number, height: number): number[] {
+  const tops = [0];
+  for (const [i, row] of rows.entries()) tops.push(tops[i]! + (isTall(row) ? tall : height));
+  return tops;
+}
+
+/** Returns which of the rows that begin at tops are drawn in a window of the given height, with some more on both sides. */
+export function visible(tops: readonly number[], top: number, height: number): { from: number; to: number } {
   const spare = 12;
-  const from = Math.max(0, Math.min(Math.floor(top / rowHeight), count) - spare);
-  return { from, to: Math.min(count, Math.ceil((top + height) / rowHeight) + spare) };
+  const count = tops.length - 1;
+  // The first row that does not begin before y.
+  const at = (y: number) => {
+    let [low, high] = [0, count];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (tops[middle]! < y) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  };
+  return { from: Math.max(0, at(top) - 1 - spare), to: Math.min(count, at(top + height) + spare) };
 }

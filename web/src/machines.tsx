@@ -1,9 +1,9 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { visible } from "./list";
+import { topsOf, visible } from "./list";
 import { doing, imageOf, isOver, running, tone } from "./phases";
 import type { Tone } from "./phases";
-import { ago, at, clock, span } from "./text";
-import type { MachineView, Workflow } from "./types";
+import { at, clock, roughly, span } from "./text";
+import type { MachineView } from "./types";
 
 const signs: Record<Tone, string> = { idle: "○", working: "▶", retrying: "↻", waiting: "?", failed: "✕", done: "✓" };
 
@@ -35,6 +35,7 @@ export function MachineTable({ rows, now, chosen }: { rows: MachineView[]; now: 
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(800);
   const [rowHeight, setRowHeight] = useState(34);
+  const [tallHeight, setTallHeight] = useState(54);
   useEffect(() => {
     const b = box.current!;
     const measured = new ResizeObserver(() => setHeight(b.clientHeight));
@@ -42,10 +43,15 @@ export function MachineTable({ rows, now, chosen }: { rows: MachineView[]; now: 
     return () => measured.disconnect();
   }, []);
   useLayoutEffect(() => {
-    const first = box.current?.querySelector<HTMLElement>("[data-machine]");
-    if (first && first.offsetHeight > 0) setRowHeight(first.offsetHeight);
+    const measure = (rows: string, set: (height: number) => void) => {
+      const height = box.current?.querySelector<HTMLElement>(rows)?.offsetHeight;
+      if (height) set(height);
+    };
+    measure("[data-machine].tall", setTallHeight);
+    measure("[data-machine]:not(.tall)", setRowHeight);
   });
-  const { from, to } = visible(rows.length, rowHeight, top, height);
+  const tops = topsOf(rows, (m) => reason(m) !== "", tallHeight, rowHeight);
+  const { from, to } = visible(tops, top, height);
   return (
     <div class="scroll" ref={box} tabIndex={0} role="region" aria-label="Machines" onScroll={(e) => setTop(e.currentTarget.scrollTop)}>
       <table class="machines" aria-rowcount={rows.length + 1}>
@@ -67,44 +73,49 @@ export function MachineTable({ rows, now, chosen }: { rows: MachineView[]; now: 
           </tr>
         </thead>
         <tbody>
-          {from > 0 && <Space height={from * rowHeight} />}
+          {from > 0 && <Space height={tops[from]!} />}
           {rows.slice(from, to).map((m, i) => (
             <MachineRow key={m.name} machine={m} now={now} chosen={m.name === chosen} index={from + i + 2} />
           ))}
-          {to < rows.length && <Space height={(rows.length - to) * rowHeight} />}
+          {to < rows.length && <Space height={tops[rows.length]! - tops[to]!} />}
         </tbody>
       </table>
     </div>
   );
 }
 
-/** Takes the place of rows that are out of view. It spans the columns that are always there: more would take room. */
+/** Takes the place of rows that are out of view. */
 function Space({ height }: { height: number }) {
   return (
     <tr class="space" aria-hidden="true">
-      <td colSpan={2} style={{ height: `${height}px` }} />
+      <td style={{ height: `${height}px` }} />
     </tr>
   );
 }
 
-/** What else there is to say of a machine in its row. */
-function detail(w: Workflow, t: Tone): string {
+/** Why a machine needs the operator: what it asks, what fails, or why it failed; "" if it does not. */
+function reason(m: MachineView): string {
+  const w = m.workflow;
+  if (!w) return "";
+  const t = tone(m);
   if (t === "waiting") return w.question?.text || w.message || "";
   if (t === "retrying") return w.retrying?.[0] ?? "";
-  return t === "failed" || t === "working" ? (w.message ?? "") : "";
+  return t === "failed" ? (w.message ?? "") : "";
 }
 
+/** One machine. A reason makes its row taller, and takes the place of image and address. */
 function MachineRow({ machine: m, now, chosen, index }: { machine: MachineView; now: number; chosen: boolean; index: number }) {
   const w = m.workflow;
   const t = tone(m);
   const a = w && running(w)?.action;
   const percent = a?.total ? ` · ${Math.min(100, Math.floor(((a.done ?? 0) / a.total) * 100))} %` : "";
   const since = w ? at(isOver(w) ? w.ended : w.started) : 0;
-  const more = w ? detail(w, t) : "";
+  const why = reason(m);
+  const more = why || (t === "working" && w?.message) || "";
   const open = m.netboot?.allowPXE ?? false;
   return (
     <tr
-      class={t}
+      class={why ? `${t} tall` : t}
       data-machine={m.name}
       data-phase={w?.phase ?? ""}
       data-state={w?.state ?? ""}
@@ -116,16 +127,22 @@ function MachineRow({ machine: m, now, chosen, index }: { machine: MachineView; 
       <th scope="row" class="of-name">
         <Sign tone={t} /> <a href={linkTo(m.name)}>{m.name}</a>
       </th>
-      <td class="of-doing" title={more}>
-        {doing(m, now).replace(/, [^,]* ago$/, "")}
-        {percent}
-        {more && <span class="more"> · {more}</span>}
+      <td class="of-doing" title={more} colSpan={why ? 3 : undefined}>
+        <span class="lines">
+          {doing(m, now).replace(/, [^,]* ago$/, "")}
+          {percent}
+          {more && <span class="more"> · {more}</span>}
+        </span>
       </td>
-      <td class="of-image">{imageOf(m) || w?.template || m.template}</td>
-      <td class="of-address">{m.interfaces?.find((i) => i.address)?.address}</td>
+      {!why && (
+        <>
+          <td class="of-image">{imageOf(m) || w?.template || m.template}</td>
+          <td class="of-address">{m.interfaces?.find((i) => i.address)?.address}</td>
+        </>
+      )}
       <td class="of-since" title={open ? `netboot open${m.netboot?.until ? ` until ${clock(at(m.netboot.until), now)}` : ""}` : undefined}>
         {open && <span class="netboot open">netboot </span>}
-        {since > 0 && ago(since, now).replace(/ ago$/, "")}
+        {since > 0 && <span title={clock(since, now)}>{roughly((now - since) / 1000)}</span>}
       </td>
     </tr>
   );

@@ -113,9 +113,9 @@ function StepRow({ number, step: s, operation: o, store, now }: { number: number
   return (
     <tr class={`${t} ${s.state}`} data-operation-step={s.name} data-step-state={s.state} data-tone={t} aria-current={s.state === "running" ? "step" : undefined}>
       <td class="quiet">{number}</td>
-      <th scope="row">{s.name}</th>
-      <td class="of-machine">{s.machine && <a href={linkTo(s.machine)}>{s.machine}</a>}</td>
-      <td>
+      <th scope="row">{s.machine === s.name ? <a href={linkTo(s.name)}>{s.name}</a> : s.name}</th>
+      <td class="of-machine">{s.machine && s.machine !== s.name && <a href={linkTo(s.machine)}>{s.machine}</a>}</td>
+      <td class="of-step">
         <span class={s.state === "failed" ? "text failure" : "text"}>{saying(s)}</span>
         {m && (s.state === "running" || s.state === "waiting") && (
           <span class={`detail ${t}`}>

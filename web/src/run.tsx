@@ -4,7 +4,7 @@ import { isOver, isRunning, eventText } from "./phases";
 import { TemporalLink } from "./temporal";
 import type { Step } from "./phases";
 import type { Store } from "./store";
-import { ago, at, clock, span } from "./text";
+import { ago, at, clock, roughly, span } from "./text";
 import type { Event, MachineView, Workflow } from "./types";
 
 const words: Record<Step["state"], string> = { done: "done", now: "now", waiting: "waits for you", failed: "stopped here", todo: "not yet" };
@@ -23,7 +23,9 @@ export function Steps({ steps }: { steps: Step[] }) {
             {s.label}
             <span class="sr">: {words[s.state]}</span>
           </span>
-          <span class="took">{s.took !== undefined && s.took >= 1 ? span(s.took) : "\u00a0"}</span>
+          <span class="took" title={s.took === undefined ? undefined : span(s.took)}>
+            {s.took !== undefined && s.took >= 1 ? roughly(s.took) : "\u00a0"}
+          </span>
         </li>
       ))}
     </ol>

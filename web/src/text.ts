@@ -34,6 +34,11 @@ export function span(seconds: number): string {
   return `${Math.floor(s / 86400)} d`;
 }
 
+/** Returns a span of seconds in its largest unit alone: 8 s, 3 min, 2 h, 3 d. */
+export function roughly(seconds: number): string {
+  return span(seconds).split(" ").slice(0, 2).join(" ");
+}
+
 /** Returns how long ago (or in how long) t is, seen from now (ms). */
 export function ago(t: number, now: number): string {
   const s = (now - t) / 1000;

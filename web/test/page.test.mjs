@@ -4,13 +4,13 @@ import { test } from "node:test";
 import { runnerImport } from "vite";
 
 const load = async (name) => (await runnerImport(new URL(`../src/${name}`, import.meta.url).pathname, { logLevel: "silent" })).module;
-const { clean, bytes, span, at } = await load("text.ts");
+const { clean, bytes, roughly, span, at } = await load("text.ts");
 const { parse } = await load("api.ts");
 const { Meter } = await load("progress.ts");
 const { stepsOf, tone, doing, current, eventText, imageOf, isWeak } = await load("phases.ts");
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
-const { arrange, matches, visible } = await load("list.ts");
+const { arrange, matches, topsOf, visible } = await load("list.ts");
 const { atStake } = await load("install.tsx");
 
 test("machine-supplied text loses its control characters", () => {
@@ -38,6 +38,7 @@ test("machine-supplied text loses its control characters", () => {
 test("quantities", () => {
   assert.deepEqual([0, 1023, 1024, 4294967296, 99_950_000, 1e12].map(bytes), ["0 B", "1023 B", "1.0 KiB", "4.0 GiB", "95.3 MiB", "931.3 GiB"]);
   assert.deepEqual([0.4, 59, 60, 80, 3599, 3600, 7500, 200_000].map(span), ["0 s", "59 s", "1 min", "1 min 20 s", "59 min", "1 h", "2 h 5 min", "2 d"]);
+  assert.deepEqual([8, 80, 7500].map(roughly), ["8 s", "1 min", "2 h"]);
   assert.equal(at("0001-01-01T00:00:00Z"), 0);
   assert.equal(at(undefined), 0);
 });
@@ -136,10 +137,13 @@ test("who waits comes first, and the rest by name", () => {
 });
 
 test("only rows in view are drawn", () => {
-  assert.deepEqual(visible(5000, 34, 0, 680), { from: 0, to: 32 });
-  assert.deepEqual(visible(5000, 34, 34_000, 680), { from: 988, to: 1032 });
-  assert.deepEqual(visible(5, 34, 34_000, 680), { from: 0, to: 5 }); // the list has become short while it was scrolled down
-  assert.deepEqual(visible(0, 34, 0, 680), { from: 0, to: 0 });
+  const rows = (count, tall = 0) => topsOf(Array.from({ length: count }, (_, i) => i), (i) => i < tall, 68, 34);
+  assert.deepEqual(visible(rows(5000), 0, 680), { from: 0, to: 32 });
+  assert.deepEqual(visible(rows(5000), 34_000, 680), { from: 987, to: 1032 });
+  assert.deepEqual(visible(rows(5), 34_000, 680), { from: 0, to: 5 }); // the list has become short while it was scrolled down
+  assert.deepEqual(visible(rows(0), 0, 680), { from: 0, to: 0 });
+  assert.deepEqual(visible(rows(5000, 100), 34_000, 680), { from: 887, to: 932 }, "below tall rows");
+  assert.deepEqual(visible(rows(5000, 100), 6460, 680), { from: 82, to: 122 }, "across the last tall row");
 });
 
 test("what an installation would overwrite is named", () => {

@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// fits fails the test if the page or its panel is wider than its room, or if a text in it is cut.
+func (p *pageTab) fits(what string) {
+	p.t.Helper()
+	var cut []string
+	p.do(what, chromedp.Evaluate(`(() => {
+		const seen = e => e.offsetParent !== null && !e.closest(".sr");
+		const name = e => (e.className || e.tagName) + ": " + e.textContent.slice(0, 60);
+		const cut = [...document.querySelectorAll(".tall .lines, .tall .of-name, .chip, .pill, .panel th, .panel td, .panel p, .panel h2, .panel dd")]
+			.filter(seen).filter(e => !e.closest("thead") && e.clientWidth > 0 && (e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1))
+			.map(e => "cut: " + name(e));
+		for (const box of [document.documentElement, ...document.querySelectorAll(".list, .side, .panel, .scroll")])
+			if (seen(box) || box === document.documentElement)
+				if (box.scrollWidth > box.clientWidth + 1) cut.push("too wide: " + name(box));
+		const words = [...document.querySelectorAll(".steps :is(.label, .took)")].filter(seen);
+		for (const e of words) {
+			const text = document.createRange();
+			text.selectNodeContents(e);
+			if (text.getBoundingClientRect().height > 1.9 * parseFloat(getComputedStyle(e).fontSize)) cut.push("two lines: " + name(e));
+		}
+		const labels = words.filter(e => e.matches(".label")).map(e => e.getBoundingClientRect());
+		labels.forEach((r, i) => { const n = labels[i + 1]; if (n && n.top === r.top && n.left < r.right) cut.push("step " + i + " covers the next"); });
+		return cut;
+	})()`, &cut))
+	assert.Empty(p.t, cut, what)
+}
+
+// addStory adds a finished run whose phases all took time, and a recovery with a machine that failed.
+func (s *pageSite) addStory(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	began := time.Now().Add(-time.Hour)
+	w := inventory.Workflow{
+		Run: "run-slow", ID: "machine/slow", Type: inventory.TypeProvision, Machine: "slow", Template: "harvester", Image: "debian-12",
+		State: inventory.StateSuccess, Phase: inventory.PhaseDone, Evidence: "webhook", Installer: true, Started: began, Updated: began,
+		Actions: []inventory.ActionRecord{{Name: "wipe", Image: "wipe", State: action.Success, Attempt: 1, StartedAt: began, Seconds: 83}},
+	}
+	var events []inventory.Event
+	for i, phase := range []string{"plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "install", "disarm", "ready"} {
+		detail, err := json.Marshal(inventory.PhaseChange{Phase: phase})
+		require.NoError(t, err)
+		events = append(events, inventory.Event{
+			Machine: w.Machine, Run: w.Run, Kind: inventory.EventPhase, Key: fmt.Sprint(i), Detail: detail,
+			At: began.Add(time.Duration(i) * 203 * time.Second),
+		})
+	}
+	w.Ended = began.Add(11 * 203 * time.Second)
+	m := inventory.Machine{Name: w.Machine, Interfaces: []inventory.Interface{{MAC: "02:00:00:02:00:01", UEFI: true}}}
+	require.NoError(t, s.store.Machines.PutMachines(ctx, []inventory.Machine{m}, false, "test"))
+	require.NoError(t, s.store.Workflows.PutWorkflow(ctx, w))
+	require.NoError(t, s.store.Events.AppendEvents(ctx, events))
+
+	o := inventory.Operation{
+		Run: "run-recover", ID: "recover/rack-2", Type: inventory.TypeRecover, Name: "rack-2", State: inventory.StateRunning, Step: "node-57",
+		Message: "1 of 3 machines installed, 1 failed", Started: began, Updated: began,
+	}
+	const wipes, waits = "wipe the machine and install it", "until the installed system has phoned home"
+	for name, state := range map[string]string{"node-2": inventory.StepDone, "node-57": inventory.StepRunning, "node-61": inventory.StepFailed} {
+		step := inventory.OperationStep{
+			Name: name, Machine: name, Does: wipes, Waits: waits, Undo: "none: the old contents of the disk are lost",
+			State: state, Budget: 2 * time.Hour, Since: began,
+		}
+		if state == inventory.StepFailed {
+			step.Message = "action 2 of 4, grow-partition: the disk has no partition table, " + strings.Repeat("and-a-word-without-end", 6)
+			step.Ended = began.Add(12 * time.Minute)
+		}
+		o.Steps = append(o.Steps, step)
+	}
+	require.NoError(t, s.store.Operations.PutOperation(ctx, o))
+}
+
+// TestPageFitsItsRoom shows table, run and operation on a desktop, on a small screen, zoomed to 200 %, and on a phone: nothing is
+// wider than the window, and no reason, step or row of an operation is cut.
+func TestPageFitsItsRoom(t *testing.T) {
+	runInTurn(t, 15, 8)
+	s := newPageSite(t)
+	s.addStory(t)
+	p := openTab(t)
+	p.logIn(s, pageToken)
+
+	places := map[string]string{
+		"machines/node-69": `[data-panel="node-69"] [data-question]`, "machines/slow": `[data-panel="slow"] [data-step="install"]`,
+		"operations/run-recover": `[data-operation-panel] [data-operation-step="node-61"]`, "": `[data-machine="node-69"]`,
+	}
+	screens := []struct {
+		name          string
+		width, height int64
+		scale         float64
+		colours       string
+	}{
+		{"desktop", 1440, 900, 1, "light"}, {"small", 1024, 768, 1, "dark"}, {"zoomed", 720, 450, 2, "light"}, {"phone", 390, 844, 1, "dark"},
+	}
+	for _, screen := range screens {
+		p.do(screen.name, at(screen.width, screen.height, screen.colours),
+			chromedp.EmulateViewport(screen.width, screen.height, chromedp.EmulateScale(screen.scale)))
+		for place, sight := range places {
+			what := screen.name + "-" + strings.ReplaceAll(place, "/", "-")
+			p.do(what, chromedp.Navigate(s.URL+"/#/"+place), see(sight))
+			p.fits(what)
+			p.picture(what)
+			if screen.colours == "dark" {
+				p.check(what)
+			}
+		}
+	}
+}
