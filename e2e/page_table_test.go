@@ -67,6 +67,24 @@ func (n *notingTemporal) SignalWorkflow(_ context.Context, _, run, name string, 
 	return nil
 }
 
+// UpdateWorkflow notes an answer: the run, its question, and the choice.
+func (n *notingTemporal) UpdateWorkflow(
+	_ context.Context,
+	o client.UpdateWorkflowOptions,
+) (client.WorkflowUpdateHandle, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if d, ok := o.Args[0].(contract.Decision); ok {
+		n.signals = append(n.signals, o.RunID+" "+d.Question+" "+d.Choice)
+	}
+	return handled{}, nil
+}
+
+// handled is an update that its workflow has handled.
+type handled struct{ client.WorkflowUpdateHandle }
+
+func (handled) Get(context.Context, any) error { return nil }
+
 func (n *notingTemporal) noted() (started []any, signals []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

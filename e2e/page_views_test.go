@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -85,9 +86,9 @@ func (s *pageSite) addStory(t *testing.T) {
 	require.NoError(t, s.store.Operations.PutOperation(ctx, o))
 }
 
-// TestPageFitsItsRoom shows table, run and operation on a desktop, on a small screen, zoomed to 200 %, and on a phone: nothing is
+// TestPageViews shows table, run and operation on a desktop, on a small screen, zoomed to 200 %, and on a phone: nothing is
 // wider than the window, and no reason, step or row of an operation is cut.
-func TestPageFitsItsRoom(t *testing.T) {
+func TestPageViews(t *testing.T) {
 	runInTurn(t, 15, 8)
 	s := newPageSite(t)
 	s.addStory(t)
@@ -119,4 +120,25 @@ func TestPageFitsItsRoom(t *testing.T) {
 			}
 		}
 	}
+
+	p.do("the desktop again", at(1440, 900, "light"), chromedp.Navigate(s.URL+"/#/"))
+	p.answersMany(s)
+}
+
+// answersMany answers machines that ask the same, by keyboard alone.
+func (p *pageTab) answersMany(s *pageSite) {
+	p.t.Helper()
+	focus := func(selector string) chromedp.Action { return chromedp.Focus(selector, chromedp.ByQuery) }
+	p.do("the same question", focus(`[data-bulk="decide"] summary`), chromedp.KeyEvent(kb.Enter), see(`[data-bulk="decide"] input:checked`))
+	p.check("the same question")
+	p.picture("same-question")
+	p.do("all but the first", focus(`[data-bulk="decide"] input`), chromedp.KeyEvent(" "), see(`[data-bulk="decide"] input:not(:checked)`),
+		focus(`[data-choice="retry-many"]`), chromedp.KeyEvent(kb.Enter),
+		see(`[data-choice-sure="retry-many"]:focus`), chromedp.KeyEvent(kb.Enter), see(`[data-choice="retry-many"]:not(:disabled)`))
+	_, answers := s.temporal.noted()
+	require.Equal(p.t, []string{
+		sampleRun(94, "", time.Time{}).Run + " 1.power.1 retry",
+		sampleRun(119, "", time.Time{}).Run + " 1.power.1 retry",
+		sampleRun(144, "", time.Time{}).Run + " 1.power.1 retry",
+	}, answers)
 }

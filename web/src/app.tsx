@@ -9,6 +9,7 @@ import { OperationPanel, OperationRow } from "./operations";
 import { MachinePanel } from "./panel";
 import type { Tone } from "./phases";
 import { AddMachine, EditMachine } from "./machine-form";
+import { SameQuestions } from "./many";
 import { PowerOn } from "./power";
 import { pathTo, tabOf, usePlace } from "./route";
 import type { Place } from "./route";
@@ -87,6 +88,7 @@ export function App({ store }: { store: Store }) {
             )}
             <fieldset class="all-of-it" disabled={store.idle}>
               <PowerOn machines={list.toPower} />
+              <SameQuestions groups={list.equal} />
             </fieldset>
             {all > 1 && (
               <div class="filters">

@@ -37,7 +37,8 @@ export function holds(d: Disk): string {
   return (d.signatures ?? []).join(", ") || "not blank";
 }
 
-const choices: Record<string, { label: string; sure?: string; note?: string; kind?: string }> = {
+/** How each choice looks, and whether it asks again. */
+export const choices: Record<string, { label: string; sure?: string; note?: string; kind?: string }> = {
   retry: { label: "Try again", kind: "primary" },
   continue: { label: "Done, go on", kind: "primary" },
   skip: { label: "Skip it", sure: "Skip", note: "Go on as if it had succeeded?" },

@@ -11,6 +11,15 @@ export interface List {
   counts: Record<Tone, number>;
   /** Those that have to be switched on by hand. */
   toPower: MachineView[];
+  /** Those that ask the same. */
+  equal: Equal[];
+}
+
+/** Machines that ask the same: with the same choices and in the same words, apart from their names and addresses. */
+export interface Equal {
+  text: string;
+  offered: string[];
+  machines: MachineView[];
 }
 
 const order: Tone[] = ["waiting", "retrying", "failed", "working"];
@@ -21,15 +30,31 @@ export function arrange(names: readonly string[], machines: ReadonlyMap<string, 
   const parts = new Map<Tone, MachineView[]>(order.map((t) => [t, []]));
   const rest: MachineView[] = [];
   const toPower: MachineView[] = [];
+  const asked = new Map<string, Equal>();
   for (const name of names) {
     const m = machines.get(name)!;
     const t = tones.get(name)!;
     counts[t]++;
     if (t === "waiting" && needsPower(m)) toPower.push(m);
+    if (t === "waiting") join(asked, m);
     if ((only && t !== only) || (find && !matches(m, find))) continue;
     (parts.get(t) ?? rest).push(m);
   }
-  return { rows: [...order.flatMap((t) => parts.get(t)!), ...rest], counts, toPower };
+  return { rows: [...order.flatMap((t) => parts.get(t)!), ...rest], counts, toPower, equal: [...asked.values()].filter((e) => e.machines.length > 1) };
+}
+
+const address = /^(\d+(\.\d+){3}(:\d+)?|\w\w(:\w\w){5})$/;
+
+/** Adds m to those that ask the same. A question about a disk is answered at its machine alone. */
+function join(asked: Map<string, Equal>, m: MachineView): void {
+  const q = m.workflow?.question;
+  if (!q || (q.disks ?? []).length > 0 || /\.bind\./.test(q.id)) return;
+  const offered = q.choices ?? [];
+  const text = q.text.replace(/\w+([.:-]\w+)*/g, (word) => (word === m.name || address.test(word) ? "…" : word));
+  const key = JSON.stringify([text, offered]);
+  const e = asked.get(key) ?? { text, offered, machines: [] };
+  e.machines.push(m);
+  asked.set(key, e);
 }
 
 /** Reports whether a run waits until the operator has switched m on. */

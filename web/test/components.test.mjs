@@ -1,13 +1,16 @@
 // Tests of what components do over time, in as much of a document as Preact needs.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { answers, asked, load, mount, pass, root, times } from "./dom.mjs";
+import { answers, asked, load, mount, pass, root, sent, times } from "./dom.mjs";
 
 const { PowerOn } = await load("power.tsx");
 const { Install } = await load("install.tsx");
 const { MachinePanel } = await load("panel.tsx");
 const { OperationPanel } = await load("operations.tsx");
 const { Log } = await load("log.tsx");
+const { SameQuestions } = await load("many.tsx");
+const { arrange } = await load("list.ts");
+const { tone } = await load("phases.ts");
 
 const waiting = (...names) => ({ machines: names.map((name) => ({ name, workflow: { run: `run-${name}`, machine: name, phase: "power", state: "RUNNING" } })) });
 const reported = () => asked.map((a) => /^POST \/v1\/workflows\/run-(.*)\/powered-on$/.exec(a)?.[1]);
@@ -145,4 +148,33 @@ test("an operation that asks is ended in one way too", async () => {
   assert.equal(root.text.split(operation.next).length, 2);
   await page.show({ operation: { ...operation, question: undefined, next: undefined }, store, now: 0 });
   assert.ok(page.find("data-choice", "cancel"));
+});
+
+test("several machines that ask the same get one answer, each with the id of its own question", async () => {
+  const asks = (name, id, text, more) => ({ name, bmc: { driver: "ipmi" }, workflow: { ...asking, run: `run-${name}`, machine: name, question: { id, text, choices: ["retry", "abort"], ...more } } });
+  const all = [
+    asks("a", "1.power.1", "BMC 10.0.0.1 of a does not answer"),
+    asks("b", "1.power.2", "BMC 10.0.0.2:623 of b does not answer"),
+    asks("c", "1.power.1", "BMC 10.0.0.3 of c does not answer"),
+    asks("d", "1.power.1", "BMC 10.0.0.4 of d does not answer", { choices: ["retry", "skip", "abort"] }),
+    asks("e", "1.bind.1", "which disk?", { disks: asking.question.disks }),
+    asks("f", "1.bind.1", "which disk?", { disks: asking.question.disks }),
+    asks("g", "1.bind.1", "no disk fits"),
+    asks("h", "1.bind.1", "no disk fits"),
+  ];
+  const machines = new Map(all.map((m) => [m.name, m]));
+  const { equal } = arrange([...machines.keys()], machines, new Map(all.map((m) => [m.name, tone(m)])), "", "");
+  assert.deepEqual(equal.map((e) => [e.text, e.machines.map((m) => m.name).join("")]), [["BMC … of … does not answer", "abc"]], "none about a disk");
+
+  const page = await mount(SameQuestions, { groups: equal });
+  await page.send(page.find("data-bulk"), "toggle", { open: true });
+  await page.send(root.all((n) => n.localName === "input")[2], "change", { checked: false });
+  assert.equal(page.find("data-choice", "retry-many").text, "Try again: 2");
+  await page.press("retry-many");
+  assert.deepEqual(sent, [], "it asks once more");
+  await page.press("retry-many");
+  assert.deepEqual(sent.map((s) => [s.path, s.body]), [
+    ["/v1/workflows/run-a/decide", { question: "1.power.1", choice: "retry" }],
+    ["/v1/workflows/run-b/decide", { question: "1.power.2", choice: "retry" }],
+  ]);
 });
