@@ -612,6 +612,18 @@ var mutations = []mutation{
 		"S64", "TestGivenByRoot", "internal/host/durablefile/durable.go",
 		"st.Mode().Perm()&0o037 == 0", "st.Mode().Perm()&0o030 == 0",
 	},
+	{
+		"S65", "TestS65ApplyOverwritesNothingOfOthers", "inventory/sqlite/apply.go",
+		"return applied == set && (!set || digest == digestField(path, value))", "return applied == set && (!set || digest != value)",
+	},
+	{
+		"S65", "TestS65ApplyPrunesItsSetOnly", "inventory/sqlite/apply.go",
+		`"WHERE set_name = ?"`, `"WHERE set_name >= ?"`,
+	},
+	{
+		"S65", "TestS24S65AppliedSurvivesNewKeys", "inventory/sqlite/apply.go",
+		"sealed, err := p.seal(sealPlan, runBinding(r.Run), []byte(doc))", "sealed, err := []byte(doc), error(nil)",
+	},
 }
 
 // withoutMutation are the properties that no test without a virtual machine proves, and why.

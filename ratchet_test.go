@@ -37,7 +37,6 @@ var smallPackages = map[string]string{
 	"internal/documents/mergepatch":        "RFC 7396 in both directions, for the server and its client",
 	"internal/host/memlimit":               "sets the garbage collector of both processes",
 	"internal/temporal/payloadcodec":       "what the histories hold is sealed here",
-	"internal/apitypes":                    "what server and client of the API encode and decode",
 	"internal/problem":                     "what is wrong with an input, for readers of files and for the domain",
 	"internal/pcap":                        "one file format",
 	"internal/text/plaintext":              "a leaf that the agent imports, too",

@@ -31,6 +31,7 @@ var openapi []byte
 // of them.
 type Stores struct {
 	Agents     AgentStore
+	Applied    ApplicationStore
 	BMCJobs    BMCJobStore
 	Changes    ChangeStore
 	Disks      DiskStore
@@ -164,18 +165,19 @@ func (a *API) RemoveUnusedImages(ctx context.Context) { a.images.removeUnusedFil
 
 // nouns holds the resources of the API.
 type nouns struct {
-	machines   *machines
-	templates  *templates
-	images     *images
-	workflows  *workflowRoutes
-	operations *operations
-	genesis    *genesisRoutes
-	bmc        *bmcRoutes
-	sites      *sites
-	status     *statusRoutes
-	tokens     *tokens
-	upkeep     *upkeep
-	board      *board
+	applications *applications
+	machines     *machines
+	templates    *templates
+	images       *images
+	workflows    *workflowRoutes
+	operations   *operations
+	genesis      *genesisRoutes
+	bmc          *bmcRoutes
+	sites        *sites
+	status       *statusRoutes
+	tokens       *tokens
+	upkeep       *upkeep
+	board        *board
 }
 
 // newNouns creates the resources with their dependencies.
@@ -216,10 +218,11 @@ func newNouns(c Config) nouns {
 			store: s.Genesis, keys: s.Keys, machines: machines, templates: templates,
 			images: images, operations: operations, log: c.Log,
 		},
-		bmc:    &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, bmc: c.BMC},
-		sites:  &sites{site: c.Site, operations: operations, log: c.Log},
-		tokens: &tokens{store: s.Tokens, log: c.Log, now: c.Now},
-		upkeep: &upkeep{Upkeep: c.Upkeep, log: c.Log},
+		applications: &applications{store: s.Applied, machines: machines},
+		bmc:          &bmcRoutes{store: s.BMCJobs, runs: e.Runs, machines: machines, starter: starter, bmc: c.BMC},
+		sites:        &sites{site: c.Site, operations: operations, log: c.Log},
+		tokens:       &tokens{store: s.Tokens, log: c.Log, now: c.Now},
+		upkeep:       &upkeep{Upkeep: c.Upkeep, log: c.Log},
 		board: newBoard(boardConfig{
 			changes: s.Changes, views: views, operations: s.Operations, status: status, engine: e, guard: c.Guard, log: c.Log,
 		}),
@@ -228,8 +231,19 @@ func newNouns(c Config) nouns {
 
 func (n nouns) routes() [][]httpapi.Route {
 	return [][]httpapi.Route{
-		n.status.routes(), n.tokens.routes(), n.upkeep.routes(), n.sites.routes(), n.machines.routes(), n.templates.routes(), n.images.routes(),
-		n.workflows.routes(), n.operations.routes(), n.genesis.routes(), n.bmc.routes(), n.board.routes(),
+		n.status.routes(),
+		n.tokens.routes(),
+		n.upkeep.routes(),
+		n.sites.routes(),
+		n.machines.routes(),
+		n.applications.routes(),
+		n.templates.routes(),
+		n.images.routes(),
+		n.workflows.routes(),
+		n.operations.routes(),
+		n.genesis.routes(),
+		n.bmc.routes(),
+		n.board.routes(),
 	}
 }
 

@@ -40,6 +40,7 @@ type answer = httpapi.ErrorBody
 
 // Store is all that operators, agents and the engine need of a store.
 type Store interface {
+	ApplicationStore
 	MachineStore
 	WindowStore
 	ViewStore
@@ -193,7 +194,7 @@ func (s *site) apiConfig() Config {
 	c := s.cfg
 	return Config{
 		Stores: Stores{
-			Agents: c.Store, BMCJobs: c.Store, Changes: c.Store, Disks: c.Store, Events: c.Store, Genesis: c.Store,
+			Agents: c.Store, Applied: c.Store, BMCJobs: c.Store, Changes: c.Store, Disks: c.Store, Events: c.Store, Genesis: c.Store,
 			Images: c.Store, Keyed: c.Store, Keys: c.Store, Machines: c.Store, Operations: c.Store, Seen: c.Store,
 			Sessions: c.Store, Syslog: c.Store, Templates: c.Store, Tokens: c.Store, Views: c.Store, Windows: c.Store, Workflows: c.Store,
 		},

@@ -65,7 +65,7 @@ func TestPatchChangesOnlyWhatItNames(t *testing.T) {
 		"BMC password deleted, because the settings for reaching the BMC changed", last.Message)
 }
 
-// Of two editors of the same version, the second is refused, also if it changes another field.
+// S65: Of two editors of the same version, the second is refused, also if it changes another field.
 func TestPatchNeedsTheVersionThatWasRead(t *testing.T) {
 	s := withSecrets(t)
 	tag := s.do(http.MethodGet, "/v1/machines/m1", nil).Header().Get("ETag")
@@ -130,7 +130,7 @@ func TestPatchDuringARun(t *testing.T) {
 	require.Equal(t, http.StatusOK, s.patch("", `{"labels":{"rack":"c3"}}`).Code)
 }
 
-// A document that was exported does not replace what was changed since.
+// S65: A document that was exported does not replace what was changed since.
 func TestPushOfAStaleVersion(t *testing.T) {
 	s := withSecrets(t)
 	exported := decode[apitypes.MachineView](t, s.do(http.MethodGet, "/v1/machines/m1", nil), 200).Machine

@@ -94,14 +94,32 @@ func (t *templates) list(ctx context.Context, q httpapi.Page) (httpapi.List[inve
 	return httpapi.PageByName(all, q, func(x inventory.Template) string { return x.Name })
 }
 
-type newTemplate struct {
+// templateDocument is a template as a client gives it.
+type templateDocument struct {
 	Name   string `json:"name"`
 	Source string `json:"source"`
+}
+
+type newTemplate struct {
+	templateDocument
 	// Updated, if given, must be when the stored template was updated, or the request is refused.
 	Updated time.Time `json:"updated"`
 }
 
 func (t *templates) create(ctx context.Context, q newTemplate) (inventory.Template, error) {
+	stored, err := q.parse()
+	stored.Updated = q.Updated
+	if err == nil {
+		err = t.store.PutTemplate(ctx, stored, httpapi.Actor(ctx))
+	}
+	if err != nil {
+		return inventory.Template{}, err
+	}
+	return t.store.Template(ctx, stored.Name)
+}
+
+// parse returns the template as it is to be stored.
+func (q templateDocument) parse() (inventory.Template, error) {
 	parsed, err := template.Parse(q.Name, []byte(q.Source))
 	if err != nil {
 		return inventory.Template{}, err
@@ -111,15 +129,9 @@ func (t *templates) create(ctx context.Context, q newTemplate) (inventory.Templa
 		return inventory.Template{}, inventory.Invalid("name", inventory.SafeNameRule, "invalid name of a template %q", name)
 	}
 	if _, ok := findBuiltin(name); ok {
-		return inventory.Template{}, fmt.Errorf("template %q is built in; choose another name: %w",
-			name, inventory.ErrConflict)
+		return inventory.Template{}, fmt.Errorf("template %q is built in; choose another name: %w", name, inventory.ErrConflict)
 	}
-
-	stored := inventory.Template{Name: name, Source: q.Source, Updated: q.Updated}
-	if err := t.store.PutTemplate(ctx, stored, httpapi.Actor(ctx)); err != nil {
-		return inventory.Template{}, err
-	}
-	return t.store.Template(ctx, name)
+	return inventory.Template{Name: name, Source: q.Source}, nil
 }
 
 func (t *templates) get(ctx context.Context, q byName) (inventory.Template, error) {

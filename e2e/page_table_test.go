@@ -146,7 +146,7 @@ func operatorAPI(t *testing.T, s *sqlite.Store, temporal engine.Temporal, namesp
 	t.Helper()
 	cfg := api.Config{
 		Stores: api.Stores{
-			Agents: s.Agents, BMCJobs: s.BMCJobs, Changes: s.Changes, Disks: s.Disks, Events: s.Events, Genesis: s.Genesis,
+			Agents: s.Agents, Applied: s.Applications, BMCJobs: s.BMCJobs, Changes: s.Changes, Disks: s.Disks, Events: s.Events, Genesis: s.Genesis,
 			Images: s.Images, Keyed: s.KeyedRequests, Keys: s.Keys, Machines: s.Machines,
 			Operations: s.Operations, Seen: s.Seen, Sessions: s.Sessions, Syslog: s.Syslog, Templates: s.Templates,
 			Tokens: s.Tokens, Views: s.Views, Windows: s.Grants, Workflows: s.Workflows,

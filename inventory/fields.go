@@ -30,7 +30,7 @@ var fieldRules = map[string]fieldRule{
 	"userData": isSecret, "hasUserData": isStored, "vendorData": isSecret, "hasVendorData": isStored,
 	"bmc": byField, "bmc.driver": isKey, "bmc.host": isKey,
 	"bmc.password": isSecret, "bmc.hasPassword": isStored, "bmc.Machine": isState, "bmc.Broadcast": isState,
-	"interfaces": byMAC, "interfaces[].mac": isKey, "notes": byEntry,
+	"interfaces": byMAC, "interfaces[].mac": isKey, "labels": byEntry, "notes": byEntry,
 }
 
 // ServerFields returns the paths of the fields that the server sets, and no client.

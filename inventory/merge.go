@@ -14,8 +14,8 @@ import (
 // store sets. A field is left out if it is empty and says returns false for it; says reports whether the document states the field with a
 // path such as interfaces[0].gateway. If says is nil, every empty field is left out.
 //
-// Interfaces with the same MAC are merged, BMCs with the same driver and host field by field, and notes by name. Any other list or object
-// is one value.
+// Interfaces with the same MAC are merged, BMCs with the same driver and host field by field, labels and notes by name. Any other list or
+// object is one value.
 func Merge(stored, given Machine, says func(field string) bool) Machine {
 	if says == nil {
 		says = func(string) bool { return false }
@@ -54,6 +54,11 @@ func (g merging) value(path string, stored, given reflect.Value) {
 	rule := ruleOf(path)
 	switch left := isEmpty(given) && !g.says(path); {
 	case rule == isKey, rule == isSecret, rule == isStored, rule == isVersion:
+	case rule == byEntry && !isEmpty(stored) && !g.says(path):
+		all := maps.Clone(stored.Interface().(map[string]string))
+		maps.DeleteFunc(all, func(k, _ string) bool { return g.says(path + "." + k) })
+		maps.Copy(all, given.Interface().(map[string]string))
+		given.Set(reflect.ValueOf(all))
 	case rule == isState, left:
 		given.Set(stored)
 	case rule == byField && !isEmpty(stored):
@@ -62,10 +67,6 @@ func (g merging) value(path string, stored, given reflect.Value) {
 		}
 	case rule == byMAC:
 		g.interfaces(path, stored, given)
-	case rule == byEntry && !isEmpty(stored) && !isEmpty(given):
-		all := maps.Clone(stored.Interface().(map[string]string))
-		maps.Copy(all, given.Interface().(map[string]string))
-		given.Set(reflect.ValueOf(all))
 	}
 }
 
@@ -90,12 +91,13 @@ func isEmpty(v reflect.Value) bool {
 	}
 }
 
-// A Change is a field in which two machines differ, with both values. The value "" means that the field is not set. For a secret, the value
+// A Change is a field in which two objects differ, with both values. The value "" means that the field is not set. For a secret, the value
 // is SecretGiven or SecretStored.
 type Change struct {
-	Field string `json:"field"`
-	Old   string `json:"old,omitempty"`
-	New   string `json:"new,omitempty"`
+	Field    string `json:"field"`
+	Old      string `json:"old,omitempty"`
+	New      string `json:"new,omitempty"`
+	Conflict bool   `json:"conflict,omitempty"` // the old value is not the one that was applied last, see Application
 }
 
 // Values that a Change shows in place of a secret.
@@ -121,7 +123,7 @@ func Differences(old, next Machine) ([]Change, error) {
 	var out []Change
 	for _, k := range slices.Sorted(maps.Keys(names)) {
 		if a[k] != b[k] {
-			out = append(out, Change{k, a[k], b[k]})
+			out = append(out, Change{Field: k, Old: a[k], New: b[k]})
 		}
 	}
 	return out, nil

@@ -20,14 +20,14 @@ import (
 
 func exportCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "export [NAME…]", Short: "Write machines and templates as YAML that ingot import reads",
+		Use: "export [NAME…]", Short: "Write machines and templates as YAML that ingot apply reads",
 		ValidArgsFunction: o.machines(),
-		Long: `Write machines and templates as YAML, from which "ingot import" restores the same
-state. Without NAME and --selector: all machines, and all templates except the
-built-in ones. Otherwise: the selected machines, and the templates that they use.
+		Long: `Write machines and templates as YAML, from which "ingot apply" restores the same in an
+empty inventory. Without NAME and --selector: all machines, and all templates except
+the built-in ones. Otherwise: the selected machines, and the templates that they use.
 
 Passwords, user data and vendor data are never written. In their place, the YAML has
-hasPassword, hasUserData and hasVendorData: an import into the same inventory then
+hasPassword, hasUserData and hasVendorData: apply in the same inventory then
 keeps the stored secrets. For another inventory, write the secrets into the YAML.
 
 An existing file is not overwritten without --force.`,

@@ -23,7 +23,6 @@ func rootHabits() []habit {
 		{"workflows runs", "ingot workflow list"},
 		{"list ls", "ingot machine list"},
 		{"create", "ingot machine add NAME --mac MAC"},
-		{"apply diff", "ingot import --dry-run FILE"},
 		{"edit", "ingot machine edit …"},
 		{"set", "ingot machine set …"},
 		{"label", "ingot machine label …"},

@@ -159,31 +159,34 @@ func (s Machines) machineBy(ctx context.Context, column, value string, known *in
 // open run, or if an inserted medium has not been ejected yet, the error is inventory.ErrConflict. If an operator holds the grant, the
 // grant ends. The records and events of the machine's runs stay, and so does the epoch of its grant.
 func (s Machines) DeleteMachine(ctx context.Context, name, by string) error {
-	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *transaction) error {
-		run, err := openRun(ctx, tx, name)
-		if err != nil {
-			return err
-		}
-		if run != "" {
-			return fmt.Errorf("run %q is open: cancel it first: %w", run, inventory.ErrConflict)
-		}
-		if err := noMedia(ctx, tx, name); err != nil {
-			return err
-		}
-		if err := doOne(ctx, tx, inventory.ErrNotFound, "DELETE FROM machine WHERE name = ?", name); err != nil {
-			return err
-		}
+	return s.write(ctx, fmt.Sprintf("deleting machine %q", name), func(tx *transaction) error { return deleteMachine(ctx, tx, name, by) })
+}
 
-		err = doAll(ctx, tx,
-			stmt("UPDATE grant_ SET run = '', workflow = '', netboot_until = 0, secrets_until = 0 WHERE machine = ?", name),
-			stmt("UPDATE agent SET revoked = 1 WHERE machine = ?", name),
-			stmt("DELETE FROM disk_written WHERE machine = ?", name),
-			stmt("DELETE FROM plan WHERE run IN (SELECT run FROM workflow WHERE machine = ?)", name),
-			stmt("UPDATE assignment SET sealed = x'' WHERE machine = ?", name),
-		)
-		if err != nil {
-			return err
-		}
-		return addOperatorEvent(ctx, tx, name, by, "machine deleted")
-	})
+func deleteMachine(ctx context.Context, tx *transaction, name, by string) error {
+	run, err := openRun(ctx, tx, name)
+	if err != nil {
+		return err
+	}
+	if run != "" {
+		return fmt.Errorf("run %q is open: cancel it first: %w", run, inventory.ErrConflict)
+	}
+	if err := noMedia(ctx, tx, name); err != nil {
+		return err
+	}
+	if err := doOne(ctx, tx, inventory.ErrNotFound, "DELETE FROM machine WHERE name = ?", name); err != nil {
+		return err
+	}
+
+	err = doAll(ctx, tx,
+		stmt("UPDATE grant_ SET run = '', workflow = '', netboot_until = 0, secrets_until = 0 WHERE machine = ?", name),
+		stmt("UPDATE agent SET revoked = 1 WHERE machine = ?", name),
+		stmt("DELETE FROM disk_written WHERE machine = ?", name),
+		stmt("DELETE FROM plan WHERE run IN (SELECT run FROM workflow WHERE machine = ?)", name),
+		stmt("UPDATE assignment SET sealed = x'' WHERE machine = ?", name),
+		stmt("DELETE FROM applied WHERE run = ?", appliedKey(inventory.KindMachine, name)),
+	)
+	if err != nil {
+		return err
+	}
+	return addOperatorEvent(ctx, tx, name, by, "machine deleted")
 }

@@ -118,8 +118,8 @@ func (s Keys) resealMachines(ctx context.Context, tx *transaction) (n int, shut 
 }
 
 // runTables are the tables whose column sealed has encrypted values. Each value is bound to the name in the column run (see runBinding):
-// the id of a run, or the key of a fact or a lab file.
-var runTables = []string{"plan", "assignment", "fact", "genesis"}
+// the id of a run, or the key of a fact, a lab file or an applied object.
+var runTables = []string{"plan", "assignment", "fact", "genesis", "applied"}
 
 // resealRuns encrypts the values in one of runTables again, with the current keys. It returns how many it has encrypted, and the names of
 // those that no key can decrypt.

@@ -26,6 +26,7 @@ type Sealer interface {
 type Store struct {
 	*db
 	Agents        Agents
+	Applications  Applications
 	Assignments   Assignments
 	BMCJobs       BMCJobs
 	BMCKeys       BMCKeys
@@ -62,6 +63,7 @@ func newStore(d *db) *Store {
 	return &Store{
 		d,
 		Agents{d},
+		Applications{d},
 		Assignments{d},
 		BMCJobs{d},
 		BMCKeys{d},

@@ -66,6 +66,7 @@ var scans = map[string]string{
 	`INSERT INTO machine \(.*\s.* sqlite_sequence (.|\s)*`:                                                             "sqlite_sequence has two rows",
 	`SELECT name, doc, version, .* FROM machine( ORDER BY name)?`:                                                      "compares new machines with all others; or looks at all secrets",
 	`SELECT rowid, run, sealed FROM (plan|assignment) WHERE length\(sealed\) > 0`:                                      "looks at all secrets",
+	`SELECT rowid, run, sealed FROM applied WHERE length\(sealed\) > 0`:                                                "looks at all secrets",
 	`SELECT rowid, run, sealed FROM fact WHERE length\(sealed\) > 0`:                                                   "looks at all secrets",
 	`SELECT coalesce\(machine, ''\) .* FROM grant_ WHERE run <> '' ORDER BY machine`:                                   "all grants are asked for",
 	`SELECT iif\(live, .* AS live\s+FROM grant_ WHERE run <> '' AND max\(.*`:                                           "all open windows are asked for, one row for each machine",

@@ -47,15 +47,19 @@ func (s Templates) PutTemplate(ctx context.Context, t inventory.Template, by str
 				return inventory.ErrStale
 			}
 		}
-		now := nanos(s.now())
-		err := do(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
-			ON CONFLICT (name) DO UPDATE SET source = excluded.source, builtin = excluded.builtin, updated = excluded.updated`,
-			t.Name, t.Source, t.Builtin, now, now)
-		if err != nil {
-			return err
-		}
-		return addOperatorEvent(ctx, tx, "", by, "template "+t.Name+" stored")
+		return putTemplate(ctx, tx, t, by)
 	})
+}
+
+func putTemplate(ctx context.Context, tx *transaction, t inventory.Template, by string) error {
+	now := nanos(tx.db.now())
+	err := do(ctx, tx, `INSERT INTO template (name, source, builtin, created, updated) VALUES (?,?,?,?,?)
+		ON CONFLICT (name) DO UPDATE SET source = excluded.source, builtin = excluded.builtin, updated = excluded.updated`,
+		t.Name, t.Source, t.Builtin, now, now)
+	if err != nil {
+		return err
+	}
+	return addOperatorEvent(ctx, tx, "", by, "template "+t.Name+" stored")
 }
 
 // DeleteTemplate deletes the template called name.
@@ -68,6 +72,9 @@ func (s Templates) DeleteTemplate(ctx context.Context, name, by string) error {
 // deleteNamed deletes the row called name from table. If there is no such row, the error is inventory.ErrNotFound.
 func deleteNamed(ctx context.Context, tx *transaction, table, name, by string) error {
 	if err := doOne(ctx, tx, inventory.ErrNotFound, "DELETE FROM "+table+" WHERE name = ?", name); err != nil {
+		return err
+	}
+	if err := do(ctx, tx, "DELETE FROM applied WHERE run = ?", appliedKey(table, name)); err != nil {
 		return err
 	}
 	return addOperatorEvent(ctx, tx, "", by, table+" "+name+" deleted")

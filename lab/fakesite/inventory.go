@@ -8,6 +8,7 @@ import (
 // Nouns of the inventory, under names that none of their methods has, so that Inventory can embed them.
 type (
 	agents        = sqlite.Agents
+	applications  = sqlite.Applications
 	assignments   = sqlite.Assignments
 	bmcJobs       = sqlite.BMCJobs
 	bmcPasswords  = sqlite.BMCPasswords
@@ -41,6 +42,7 @@ type (
 // noun.
 type Inventory struct {
 	agents
+	applications
 	assignments
 	bmcJobs
 	bmcPasswords
@@ -73,9 +75,35 @@ type Inventory struct {
 // InventoryOf returns the inventory in a store.
 func InventoryOf(s *sqlite.Store) Inventory {
 	return Inventory{
-		s.Agents, s.Assignments, s.BMCJobs, s.BMCPasswords, s.Changes, s.Disks, s.Events, s.Genesis, s.Grants, s.HandOvers, s.Images,
-		s.KeyedRequests, s.Keys, s.Machines, s.Media, s.Notices, s.Operations, s.Overview, s.Plans, s.Relays, s.Seen, s.Sessions,
-		s.Syslog, s.Templates, s.Tokens, s.Traces, s.Views, s.Workflows,
+		s.Agents,
+		s.Applications,
+		s.Assignments,
+		s.BMCJobs,
+		s.BMCPasswords,
+		s.Changes,
+		s.Disks,
+		s.Events,
+		s.Genesis,
+		s.Grants,
+		s.HandOvers,
+		s.Images,
+		s.KeyedRequests,
+		s.Keys,
+		s.Machines,
+		s.Media,
+		s.Notices,
+		s.Operations,
+		s.Overview,
+		s.Plans,
+		s.Relays,
+		s.Seen,
+		s.Sessions,
+		s.Syslog,
+		s.Templates,
+		s.Tokens,
+		s.Traces,
+		s.Views,
+		s.Workflows,
 	}
 }
 

@@ -36,7 +36,7 @@ var habits = []habit{
 	{"nodes", 2, "^next: ingot machine list$"},
 	{"describe node-1", 0, "name: +node-1"},
 	{"describe machine node-1", 0, "name: +node-1"},
-	{"apply -f x.yaml", 2, "^next: ingot import --dry-run FILE$"},
+	{"apply -f x.yaml", 2, "^x.yaml: open x.yaml: no such file"},
 	{"logs node-1", 0, "^no space left$"},
 	{"events", 2, "ingot events NAME; to see all runs change: ingot workflow list --watch$"},
 	{"events -f", 2, "ingot events NAME; to see all runs change: ingot workflow list --watch$"},

@@ -75,7 +75,7 @@ func (r row) machine() (Machine, []Ignored, inventory.Problems) {
 	}
 
 	lineOf := func(field string) int { return r.cellLine(r.columnOf(field)) }
-	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, says: r.says, lineOf: lineOf}, rd.ignored, rd.judge(found)
+	return Machine{Machine: m, Place: Place{File: r.file, Line: r.line}, lineOf: lineOf}, rd.ignored, rd.judge(found)
 }
 
 // judge returns the problems of reading the row, followed by found, the problems of the row's machine. It
@@ -394,10 +394,4 @@ func (r *rowReader) needLogin(ip string, b inventory.BMC) {
 			r.add(x.col, "give all of bmc_ip, bmc_username and bmc_password, or none", "is empty")
 		}
 	}
-}
-
-// says reports whether the row sets a field of inventory.Machine even to an empty value. It does if the header has the
-// column of the field, and saysAlways returns true for the field.
-func (r row) says(field string) bool {
-	return saysAlways(field) && slices.Contains(r.header, r.columnOf(field))
 }

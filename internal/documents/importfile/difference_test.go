@@ -54,43 +54,15 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestMerge: a document without a word for a field leaves what is stored; Ingot's own form, which
-// has all of them, does not.
-func TestMerge(t *testing.T) {
-	stored := everything()
-	got, err := Read([]File{{"f", []byte(hardwareText("node-1", mac1, ", vlan_id: 60"))}})
-	require.NoError(t, err)
-	next := got.Machines[0].Merge(stored)
-	require.Equal(t, stored.BMC, next.BMC)
-	require.Equal(t, stored.DiskSelector, next.DiskSelector)
-	require.Equal(t, stored.ProtectedDisks, next.ProtectedDisks)
-	require.Equal(t, stored.Template+stored.Image+stored.BootFromDisk, next.Template+next.Image+next.BootFromDisk)
-	require.Equal(t, stored.SSHKeys, next.SSHKeys)
-	require.Equal(t, stored.KernelArgs, next.KernelArgs)
-	require.Equal(t, stored.Notes, next.Notes)
-	require.True(t, next.HasUserData && next.HasVendorData)
-	require.Nil(t, next.Labels, "labels are those of the document")
-	require.Equal(t, stored.Network, next.Network)
-	require.True(t, next.UserDataByAddress)
-	require.Equal(t, stored.Interfaces[0].Loader, next.Interfaces[0].Loader, "the format has no word for it")
-	require.Zero(t, next.Interfaces[0].TimeServers, "the format has a word for it")
-	require.Len(t, next.Interfaces, 1)
-	require.Equal(t, 60, next.Interfaces[0].VLAN)
-
-	own, err := Read([]File{{"f", []byte("name: node-1\ninterfaces: [{mac: \"" + mac1 + "\"}]\n")}})
-	require.NoError(t, err)
-	require.Equal(t, own.Machines[0].Machine, own.Machines[0].Merge(stored))
-}
-
 func TestDifferences(t *testing.T) {
 	old := everything()
 	changes := func(change func(m *inventory.Machine)) (lines []string) {
 		next := everything()
 		change(&next)
-		got, err := Differences(old, next)
+		got, err := inventory.Differences(old, next)
 		require.NoError(t, err)
 		for _, c := range got {
-			lines = append(lines, c.String())
+			lines = append(lines, Change(c).String())
 		}
 		return lines
 	}
@@ -112,9 +84,13 @@ func TestDifferences(t *testing.T) {
 	)
 
 	// Secrets are named, and not shown.
-	require.Empty(t, changes(func(m *inventory.Machine) { m.UserData = inventory.NewSecret("hush-hush") }))
+	require.Equal(
+		t,
+		[]string{"userData: (stored) → (given)"},
+		changes(func(m *inventory.Machine) { m.UserData = inventory.NewSecret("hush-hush") }),
+	)
 	require.Equal(t, []string{"userData: (stored) → –"}, changes(func(m *inventory.Machine) { m.HasUserData = false }))
-	fresh, err := Differences(inventory.Machine{}, inventory.Machine{
+	fresh, err := inventory.Differences(inventory.Machine{}, inventory.Machine{
 		Name: "n", VendorData: inventory.NewSecret("hush-hush"),
 		BMC: &inventory.BMC{Driver: inventory.DriverIPMI, Password: inventory.NewSecret("hush-hush")},
 	})
@@ -124,4 +100,30 @@ func TestDifferences(t *testing.T) {
 	require.NotContains(t, string(text), "hush-hush")
 	require.Contains(t, string(text), `{"field":"bmc.password","new":"(given)"}`)
 	require.Contains(t, string(text), `{"field":"vendorData","new":"(given)"}`)
+}
+
+// TestOwnDocuments: everything that Ingot writes or shows in its own form is read; what starts something becomes a command.
+func TestOwnDocuments(t *testing.T) {
+	const tasks = "tasks: [{name: a, worker: x, actions: [{name: b, image: reboot, timeout: {{.seconds}}}]}]\n"
+	got, err := Read([]File{
+		{"t.yaml", []byte("# ours\nversion: '0.1'\nname: own\n" + tasks)},
+		{"all.yaml", []byte("name: n\ninterfaces: [{mac: \"" + mac1 + "\"}]\n---\ntype: Inspect\ninput: {machine: n}\n---\n" +
+			"name: home\nseed: {address: 192.0.2.1}\nmachines: []\n")},
+	})
+	require.NoError(t, err)
+	require.Equal(t, "own", got.Templates[0].Name)
+	require.Equal(t, "# ours\nversion: '0.1'\nname: own\n"+tasks, got.Templates[0].Source)
+	require.Equal(t, "n", got.Machines[0].Name)
+	require.Equal(t, "ingot workflow create --file all.yaml", got.Starts[0].Command)
+	require.Equal(t, "lab home", got.Starts[1].Object)
+	require.Equal(t, []string{"ingot", "genesis", "start", "all.yaml"}, got.Starts[1].Args)
+
+	_, err = Read([]File{{"t.yaml", []byte("version: '0.1'\nname: own\nbogus: 1\ntasks: []\n")}})
+	require.ErrorContains(t, err, "t.yaml:3: bogus: unknown key")
+	_, err = Read(
+		[]File{
+			{"t.yaml", []byte("version: '0.1'\nname: image\ntasks: [{name: a, worker: x, actions: [{name: b, image: reboot, timeout: 9}]}]\n")},
+		},
+	)
+	require.ErrorContains(t, err, "t.yaml: metadata.name: the template image is built in")
 }

@@ -28,7 +28,7 @@ func (r *reader) readDocument(d strictyaml.Document) {
 	group, version, _ := strings.Cut(d.Text("apiVersion"), "/")
 	switch {
 	case o.kind == "" && group == "":
-		r.machines.readOwn(d)
+		r.readOwn(d)
 	case o.kind == "" || group == "":
 		r.found.add(d, "", "write both apiVersion and kind, or neither for Ingot's own form", "kind and apiVersion must be given together")
 	case o.kind == "List" && group == "v1":
@@ -49,6 +49,18 @@ func (r *reader) readDocument(d strictyaml.Document) {
 		r.found.ignore(o, "kind", "documents of this kind have no counterpart in Ingot")
 	default:
 		r.found.ignore(o, "kind", "the document belongs to another program")
+	}
+}
+
+// readOwn reads a document in Ingot's own form: a workflow, a lab, or a machine.
+func (r *reader) readOwn(d strictyaml.Document) {
+	switch {
+	case d.Has("type") && d.Has("input"):
+		r.starts.addCommand(object{doc: d, kind: "workflow", name: d.Text("type")}, "ingot", "workflow", "create", "--file", d.File)
+	case d.Has("seed") && d.Has("machines"):
+		r.starts.addCommand(object{doc: d, kind: "lab", name: d.Text("name")}, "ingot", "genesis", "start", d.File)
+	default:
+		r.machines.readOwn(d)
 	}
 }
 

@@ -29,12 +29,8 @@ func (p Place) compare(q Place) int { return cmp.Or(strings.Compare(p.File, q.Fi
 type Machine struct {
 	inventory.Machine
 	Place
-	// Own is true for Ingot's own form, which has all fields of a machine. The other formats lack some
-	// fields; an import leaves the stored values of these unchanged.
+	// Own is true for Ingot's own form.
 	Own bool
-	// says reports whether the document sets a field of inventory.Machine even if the value is empty:
-	// the import then clears the stored value.
-	says func(field string) bool
 	// lineOf returns the line of a field of inventory.Machine, such as "interfaces[0].mac", or 0.
 	lineOf func(field string) int
 	// fieldOf translates a field of inventory.Machine to its path in the document; nil: the paths are the same.
@@ -55,8 +51,9 @@ type Template struct {
 // Command is what the operator has to run.
 type Start struct {
 	Place
-	Object  string `json:"object"`  // such as "Workflow node-1"
-	Command string `json:"command"` // the command of ingot that does the same
+	Object  string   `json:"object"`  // such as "Workflow node-1"
+	Command string   `json:"command"` // the command of ingot that does the same
+	Args    []string `json:"-"`       // the words of Command
 }
 
 // An Ignored is a key that was not imported.

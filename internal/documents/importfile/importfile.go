@@ -89,6 +89,11 @@ func (r *reader) readFile(f File) {
 		return
 	}
 
+	if isTemplate(f.Content) {
+		r.documents++
+		r.templates.readOwn(f)
+		return
+	}
 	docs, err := strictyaml.Documents(f.Name, f.Content)
 	r.found.report(err)
 	for _, d := range docs {

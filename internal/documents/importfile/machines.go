@@ -68,7 +68,7 @@ func (r *machines) validate(o object, m inventory.Machine, fieldOf func(field st
 	}
 	r.found.problems = append(r.found.problems, o.doc.Locate(ps)...)
 	return Machine{
-		Machine: m, Place: o.place(), says: saysAlways, lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
+		Machine: m, Place: o.place(), lineOf: func(field string) int { return o.doc.LineOf(fieldOf(field)) }, fieldOf: fieldOf,
 	}
 }
 

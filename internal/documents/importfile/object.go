@@ -71,7 +71,7 @@ type typeMeta struct {
 }
 
 // place returns the first line of the object's document.
-func (o object) place() Place { return Place{o.doc.File, o.doc.FirstLine()} }
+func (o object) place() Place { return Place{o.doc.File, cmp.Or(o.doc.FirstLine(), 1)} }
 
 // shortName returns the first label of name, and whether it has cut off a domain. The name of a machine must be one label.
 func shortName(name string) (string, bool) {

@@ -121,7 +121,7 @@ func TestSamplesAgain(t *testing.T) {
 			require.Equal(t, ts, tsAgain)
 			require.Equal(t, ms, msAgain)
 			for n, m := range second.Machines {
-				changes, err := Differences(ms[n], m.Merge(ms[n]))
+				changes, err := inventory.Differences(ms[n], m.Machine)
 				require.NoError(t, err)
 				require.Empty(t, changes)
 			}

@@ -105,7 +105,12 @@ func (r *starts) startWorkflow(w workflow) {
 	if !r.printable(w.object, "spec", words) {
 		return
 	}
-	r.commands = append(r.commands, Start{w.place(), w.String(), command(words...)})
+	r.addCommand(w.object, words...)
+}
+
+// addCommand adds the command that starts what o describes.
+func (r *starts) addCommand(o object, words ...string) {
+	r.commands = append(r.commands, Start{o.place(), o.String(), command(words...), words})
 }
 
 // hardwareMapWord returns key=value as an argument of --hardware-map. It returns false if the flag cannot express the pair:
@@ -285,6 +290,6 @@ func (r *starts) startJob(j job) {
 		words = append(words, "--task", t)
 	}
 	if !j.partial && r.printable(j.object, "spec.tasks", words) {
-		r.commands = append(r.commands, Start{j.place(), j.String(), command(words...)})
+		r.addCommand(j.object, words...)
 	}
 }

@@ -2,10 +2,12 @@ package importfile
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/ingotmetal/ingot/internal/documents/machinefile"
+	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -44,6 +46,28 @@ func (r *templates) readTemplate(o object) {
 		p.Line = o.doc.LineIn("spec.data", p.Line)
 		return p
 	})
+}
+
+// ofTemplate matches the keys with which the lines of a template begin. A template need not be YAML before it is rendered.
+var ofTemplate = regexp.MustCompile(`(?m)^(version|name|global_timeout|tasks):`)
+
+// isTemplate reports whether a file is a template itself, and not a document that contains one.
+func isTemplate(b []byte) bool {
+	keys := map[string]bool{}
+	for _, m := range ofTemplate.FindAllSubmatch(b, -1) {
+		keys[string(m[1])] = true
+	}
+	return keys["version"] && keys["tasks"]
+}
+
+// readOwn reads a file that is a template.
+func (r *templates) readOwn(f File) {
+	t, err := template.Parse(f.Name, f.Content)
+	o := object{doc: strictyaml.Document{File: f.Name}, kind: "template"}
+	if err == nil {
+		o.name = t.Name
+	}
+	r.addTemplate(o, string(f.Content), err, func(p inventory.Problem) inventory.Problem { return p })
 }
 
 // addTemplate adds a template with this source. err is the result of parsing source. If err is not nil,

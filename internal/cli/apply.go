@@ -1,0 +1,473 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingotmetal/ingot/internal/apitypes"
+	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/documents/importfile"
+	"github.com/ingotmetal/ingot/internal/text/human"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+// documentsHelp lists the documents that apply, diff and import read.
+const documentsHelp = `Supported documents:
+
+  Ingot                  machines, templates, workflows, labs of Genesis; what "ingot
+                         export" and "ingot machine get --output yaml" write
+  Tinkerbell, v1alpha1   Hardware, Template, Workflow; Machine and Job of BMCs; Secrets
+  Tinkerbell, v1alpha2   Hardware, Task, Workflow; Job of BMCs
+  EKS Anywhere           hardware CSV, TinkerbellTemplateConfig, TinkerbellMachineConfig
+
+All problems of all documents are reported at once, with file and line, and then
+nothing is stored. Only the first 100 problems are printed, with the number of the
+others. For a CSV with passwords, the problems do not show values: if columns are
+shifted, any value may be a password. Keys that are not stored are listed with the
+reason.`
+
+// conflictHelp says how apply and import treat values that others have changed.
+const conflictHelp = `The server remembers the fields that were applied last. A field that is no longer in
+the document is removed; one that no document ever had stays as it is. A value that
+somebody else has changed since is a conflict: nothing is stored, and the error names
+the field. --force-conflicts overwrites it.`
+
+// An application holds the flags of a command that applies documents.
+type application struct {
+	files             []string
+	set               string
+	dryRun            bool
+	offline           bool // needs no server
+	create            bool // refuse to change what exists
+	force             bool // overwrite conflicts
+	prune             bool
+	start             bool
+	yes               bool // do not ask
+	failOnDifferences bool
+}
+
+func applyCommand(o *Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "apply --file FILE…", Short: "Store what documents describe: machines, templates", Args: cobra.ArbitraryArgs,
+		Long: `Store the machines and templates that documents describe, all or none, and show what
+changes in each. FILE is a file, "-" for standard input, or a directory: all its files
+*.yaml, *.yml, *.json and *.csv are read.
+
+` + conflictHelp + `
+
+Nothing is started and no network boot is opened: for a document of a run, a BMC job
+or a lab, the command is printed that starts it. --start starts them.
+
+--prune deletes what was applied earlier under the same name of a set (--set) and is in
+none of the documents now. A machine with an open run, a decommissioned machine, and
+what somebody else has changed since is kept.
+
+` + documentsHelp,
+		Example: "  ingot apply --file site/ --dry-run\n" +
+			"  ingot apply --file site/\n" +
+			"  ingot apply --file rack-1.yaml --set rack-1 --prune",
+	}
+	a := &application{}
+	x := cmd.Flags()
+	x.StringArrayVarP(&a.files, "file", "f", nil, "file or directory, - for standard input; may be given several times")
+	x.StringVar(&a.set, "set", "", "name of the set to which the documents belong")
+	x.BoolVar(&a.dryRun, "dry-run", false, "show what would change, and store nothing")
+	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that somebody else has changed, and take objects from other sets")
+	x.BoolVar(&a.prune, "prune", false, "delete what was applied earlier with the same --set and is in no document now")
+	x.BoolVar(&a.start, "start", false, "start the runs and BMC jobs that the documents describe")
+	x.BoolVar(&a.yes, "yes", false, "delete and start without asking")
+	return o.NewCommand(cmd, a.run)
+}
+
+func diffCommand(o *Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "diff --file FILE…", Short: "Show what apply would change", Args: cobra.ArbitraryArgs,
+		Long: `Compare documents with what is stored, as "ingot apply" would do it. The exit code is
+0 if nothing differs, and 1 if something does. Secrets are compared, and never shown.`,
+		Example: "  ingot diff --file site/",
+	}
+	a := &application{dryRun: true, failOnDifferences: true}
+	x := cmd.Flags()
+	x.StringArrayVarP(&a.files, "file", "f", nil, "file or directory, - for standard input; may be given several times")
+	x.StringVar(&a.set, "set", "", "name of the set to which the documents belong")
+	return o.NewCommand(cmd, a.run)
+}
+
+func importCommand(o *Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "import FILE…", Short: "Store machines and templates from documents of other programs", Args: cobra.MinimumNArgs(1),
+		Long: `Store the machines and templates that the files describe, and show what changes in
+each. All files are read together: a BMC may refer to a Secret in another file. "-" is
+standard input. "ingot import FILE…" does the same as "ingot apply --file FILE…".
+
+` + conflictHelp + `
+
+An import starts no run and never opens network boot. For a Workflow or a Job it
+prints the command that starts the same in Ingot.
+
+` + documentsHelp,
+		Example: "  ingot import hardware.csv cluster.yaml --offline   # show problems; needs no server\n" +
+			"  ingot import hardware.csv cluster.yaml --dry-run   # also show what would change\n" +
+			"  ingot import hardware.csv cluster.yaml\n" +
+			"  kubectl get hardware,template -A -o yaml | ingot import -",
+	}
+	a := &application{}
+	x := cmd.Flags()
+	x.BoolVar(&a.dryRun, "dry-run", false, "show what would change, and store nothing")
+	x.BoolVar(&a.offline, "offline", false, "check the files without a server, and store nothing")
+	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that somebody else has changed")
+	return o.NewCommand(cmd, a.run)
+}
+
+// run reads the documents and applies them.
+func (a *application) run(c *Call) error {
+	names := slices.Concat(a.files, c.Args)
+	if len(names) == 0 {
+		return human.Advise(UsageError("no file was given"), c.CommandPath()+" --file FILE")
+	}
+	files, err := readFiles(c, names)
+	if err != nil {
+		return err
+	}
+	read, err := importfile.Read(files)
+	if err != nil {
+		return err
+	}
+	return a.apply(c, read)
+}
+
+// readFiles reads the files with these names, and the documents in the directories with these names. The error is an
+// inventory.Problems with a problem for each file that cannot be read.
+func readFiles(c *Call, names []string) ([]importfile.File, error) {
+	var out []importfile.File
+	var ps inventory.Problems
+	for _, given := range names {
+		files := []string{given}
+		if info, err := os.Stat(given); err == nil && info.IsDir() {
+			if files, err = documentsIn(given); err != nil {
+				ps = append(ps, inventory.Problem{File: given, What: err.Error()})
+			}
+		}
+		for _, file := range files {
+			name, b, err := readInput(c.Command, file)
+			if err != nil {
+				ps = append(ps, inventory.Problem{File: file, What: inventory.TextOf(err)})
+			}
+			out = append(out, importfile.File{Name: name, Content: b})
+		}
+	}
+	return out, ps.Err()
+}
+
+// documentsIn returns the paths of the documents in a directory.
+func documentsIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json", ".csv"}, filepath.Ext(e.Name())) {
+			out = append(out, filepath.Join(dir, e.Name()))
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("holds no file *.yaml, *.yml, *.json or *.csv")
+	}
+	return out, nil
+}
+
+// An applied is the result of applying documents, in the form of the JSON output.
+type applied struct {
+	Stored   bool                 `json:"stored"` // false after a dry run
+	Objects  []appliedObject      `json:"objects"`
+	Ignored  []importfile.Ignored `json:"ignored"`
+	Starts   []importfile.Start   `json:"starts"`
+	Warnings []string             `json:"warnings"`
+}
+
+type appliedObject struct {
+	importfile.Place
+	inventory.Applied
+}
+
+// isRead is the result for an object that was not compared with the server (--offline).
+const isRead = "read"
+
+func newApplied(read importfile.Import) applied {
+	return applied{
+		Objects: []appliedObject{}, Warnings: []string{},
+		Ignored: append([]importfile.Ignored{}, read.Ignored...), Starts: append([]importfile.Start{}, read.Starts...),
+	}
+}
+
+// apply makes the server apply the documents.
+func (a *application) apply(c *Call, read importfile.Import) error {
+	out := newApplied(read)
+	switch {
+	case a.offline:
+		for _, t := range read.Templates {
+			out.Objects = append(out.Objects, appliedObject{t.Place, inventory.Applied{Kind: inventory.KindTemplate, Name: t.Name, Result: isRead}})
+		}
+		for _, m := range read.Machines {
+			out.Objects = append(out.Objects, appliedObject{m.Place, inventory.Applied{Kind: inventory.KindMachine, Name: m.Name, Result: isRead}})
+		}
+	case len(read.Templates)+len(read.Machines) > 0:
+		if err := a.send(c, read, &out); err != nil {
+			return err
+		}
+	}
+	conflicts := a.conflicts(out, read)
+	if err := out.show(c, a.start && !a.dryRun); err != nil {
+		return err
+	}
+	if a.failOnDifferences && slices.ContainsFunc(out.Objects, func(x appliedObject) bool { return x.Result != inventory.ResultUnchanged }) {
+		return reported{errors.New("something differs")}
+	}
+	if len(conflicts) > 0 {
+		return inventory.Conflicts(conflicts)
+	}
+	if a.start && !a.dryRun {
+		return a.startAll(c, read.Starts)
+	}
+	return nil
+}
+
+// conflicts returns the conflicts that a dry run has found, with their places.
+func (a *application) conflicts(out applied, read importfile.Import) (ps inventory.Problems) {
+	if a.force {
+		return nil
+	}
+	for _, x := range out.Objects {
+		ps = append(ps, x.Conflicts()...)
+	}
+	return placeProblems(ps, read)
+}
+
+// send makes the server apply the documents, and adds its answer to out.
+func (a *application) send(c *Call, read importfile.Import, out *applied) error {
+	body := map[string]any{"set": a.set, "forceConflicts": a.force, "prune": a.prune, "dryRun": a.dryRun}
+	templates := []map[string]string{}
+	for _, t := range read.Templates {
+		templates = append(templates, map[string]string{"name": t.Name, "source": t.Source})
+	}
+	machines := []json.RawMessage{}
+	for _, m := range read.Machines {
+		b, err := marshalWithSecrets(m.Machine)
+		if err != nil {
+			return err
+		}
+		machines = append(machines, b)
+	}
+	body["templates"], body["machines"] = templates, machines
+
+	if (a.prune || a.create) && !a.dryRun {
+		if err := a.confirm(c, body, read); err != nil {
+			return err
+		}
+	}
+	answer, err := post[apitypes.Application](c, client.Path("apply"), body)
+	if err != nil {
+		return locateApplied(err, read)
+	}
+	out.Stored, out.Warnings = answer.Value.Stored, answer.Value.Warnings
+	places := placesOf(read)
+	for _, x := range answer.Value.Items {
+		for n, change := range x.Changes {
+			if x.Kind == inventory.KindTemplate {
+				x.Changes[n] = inventory.Change(importfile.TextChange(change.Field, change.Old, change.New))
+				x.Changes[n].Conflict = change.Conflict
+			}
+		}
+		out.Objects = append(out.Objects, appliedObject{places[x.Kind+" "+x.Name], x})
+	}
+	return nil
+}
+
+// confirm compares the documents with what is stored. It refuses changes if only new objects may be stored, and asks before objects are
+// deleted.
+func (a *application) confirm(c *Call, body map[string]any, read importfile.Import) error {
+	body["dryRun"] = true
+	answer, err := post[apitypes.Application](c, client.Path("apply"), body)
+	if err != nil {
+		return locateApplied(err, read)
+	}
+	body["dryRun"] = false
+	var lost []string
+	var ps inventory.Problems
+	for _, x := range answer.Value.Items {
+		switch {
+		case x.Result == inventory.ResultDeleted:
+			lost = append(lost, x.Kind+" "+x.Name)
+		case x.Result == inventory.ResultChanged && a.create:
+			ps.Add(x.Name, "show the difference with: ingot diff --file FILE; give --replace to change it", "%s %q exists, with other values",
+				x.Kind, x.Name)
+		}
+	}
+	if len(ps) > 0 {
+		return inventory.Conflicts(placeProblems(ps, read))
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return c.Confirm(a.yes, "deletes "+strings.Join(lost, ", "), "yes")
+}
+
+// startAll runs the commands that start what the documents describe.
+func (a *application) startAll(c *Call, starts []importfile.Start) error {
+	if len(starts) == 0 {
+		return nil
+	}
+	var what []string
+	for _, s := range starts {
+		what = append(what, s.Command)
+	}
+	if err := c.Confirm(a.yes, "runs:\n  "+strings.Join(what, "\n  ")+"\nThe content of disks may be lost", "yes"); err != nil {
+		return err
+	}
+	for _, s := range starts {
+		root := Root(c.ProgramVersion)
+		cmd, _, err := root.Find(s.Args[1:])
+		if err != nil {
+			return fmt.Errorf("starting %s: %w", s.Object, err)
+		}
+		args := slices.Concat(s.Args[1:], []string{"--config", c.ConfigFile, "--output", c.output})
+		if cmd.Flags().Lookup("yes") != nil {
+			args = append(args, "--yes")
+		}
+		for flag, value := range map[string]string{"--server": c.ServerURL, "--token-file": c.TokenFile} {
+			if value != "" {
+				args = append(args, flag, value)
+			}
+		}
+		root.SetArgs(args)
+		root.SetIn(c.InOrStdin())
+		root.SetOut(c.OutOrStdout())
+		root.SetErr(c.ErrOrStderr())
+		if err := root.ExecuteContext(c.Context()); err != nil {
+			return fmt.Errorf("starting %s: %w", s.Object, err)
+		}
+	}
+	return nil
+}
+
+// placesOf returns the places of the objects, by kind and name.
+func placesOf(read importfile.Import) map[string]importfile.Place {
+	out := map[string]importfile.Place{}
+	for _, t := range read.Templates {
+		out[inventory.KindTemplate+" "+t.Name] = t.Place
+	}
+	for _, m := range read.Machines {
+		out[inventory.KindMachine+" "+m.Name] = m.Place
+	}
+	return out
+}
+
+// locateApplied adds file and line to the problems in err that the server found in the documents.
+func locateApplied(err error, read importfile.Import) error {
+	var e *client.Error
+	if errors.As(err, &e) {
+		if len(e.Problems) == 0 && len(read.Machines)+len(read.Templates) > 1 {
+			return err
+		}
+		e.Problems = placeProblems(e.Problems, read)
+	}
+	return err
+}
+
+// placeProblems adds file and line to problems. The field of a problem begins with the name of its machine, unless there is only one.
+func placeProblems(ps inventory.Problems, read importfile.Import) inventory.Problems {
+	places := placesOf(read)
+	for n, p := range ps {
+		of, field, _ := strings.Cut(p.Field, ": ")
+		if m := machineInProblem.FindStringSubmatch(p.What); m != nil {
+			of, field = m[1], strings.TrimPrefix(p.Field, m[1]+": ")
+		}
+		at := slices.IndexFunc(read.Machines, func(m importfile.Machine) bool { return m.Name == of })
+		if at < 0 && len(read.Machines) == 1 && len(read.Templates) == 0 {
+			at, field = 0, p.Field
+		}
+		switch place, ok := places[inventory.KindTemplate+" "+of]; {
+		case at >= 0:
+			m := read.Machines[at]
+			ps[n].File, ps[n].Line, ps[n].Field = m.File, m.LineOf(field), field
+		case ok:
+			ps[n].File, ps[n].Line, ps[n].Field = place.File, place.Line, field
+		}
+	}
+	return ps
+}
+
+// show prints what was applied, the ignored keys, and the commands that start runs and BMC jobs, unless they are started now.
+func (x applied) show(c *Call, starting bool) error {
+	printWarnings(c, x.Warnings)
+	return ShowValue(c, x, func(w io.Writer) error {
+		for _, o := range x.Objects {
+			fmt.Fprintf(w, "%s %s %s%s\n", o.Kind, Inert(o.Name), o.Result, Inert(prefixed(": ", o.Why)))
+			for _, change := range o.Changes {
+				mark := ""
+				if change.Conflict {
+					mark = "conflict: "
+				}
+				fmt.Fprintf(w, "  %s%s\n", mark, Inert(importfile.Change(change).String()))
+			}
+		}
+		for n, i := range x.Ignored {
+			if n == 0 {
+				fmt.Fprintln(w, "\nnot stored:")
+			}
+			fmt.Fprintf(w, "  %s: %s: %s: %s\n", i.Place, Inert(i.Object), Inert(i.Key), Inert(i.Why))
+		}
+		if !starting {
+			for n, s := range x.Starts {
+				if n == 0 {
+					fmt.Fprintln(w, "\nnot started; start with:")
+				}
+				fmt.Fprintf(w, "  %s   # %s\n", Inert(s.Command), Inert(s.Object))
+			}
+		}
+		if !x.Stored {
+			fmt.Fprintln(w, "\nnothing was stored")
+		}
+		return nil
+	})
+}
+
+// prefixed returns prefix and s, or "" if s is empty.
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}
+
+// applyOther applies a file if it is in the format of another program. Otherwise it returns false and does nothing.
+func applyOther(c *Call, file importfile.File, a *application) (bool, error) {
+	if !importfile.Known(file) {
+		return false, nil
+	}
+	read, err := importfile.Read([]importfile.File{file})
+	if err != nil {
+		return true, err
+	}
+	return true, a.apply(c, read)
+}
+
+// refuseOther returns an error if a file from which a run is to be started is in the format of another program.
+func refuseOther(file importfile.File) error {
+	if !importfile.Known(file) {
+		return nil
+	}
+	return human.Advise(inventory.Problems{{
+		File: file.Name, Line: 1, What: "this is a document of another program; only Ingot's own format starts a run",
+		Remedy: "import it; the import prints the command that starts the run",
+	}}, "ingot import --dry-run "+file.Name)
+}
