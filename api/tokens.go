@@ -30,7 +30,7 @@ type tokens struct {
 
 func (t *tokens) routes() []httpapi.Route {
 	return []httpapi.Route{
-		{Method: "GET", Path: "/v1/whoami", Needs: inventory.RoleRead, Handler: httpapi.Get(t.getCaller)},
+		{Method: "GET", Path: "/v1/whoami", Needs: inventory.RoleAny, Handler: httpapi.Get(t.getCaller)},
 		{Method: "GET", Path: "/v1/tokens", Needs: inventory.RoleAdmin, Handler: httpapi.Get(t.list)},
 		{
 			Method: "POST", Path: "/v1/tokens", Needs: inventory.RoleAdmin,

@@ -20,6 +20,9 @@ const (
 	RoleBackup  Role = "backup"  // POST /v1/backup only, without the keys
 )
 
+// RoleAny is what a route needs that every token opens.
+const RoleAny Role = "any"
+
 // allowed lists, for each role, the values of needs that it fulfils.
 var allowed = map[Role][]Role{
 	RoleRead:    {RoleRead, RoleMetrics},
@@ -38,7 +41,9 @@ func Roles() []string {
 }
 
 // Allows reports whether the role r may use a route that needs the role needs.
-func (r Role) Allows(needs Role) bool { return slices.Contains(allowed[r], needs) }
+func (r Role) Allows(needs Role) bool {
+	return needs == RoleAny || slices.Contains(allowed[r], needs)
+}
 
 // AdminToken is the name of the token in the server's file token_file. It is not in the database.
 const AdminToken = "admin"
