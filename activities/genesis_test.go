@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -30,7 +31,7 @@ type labShelf struct {
 func newLabShelf(t *testing.T) *labShelf {
 	t.Helper()
 	dir := filepath.Join("..", "deploy", "genesis")
-	b, _, err := genesis.Bundle("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) })
+	b, _, err := genesis.Bundle("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) }, systems.All{})
 	require.NoError(t, err)
 	return &labShelf{bundle: b, facts: map[string]string{}}
 }
@@ -156,7 +157,7 @@ func TestUntil(t *testing.T) {
 // image's address may be signed.
 func TestS25PreflightRepeatsNoSignature(t *testing.T) {
 	s := newLabShelf(t)
-	lab, err := genesis.Load(s.bundle.File, s.bundle.Read)
+	lab, err := genesis.Load(s.bundle.File, s.bundle.Read, systems.All{})
 	require.NoError(t, err)
 	lab.Images = []genesis.Image{{Name: "vyos", URL: "https://canary:canary@example.org/vyos.zst?X-Signature=canary#canary", SHA256: "aa"}}
 	var asked string
@@ -178,7 +179,7 @@ func (noImages) Images(context.Context) ([]inventory.Image, error) { return nil,
 
 func TestAddressesThatAreTaken(t *testing.T) {
 	s := newLabShelf(t)
-	lab, err := genesis.Load(s.bundle.File, s.bundle.Read)
+	lab, err := genesis.Load(s.bundle.File, s.bundle.Read, systems.All{})
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
 		taken     string

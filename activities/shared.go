@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
@@ -56,7 +57,7 @@ func (a *shared) lab(ctx context.Context, name string) (genesis.Lab, inventory.G
 	a.lastLab.mu.Lock()
 	defer a.lastLab.mu.Unlock()
 	if b.SHA256 == "" || a.lastLab.sha256 != b.SHA256 {
-		lab, err := genesis.Load(b.File, b.Read)
+		lab, err := genesis.Load(b.File, b.Read, systems.All{})
 		if err != nil {
 			return genesis.Lab{}, b, err
 		}

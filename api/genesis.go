@@ -13,6 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows"
 	"github.com/ingotmetal/ingot/workflows/contract"
@@ -83,7 +84,7 @@ func (g *genesisRoutes) find(ctx context.Context, name string) (inventory.Genesi
 // plan returns the plan of a lab file. If the file itself has mistakes, plan returns an inventory.Problems with these
 // mistakes and the problems of the plan.
 func (g *genesisRoutes) plan(ctx context.Context, b inventory.GenesisBundle) (genesis.Plan, error) {
-	l, err := genesis.Load(b.File, b.Read)
+	l, err := genesis.Load(b.File, b.Read, systems.All{})
 	var wrong inventory.Problems
 	if err != nil && !errors.As(err, &wrong) {
 		return genesis.Plan{}, err
@@ -153,7 +154,7 @@ type putGenesis struct {
 	File    string            `json:"file"`
 	Files   map[string]string `json:"files"`
 	Replace bool              `json:"replace"`
-	// Only means that the request stores nothing and only returns the plan.
+	// Only means that the request stores nothing and only returns the plan. The plan says whether a password is the stored one.
 	Only bool `json:"only"`
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -68,7 +69,7 @@ func (r imageUserReader) readLabs(ctx context.Context) (labs []genesis.Lab, err 
 		if err != nil {
 			return nil, err
 		}
-		l, err := genesis.Load(b.File, b.Read)
+		l, err := genesis.Load(b.File, b.Read, systems.All{})
 		var wrong inventory.Problems // if the lab file has problems that only this version finds, use what could be read
 		if err != nil && !errors.As(err, &wrong) {
 			return nil, err

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/systems"
 )
 
 // strict decodes one YAML document that must hold no key that v has not.
@@ -215,7 +216,11 @@ func lower(n *yaml.Node, within string) {
 // manifest returns the objects of the platform as a genesis applies them.
 func manifest(t *testing.T) (out [][]byte) {
 	t.Helper()
-	lab, err := genesis.Load("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join("genesis", name)) })
+	lab, err := genesis.Load(
+		"lab.yaml",
+		func(name string) ([]byte, error) { return os.ReadFile(filepath.Join("genesis", name)) },
+		systems.All{},
+	)
 	require.NoError(t, err)
 	require.NotContains(t, lab.Migrate.Manifest, "INGOT_")
 	for d := yaml.NewDecoder(strings.NewReader(lab.Migrate.Manifest)); ; {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/genesis"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/internal/systems/vyos"
 )
 
@@ -18,7 +19,11 @@ import (
 // of step has its section, with its budget and its undo.
 func TestGenesisTellsEveryStep(t *testing.T) {
 	text := read(t, "genesis.md")
-	lab, err := genesis.Load("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join("../deploy/genesis", name)) })
+	lab, err := genesis.Load(
+		"lab.yaml",
+		func(name string) ([]byte, error) { return os.ReadFile(filepath.Join("../deploy/genesis", name)) },
+		systems.All{},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

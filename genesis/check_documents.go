@@ -9,7 +9,6 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
-	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -25,16 +24,16 @@ type documents struct {
 
 // check checks the document of machine m with role r.
 func (d *documents) check(r role, m Machine) {
+	if d.lab.systems == nil {
+		return
+	}
 	contents := []byte(m.UserData.Reveal())
-	ps, warnings := systems.Review(r.kind, m.Config, contents)
+	ps, warnings := d.lab.systems.Review(r.kind, m.Config, contents)
 	if len(ps) == 0 {
 		d.lab.warnings = append(d.lab.warnings, warnings...)
 	}
 
-	var more inventory.Problems
-	if relay := systems.Of(r.kind).Relay; relay != nil {
-		more = relay.CheckRelay(contents, d.lab.Seed.Address)
-	}
+	more := d.lab.systems.CheckRelay(r.kind, contents, d.lab.Seed.Address)
 	if r.mode != "" {
 		more = append(more, d.checkNode(r, m)...)
 	}
@@ -57,7 +56,7 @@ func (d *documents) check(r role, m Machine) {
 func (d *documents) checkNode(r role, m Machine) (ps inventory.Problems) {
 	docs, err := strictyaml.Documents(m.Config, []byte(m.UserData.Reveal()))
 	if err != nil || len(docs) != 1 {
-		return nil // systems.Review has reported this problem
+		return nil // Review has reported this problem
 	}
 	doc := docs[0]
 	if mode := doc.Text("install.mode"); mode != r.mode {

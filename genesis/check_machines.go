@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -92,7 +91,7 @@ func (f *file) checkRole(prefix string, r role, m Machine) {
 	} else if !m.UserData.IsZero() {
 		f.docs.check(r, m)
 	}
-	f.checkPlace(prefix, r, m)
+	f.checkPlace(prefix, m)
 }
 
 // checkLabels checks that a machine has the labels or the hardwareMap entries that its built-in template needs. If the
@@ -175,7 +174,7 @@ func (f *file) checkOwners(prefix string, m inventory.Machine) {
 
 // checkPlace checks that the reserved address of a machine is on a network that this server serves when the machine is
 // installed: the server's own network for the router, the network behind the router for the others.
-func (f *file) checkPlace(prefix string, r role, m Machine) {
+func (f *file) checkPlace(prefix string, m Machine) {
 	l := f.lab
 	n := slices.IndexFunc(m.Interfaces, func(i inventory.Interface) bool { return !i.DisableNetboot })
 	if n < 0 {
@@ -188,7 +187,7 @@ func (f *file) checkPlace(prefix string, r role, m Machine) {
 	i, field := m.Interfaces[n], fmt.Sprintf("%sinterfaces[%d].address", prefix, n)
 	where := l.Network.Prefix
 	what := "the network behind the router"
-	if systems.Of(r.kind).Relay != nil {
+	if l.Router != nil && m.Name == l.Router.Machine {
 		where, what = l.Seed.Segment, "the server's own network: no relay exists before the router runs"
 	}
 	switch {

@@ -32,11 +32,11 @@ type file struct {
 	text   map[string][]byte // contents of the files that the lab file names
 }
 
-// Load reads the lab file called name, and the files that the lab file names, with the function read. If these files
-// have problems, the error is an inventory.Problems that lists all of them with file, line and field; the Lab then
-// contains what could be read.
-func Load(name string, read func(name string) ([]byte, error)) (Lab, error) {
-	var l Lab
+// Load reads the lab file called name, and the files that the lab file names, with the function read. systems checks the
+// documents of the machines; nil: they are not checked. If these files have problems, the error is an inventory.Problems
+// that lists all of them with file, line and field; the Lab then contains what could be read.
+func Load(name string, read func(name string) ([]byte, error), systems Systems) (Lab, error) {
+	l := Lab{systems: systems}
 	b, err := read(name)
 	if err != nil {
 		return l, fmt.Errorf("reading lab file %q: %w", name, err)
@@ -127,7 +127,7 @@ func (l Lab) Locate(ps inventory.Problems) inventory.Problems { return l.doc.Loc
 
 // Bundle reads the lab file called name, and the files that the lab file names, into a bundle. It also returns the Lab
 // and the error of Load.
-func Bundle(name string, read func(name string) ([]byte, error)) (inventory.GenesisBundle, Lab, error) {
+func Bundle(name string, read func(name string) ([]byte, error), systems Systems) (inventory.GenesisBundle, Lab, error) {
 	b := inventory.GenesisBundle{File: name, Files: map[string]inventory.Secret{}}
 	lab, err := Load(name, func(n string) ([]byte, error) {
 		content, err := read(n)
@@ -135,7 +135,7 @@ func Bundle(name string, read func(name string) ([]byte, error)) (inventory.Gene
 			b.Files[n] = inventory.NewSecret(string(content))
 		}
 		return content, err
-	})
+	}, systems)
 	b.Name = lab.Name
 	return b, lab, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -49,7 +50,7 @@ func swap(t *testing.T, file string, pairs ...string) func(name, content string)
 // load returns the problems of the changed example as "file:line: field".
 func load(t *testing.T, change func(name, content string) string) (map[string]inventory.Problem, Lab) {
 	t.Helper()
-	l, err := Load("lab.yaml", example(t, change))
+	l, err := Load("lab.yaml", example(t, change), systems.All{})
 	out := map[string]inventory.Problem{}
 	var ps inventory.Problems
 	if err != nil {
@@ -129,7 +130,7 @@ func TestManifestIsFilledIn(t *testing.T) {
 			return []byte("image: INGOT_IMAGE\naddress: INGOT_ADDRESS\n"), nil
 		}
 		return read(name)
-	})
+	}, systems.All{})
 	require.NoError(t, err)
 	require.Equal(t, "image: registry.example.org/ingot:latest\naddress: 10.10.20.11\n", l.Migrate.Manifest)
 }
@@ -144,7 +145,7 @@ func TestSectionsMayBeAbsent(t *testing.T) {
 			return text
 		}
 		return content
-	}))
+	}), systems.All{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"preflight", "router", "relay", "platform", "kubernetes", "proven"}, l.stepNames())
 }
@@ -267,7 +268,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		content = swap(t, "lab.yaml", "  vlan: 20", "  vlan: 20\n  vlann: 20", "create: ms-02-a", "create: ms-02-x")(name, content)
 		content = swap(t, "harvester-join.yaml", "server_url: ", "# ")(name, content)
 		return swap(t, "talos.yaml", "kubelet:\n", "kublet:\n")(name, content)
-	}))
+	}), systems.All{})
 	var ps inventory.Problems
 	require.ErrorAs(t, err, &ps)
 	require.ErrorIs(t, err, inventory.ErrInvalid)
@@ -311,11 +312,11 @@ func TestWhatIsLost(t *testing.T) {
 
 func TestNotALab(t *testing.T) {
 	for src, want := range map[string]string{"": "holds 0 documents", "a: [\n": "not valid YAML", "name: a\n---\nname: b\n": "holds 2 documents", "- a\n": "must be a mapping"} {
-		_, err := Load("lab.yaml", func(string) ([]byte, error) { return []byte(src), nil })
+		_, err := Load("lab.yaml", func(string) ([]byte, error) { return []byte(src), nil }, systems.All{})
 		require.ErrorIs(t, err, inventory.ErrInvalid, src)
 		require.ErrorContains(t, err, want, src)
 	}
-	_, err := Load("lab.yaml", func(string) ([]byte, error) { return nil, fs.ErrNotExist })
+	_, err := Load("lab.yaml", func(string) ([]byte, error) { return nil, fs.ErrNotExist }, systems.All{})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
@@ -427,12 +428,12 @@ func TestCheckSourcesAFewAtATime(t *testing.T) {
 }
 
 func TestBundle(t *testing.T) {
-	b, l, err := Bundle("lab.yaml", example(t, nil))
+	b, l, err := Bundle("lab.yaml", example(t, nil), systems.All{})
 	require.NoError(t, err)
 	require.Equal(t, "home", b.Name)
 	require.NoError(t, b.Check())
 	require.Len(t, b.Files, 10)
-	again, err := Load(b.File, b.Read)
+	again, err := Load(b.File, b.Read, systems.All{})
 	require.NoError(t, err)
 	require.Equal(t, l.Machines, again.Machines)
 }
@@ -458,7 +459,7 @@ func FuzzLoad(f *testing.F) {
 				return b, nil
 			}
 			return nil, fs.ErrNotExist
-		})
+		}, systems.All{})
 		require.True(t, err == nil || errors.Is(err, inventory.ErrInvalid), "%v", err)
 		l.Steps() // even of a lab with mistakes
 	})

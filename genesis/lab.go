@@ -35,8 +35,21 @@ type Lab struct {
 
 	doc      strictyaml.Document // the parsed file, to find the lines of problems
 	warnings inventory.Problems
+	systems  Systems // nil: the documents of the machines are neither checked nor read
 	// unreadImages is set if the list of images could not be read. References to images then cannot be checked.
 	unreadImages bool
+}
+
+// Systems knows the documents of the systems that a lab installs.
+type Systems interface {
+	// Review checks a document of the given kind. The warnings count only if there are no problems.
+	Review(kind, file string, contents []byte) (problems, warnings inventory.Problems)
+	// CheckRelay returns why DHCP packets of machines behind the system would not reach the server.
+	CheckRelay(kind string, contents []byte, server netip.Addr) inventory.Problems
+	// Disks describes the disks that the document overwrites.
+	Disks(kind string, contents []byte) []string
+	// Downloads returns the names of the images that the installer fetches.
+	Downloads(kind string, contents []byte) []string
 }
 
 // Schema returns the JSON Schema of a lab file.

@@ -3,7 +3,6 @@ package genesis
 import (
 	"fmt"
 
-	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -45,14 +44,14 @@ func (l Lab) roles() (roles []role) {
 	return roles
 }
 
-// system returns the operating system that the role of m installs, or the zero System if m has no role.
-func (l Lab) system(m Machine) systems.System {
+// kindOf returns the kind of the document of m, or "" if m has no role.
+func (l Lab) kindOf(m Machine) string {
 	for _, r := range l.roles() {
 		if r.machine == m.Name {
-			return systems.Of(r.kind)
+			return r.kind
 		}
 	}
-	return systems.System{}
+	return ""
 }
 
 // templateLabels holds, by built-in template, the labels or hardwareMap entries that the template needs. The value

@@ -280,8 +280,8 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 			names = append(names, v)
 		}
 	}
-	if d := l.system(m).Downloads; d != nil {
-		names = append(names, d.Downloads([]byte(m.UserData.Reveal()))...)
+	if l.systems != nil {
+		names = append(names, l.systems.Downloads(l.kindOf(m), []byte(m.UserData.Reveal()))...)
 	}
 	slices.Sort(names)
 	var out []StepImage
@@ -297,8 +297,8 @@ func (l Lab) imagesOf(m Machine) []StepImage {
 // the disks that the machine's document names.
 func (l Lab) disksOf(m Machine) string {
 	var named []string
-	if d := l.system(m).Disks; d != nil {
-		named = d.Disks([]byte(m.UserData.Reveal()))
+	if l.systems != nil {
+		named = l.systems.Disks(l.kindOf(m), []byte(m.UserData.Reveal()))
 	}
 	slices.Sort(named)
 	named = slices.Compact(named)

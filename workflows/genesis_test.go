@@ -26,6 +26,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/secrets/keyring"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/lab/fakesite"
@@ -83,7 +84,11 @@ func newHouse(t *testing.T) *house {
 		answer:    func(q inventory.Question) string { return q.Choices[len(q.Choices)-1] },
 	}
 	dir := filepath.Join("..", "deploy", "genesis")
-	b, lab, err := genesis.Bundle("lab.yaml", func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) })
+	b, lab, err := genesis.Bundle(
+		"lab.yaml",
+		func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) },
+		systems.All{},
+	)
 	require.NoError(t, err)
 	h.lab = lab
 	b.Name = "home"
