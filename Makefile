@@ -24,6 +24,9 @@ build: bin/ingot bin/agentos bin/ipxe ## both programs and the agent's operating
 bin/ingot: web bin/worker-agent FORCE
 	$(STAGE) ingot "3 to 5 min; 20 s when repeated" go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ingot
 
+bin/ingot-client: FORCE
+	$(STAGE) client "30 s; 5 s when repeated" env CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ingot-client
+
 bin/worker-agent: FORCE
 	$(STAGE) worker-agent "30 s; 5 s when repeated" env CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/worker-agent
 
@@ -44,7 +47,7 @@ bin/ipxe: FORCE
 image: build ## the container image bin/ingot.oci.tar (deploy/compose.yaml, deploy/genesis/ingot.yaml)
 	go run ./deploy/image -bin bin -version $(VERSION) -out bin/ingot.oci.tar
 
-release: deps-release web bin/ipxe ## everything that is given out for this commit, into dist/ (SIGN_KEY=FILE: signed), 10 min
+release: deps-release web bin/ipxe ## everything that is given out for this commit, into dist/ (SIGN_KEY=FILE: signed), 15 min
 	deploy/release/release.sh bin/release dist
 
 release-repeat: deps-release ## two releases of this commit, in two directories, are equal: 20 min
@@ -148,7 +151,7 @@ chaos: deps-test build ## break every part in every phase, 25 min; writes docs/r
 first-machine: deps-test build ## run the commands of docs/first-machine.md in the lab, and write their outputs into it
 	$(LAB_TEST) -timeout 15m -run '^TestFirstMachine$$' ./e2e -args -lab -write
 
-bench: deps-test build ## measure the server, and write its figures into docs/performance.md
+bench: deps-test build bin/ingot-client ## measure the server, and write its figures into docs/performance.md
 	$(LAB_TEST) -timeout 40m -run '^TestBench$$' ./e2e -args -lab -bench
 
 bench-image: deps-test ## image2disk compared with curl | decompressor | dd, 8 min

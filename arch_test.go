@@ -66,7 +66,7 @@ var may = map[string]string{
 	"internal/systems": "inventory internal/systems/endpoint internal/documents/strictyaml internal/systems/harvester " +
 		"internal/systems/talos internal/systems/vyos go.yaml.in/yaml/v3",
 
-	"genesis": "inventory internal/documents/strictyaml internal/documents/machinefile internal/systems",
+	"genesis": "inventory internal/documents/strictyaml internal/documents/machinefile",
 
 	"template":         "action inventory internal/documents/cloudinit internal/documents/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "internal/text/plaintext action internal/selector inventory internal/backup/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
@@ -91,7 +91,7 @@ var may = map[string]string{
 		"internal/text/plaintext internal/netserve/quietlog github.com/gin-gonic/gin",
 	"api": "action genesis internal/apitypes internal/selector workflows/contract internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
 		"internal/netserve/httpserve internal/images/imagefile internal/text/plaintext internal/images/provenance internal/netserve/quietlog internal/host/diskreserve internal/documents/cloudinit inventory template web workflows " +
-		"internal/documents/machinefile internal/documents/mergepatch internal/documents/strictyaml " +
+		"internal/documents/machinefile internal/documents/mergepatch internal/documents/strictyaml internal/systems " +
 		"github.com/gin-gonic/gin",
 	"worker-agent/disk/blockdev":   "internal/text/plaintext",
 	"worker-agent/disk/parttable":  "worker-agent/disk/blockdev",
@@ -139,12 +139,13 @@ var may = map[string]string{
 
 	"internal/cli": "action genesis internal/apitypes internal/selector inventory template workflows/contract internal/images/catalog internal/client internal/config " +
 		"internal/host/durablefile internal/text/human internal/documents/importfile internal/documents/machinefile internal/images/provenance " +
-		"internal/documents/strictyaml internal/documents/mergepatch github.com/spf13/cobra github.com/spf13/pflag golang.org/x/term " +
+		"internal/documents/strictyaml internal/documents/mergepatch github.com/spf13/cobra github.com/spf13/pflag golang.org/x/sys golang.org/x/term " +
 		"k8s.io/client-go",
-	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/apitypes internal/backup internal/cli internal/client internal/config internal/doctor " +
-		"internal/host/durablefile internal/host/hostnet internal/secrets/keyring internal/server internal/siterole internal/temporal/payloadcodec " +
-		"internal/text/human github.com/spf13/cobra",
+	"internal/cli/host": "action bootsvc bootsvc/neighbours inventory internal/backup internal/cli internal/client internal/config internal/doctor " +
+		"internal/host/durablefile internal/host/hostnet internal/secrets/keyring internal/server internal/siterole internal/systems " +
+		"internal/temporal/payloadcodec internal/text/human github.com/spf13/cobra",
 
+	"cmd/ingot-client": "internal/cli",
 	"cmd/ingot":        "internal/cli internal/cli/host internal/temporal/temporalchild internal/temporal/temporalserver",
 	"cmd/worker-agent": "action worker-agent worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
 }
@@ -223,26 +224,29 @@ func TestImports(t *testing.T) {
 var serverOnly = []string{
 	"github.com/gin-gonic/gin",
 	"github.com/mattn/go-sqlite3",
+	"github.com/siderolabs/talos",
 	"go.temporal.io/sdk",
+	"google.golang.org/grpc",
 	"modernc.org/sqlite",
 	module + "api",
 	module + "bootsvc",
 	module + "internal/backup",
 	module + "internal/server",
 	module + "internal/siterole",
+	module + "internal/systems",
 	module + "inventory/sqlite",
 }
 
-// TestClientNeedsNoServer: the commands that are clients of the API can be built without the server.
+// TestClientNeedsNoServer: the client-only program has no part of the server.
 func TestClientNeedsNoServer(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./internal/cli").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/ingot-client").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, pkg := range strings.Fields(string(out)) {
 		for _, x := range serverOnly {
 			if pkg == x || strings.HasPrefix(pkg, x+"/") {
-				t.Errorf("internal/cli reaches %s", pkg)
+				t.Errorf("cmd/ingot-client reaches %s", pkg)
 			}
 		}
 	}

@@ -22,6 +22,7 @@ const (
 var smallPackages = map[string]string{
 	".":                                    "the module's documentation",
 	"cmd/ingot":                            "a main package is wiring",
+	"cmd/ingot-client":                     "a main package is wiring",
 	"internal/images/catalog":              "the list of images",
 	"internal/host/durablefile":            "every file of a secret is read and replaced here",
 	"internal/host/freeport":               "ports for a child process",
@@ -41,7 +42,6 @@ var smallPackages = map[string]string{
 	"internal/pcap":                        "one file format",
 	"internal/text/plaintext":              "a leaf that the agent imports, too",
 	"internal/netserve/quietlog":           "bounds the lines of a log",
-	"internal/systems":                     "the table of installed systems",
 	"web":                                  "embeds the page",
 }
 

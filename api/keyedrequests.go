@@ -41,8 +41,8 @@ const (
 // reads, if its answer is secret or too large to be stored, or if a repetition changes nothing (logout).
 func isUnkeyed(path string) bool {
 	switch path {
-	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify", "/v1/login-links", "/v1/logout",
-		"/v1/templates/:name/render", "/v1/temporal-ui-links", "/v1/tokens":
+	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify",
+		"/v1/login-links", "/v1/logout", "/v1/templates/lint", "/v1/templates/:name/render", "/v1/temporal-ui-links", "/v1/tokens":
 		return true
 	}
 	return false

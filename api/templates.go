@@ -39,6 +39,13 @@ func (t *templates) routes() []httpapi.Route {
 		},
 		{Method: "GET", Path: "/v1/templates/:name", Needs: inventory.RoleRead, Handler: httpapi.Get(t.get)},
 		{Method: "DELETE", Path: "/v1/templates/:name", Needs: inventory.RoleOperate, Handler: httpapi.Delete(t.delete)},
+		// Both execute the template that the request holds, for at most 5 seconds.
+		{
+			Method:  "POST",
+			Path:    "/v1/templates/lint",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusOK, httpapi.JSON, t.lint),
+		},
 		{
 			Method:  "POST",
 			Path:    "/v1/templates/:name/render",
@@ -143,6 +150,15 @@ func (t *templates) delete(ctx context.Context, q byName) error {
 		return fmt.Errorf("template %q is built in and cannot be deleted: %w", q.Name, inventory.ErrConflict)
 	}
 	return t.store.DeleteTemplate(ctx, q.Name, httpapi.Actor(ctx))
+}
+
+type lintTemplate struct {
+	Source string `json:"source"`
+}
+
+// lint checks a template without a machine, and stores nothing.
+func (t *templates) lint(_ context.Context, q lintTemplate) (template.Linted, error) {
+	return template.Lint("", []byte(q.Source))
 }
 
 type renderTemplate struct {

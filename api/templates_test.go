@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -76,4 +77,20 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 	require.Contains(t, got.Body.String(), sumOf("x"))
 	require.Contains(t, got.Body.String(), "image seen: the digest is first-seen")
 	require.Equal(t, http.StatusOK, render("image: slurp, environment: {DEST_URL: 'http://store.example/', IMG_NAME: x}").Code)
+}
+
+// A template is checked as it is when it is stored, and nothing is stored.
+func TestLint(t *testing.T) {
+	s := newSite(t)
+	c := checking(s)
+	got := c.op(http.StatusOK, http.MethodPost, "/v1/templates/lint", map[string]string{"source": oneAction})
+	require.Contains(t, got.Body.String(), `"notes":[]`)
+	bad := strings.Replace(oneAction, "noop", "docker.io/me/kexec", 1)
+	require.NotEqual(t, oneAction, bad)
+	got = c.op(http.StatusBadRequest, http.MethodPost, "/v1/templates/lint", map[string]string{"source": bad})
+	require.Contains(t, got.Body.String(), `"field":"tasks[0].actions[0].image"`)
+	require.Contains(t, got.Body.String(), `"line":`)
+	own, err := s.Store.Templates.Templates(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, own)
 }

@@ -43,7 +43,7 @@ func TestBench(t *testing.T) {
 	}
 	ctx := needLabFor(t, 35*time.Minute)
 	var f figures
-	for _, program := range []string{"ingot", "worker-agent"} {
+	for _, program := range []string{"ingot", "ingot-client", "worker-agent"} {
 		f.add(t, "`"+program+"`", "%.1f MB", float64(size("../bin/"+program))/1e6)
 	}
 	k, i := size("../bin/agentos/vmlinuz"), size("../bin/agentos/initramfs")

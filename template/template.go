@@ -46,6 +46,26 @@ type Template struct {
 	Unplannable inventory.Problems
 }
 
+// A Linted describes a template without problems, in the form in which the API shows it.
+type Linted struct {
+	Name  string             `json:"name"` // "" if the name depends on data
+	Keys  []string           `json:"keys"` // top-level names of data that the template reads, sorted
+	Notes inventory.Problems `json:"notes"`
+}
+
+// Lint parses a template, and returns as inventory.Problems why it cannot be stored or would make every run fail. file is used
+// only in error messages.
+func Lint(file string, src []byte) (Linted, error) {
+	t, err := Parse(file, src)
+	if err == nil {
+		err = t.Unplannable.Err()
+	}
+	if err != nil {
+		return Linted{}, err
+	}
+	return Linted{Name: t.Name, Keys: append([]string{}, t.Keys...), Notes: append(inventory.Problems{}, t.Notes...)}, nil
+}
+
 // Parse parses a template, and checks everything that can be checked without data: syntax, keys, names, images, environments, time-outs and
 // the order of actions. Problems are returned as inventory.Problems. file is used only in error messages.
 func Parse(file string, src []byte) (*Template, error) {

@@ -2,8 +2,8 @@
 # release.sh BIN OUT: make everything that is given out for the present commit.
 #
 #   BIN  gets the programs and boot files, built for release: -trimpath compiles everything again, the Temporal server among it
-#   OUT  gets the tarball, the Debian package, the container image, the compose file, the Kubernetes manifests, the list of what is
-#        in them, and SHA256SUMS
+#   OUT  gets the tarball, the Debian package, the container image, the compose file, the Kubernetes manifests, the client-only
+#        programs, the list of what is in them, and SHA256SUMS
 #
 # SIGN_KEY=FILE signs SHA256SUMS with a minisign key; INGOT_SIGN_PASSWORD is its password, if it has one. The same commit gives the
 # same bytes on the same Debian release, with the same packages in the cache of deploy/deps.sh.
@@ -22,12 +22,21 @@ build=(go build -trimpath -buildvcs=false -ldflags "-s -w -buildid= -X main.vers
 mkdir -p "$BIN"
 $STAGE ingot "6 to 9 min; 20 s when repeated" "${build[@]}" ./cmd/ingot
 $STAGE worker-agent "30 s; 5 s when repeated" env CGO_ENABLED=0 "${build[@]}" ./cmd/worker-agent
+rm -rf "$BIN/client"
+mkdir "$BIN/client"
+for platform in {linux,darwin,windows}/{amd64,arm64}; do
+  name=ingot-client-$VERSION-${platform/\//-}
+  case $platform in windows/*) name+=.exe ;; esac
+  $STAGE "client $platform" "1 to 2 min; 10 s when repeated" \
+    env CGO_ENABLED=0 GOOS="${platform%/*}" GOARCH="${platform#*/}" "${build[@]}" -o "$BIN/client/$name" ./cmd/ingot-client
+done
 $STAGE agentos "10 s" deploy/agentos/build.sh "$BIN/agentos" "$BIN/worker-agent"
 mkdir -p "$BIN/ipxe"
 cp bin/ipxe/* "$BIN/ipxe/"
 
 rm -rf "$OUT"
 mkdir -p "$OUT"
+install -m 755 -t "$OUT" "$BIN"/client/*
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 
 # archive NAME: pack $work/NAME into $OUT/NAME.tar.gz.

@@ -40,6 +40,9 @@ func Run(ctx context.Context, root *cobra.Command, out, errs io.Writer) int {
 	return exitCode(err)
 }
 
+// serveHelp begins the help about servers.
+const serveHelp = `"ingot serve" runs the server. Most other commands send requests to a server`
+
 // moduleVersion returns the version of the Go module in the program's build information.
 func moduleVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -59,7 +62,7 @@ func Root(version string, more ...Extension) *cobra.Command {
 		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: version,
 		Long: `Install operating systems on bare metal, durably.
 
-"ingot serve" runs the server. Most other commands send requests to a server: to the
+` + serveHelp + `: to the
 one in --server or INGOT_SERVER; without these, to the one of "ingot login URL"; and
 without a login, to the one that this host's configuration describes.
 
@@ -97,6 +100,7 @@ system is up.`,
 		bmcCommand(o),
 		netbootCommand(o),
 		dhcpCommand(o),
+		temporalCommand(o),
 		whyCommand(o),
 		secretCommand(o),
 		notifyCommand(o),

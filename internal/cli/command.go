@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/genesis"
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
@@ -35,6 +36,9 @@ type Options struct {
 	watchEvery time.Duration
 	// ProgramVersion is the version of this program.
 	ProgramVersion string
+	// Systems checks the documents of lab files. Without it, in the client-only program, the server checks lab files and
+	// templates.
+	Systems genesis.Systems
 }
 
 // A Call is one execution of a command, with its streams, flags and arguments.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/ingotmetal/ingot/internal/client"
@@ -103,12 +104,16 @@ func (d document) head(failed error) string {
 
 // runEditor runs the operator's editor on a file, and returns the text of the file without the lines of head, also if the editor fails.
 func (c *Call) runEditor(file string) (string, error) {
-	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
+	standard := "vi"
+	if runtime.GOOS == "windows" {
+		standard = "notepad"
+	}
+	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), standard))
 	editor := exec.CommandContext(c.Context(), words[0], append(words[1:], file)...)
 	editor.Stdin, editor.Stdout, editor.Stderr = os.Stdin, os.Stdout, os.Stderr
 	failed := editor.Run()
 	if failed != nil {
-		failed = human.Advise(fmt.Errorf("running the editor %s: %w", words[0], failed), "EDITOR=vi "+c.CommandPath())
+		failed = human.Advise(fmt.Errorf("running the editor %s: %w", words[0], failed), "EDITOR="+standard+" "+c.CommandPath())
 	}
 	b, err := os.ReadFile(file)
 	text := string(b)

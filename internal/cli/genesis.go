@@ -63,11 +63,14 @@ that have a URL; with --offline it is not asked.`,
 			return postAndShow(c, client.Path("genesis", c.Args[0], "plan"), nil, printPlan)
 		}
 
-		f, err := readLab(c.Args[0])
+		f, err := readLab(c, c.Args[0])
 		if err != nil {
 			return err
 		}
-		if *offline {
+		switch {
+		case *offline && c.Systems == nil:
+			return UsageError("--offline: this program leaves the checks to a server; without a server: %s", hostProgram)
+		case *offline:
 			return showOfflinePlan(c, f)
 		}
 		if _, err := c.Server(); err != nil {
@@ -209,7 +212,7 @@ func confirmStoredLab(c *Call, yes bool) (name string, err error) {
 // prepareLab prepares the start of the lab file that the argument names: it checks the lab, asks for
 // confirmation, sends missing images and stores the lab. It returns the name of the lab.
 func prepareLab(c *Call, yes, replace bool) (name string, err error) {
-	f, err := readLab(c.Args[0])
+	f, err := readLab(c, c.Args[0])
 	if err != nil {
 		return "", err
 	}
@@ -221,7 +224,7 @@ func prepareLab(c *Call, yes, replace bool) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := confirmOverwrite(c, yes, f.lab.Name, f.lab.Destroys()); err != nil {
+	if err := confirmOverwrite(c, yes, f.lab.Name, plan.Value.Destroys); err != nil {
 		return "", err
 	}
 

@@ -24,12 +24,12 @@ type labFile struct {
 
 // readLab reads a lab file and the files that it names. If their content has problems, it stores the problems in the
 // result instead of returning an error, so that they can be reported together with those that the server finds.
-func readLab(file string) (labFile, error) {
+func readLab(c *Call, file string) (labFile, error) {
 	f := labFile{path: file}
 	var err error
 	f.bundle, f.lab, err = genesis.Bundle(filepath.Base(file), func(name string) ([]byte, error) {
 		return os.ReadFile(f.resolve(name))
-	})
+	}, c.Systems)
 
 	switch {
 	case errors.As(err, &f.problems):

@@ -131,10 +131,10 @@ func loginLinkCommand(o *Options) *cobra.Command {
 	}, printLoginLink)
 }
 
-func printLoginLink(c *Call) error { return c.PrintLink("login-links") }
+func printLoginLink(c *Call) error { return c.printLink("login-links") }
 
-// PrintLink makes a one-time link by a POST to this route below /v1, and prints it.
-func (c *Call) PrintLink(route string) error {
+// printLink makes a one-time link by a POST to this route below /v1, and prints it.
+func (c *Call) printLink(route string) error {
 	type loginLink struct {
 		URL     string    `json:"url"`
 		Expires time.Time `json:"expires"`

@@ -22,6 +22,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/internal/images/catalog"
+	"github.com/ingotmetal/ingot/internal/systems"
 	"github.com/ingotmetal/ingot/template"
 )
 
@@ -91,7 +92,7 @@ func readers(t *testing.T) map[string]func(e example) error {
 					return e.text, nil
 				}
 				return os.ReadFile(filepath.Join(filepath.Dir(e.name), name))
-			})
+			}, systems.All{})
 			return err
 		},
 		"machine": func(e example) error {

@@ -191,7 +191,7 @@ nothing else. Without NAME it is called prometheus.`,
 		if len(c.Args) > 0 {
 			q.Name = c.Args[0]
 		}
-		return c.CreateToken(q)
+		return c.createToken(q)
 	})
 }
 

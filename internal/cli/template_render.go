@@ -70,16 +70,20 @@ shown as references.`,
 func renderTemplate(c *Call, machine string, in renderRequest) (a client.Answer[template.Rendering], err error) {
 	name, file := c.Args[0], ""
 	if isTemplateFile(name) {
-		ts, err := readTemplates(c, name)
+		from, ts, err := readTemplates(c, name)
 		if err != nil {
 			return a, err
 		}
 		if len(ts) > 1 {
 			return a, UsageError("%s holds %d templates; import the file, then render one template by its name", name, len(ts))
 		}
-		t := ts[0]
-		file, in.Source = t.File, t.Source
-		name = cmp.Or(t.Name, "template")
+		file, in.Source = from, ts[0].Source
+		name = cmp.Or(ts[0].Name, "template")
+		if c.Systems != nil { // find problems that do not depend on the machine without the server
+			if _, err := template.Parse(from, []byte(in.Source)); err != nil {
+				return a, err
+			}
+		}
 	}
 	if in.Machine, err = findMachine(c, machine); err != nil {
 		return a, err

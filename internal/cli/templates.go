@@ -135,21 +135,19 @@ func templateDeleteCommand(o *Options) *cobra.Command {
 
 // A lintedTemplate is the result of "template lint" for a template without problems.
 type lintedTemplate struct {
-	File  string              `json:"file"`
-	Name  string              `json:"name"` // name of the template; "" if the name depends on data
-	Keys  []string            `json:"keys"` // keys of the data that the template reads
-	Notes []inventory.Problem `json:"notes"`
+	File string `json:"file"`
+	template.Linted
 }
 
 func templateLintCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "lint FILE…", Short: "Report everything that is wrong with templates; needs no server", Args: cobra.MinimumNArgs(1),
+		Use: "lint FILE…", Short: "Report everything that is wrong with templates", Args: cobra.MinimumNArgs(1),
 		Long: `Report all problems of templates that can be found without a machine: syntax, unknown
 keys and functions, actions that do not exist, invalid environment variables and
 time-outs, a wrong order of actions, disks and partitions that an action does not
 support, and files from other servers without a digest. For problems that depend on a
-machine: "ingot template render FILE --machine M". Needs no server. "-" is standard
-input.
+machine: "ingot template render FILE --machine M". "-" is standard input. Needs no
+server; but the client-only program asks the server.
 
 An environment variable that its action does not read is a note, not a problem.
 
@@ -159,19 +157,17 @@ Exit codes: 0 no problem; 2 a problem, or a file that cannot be read.`,
 		var all inventory.Problems
 		linted := []lintedTemplate{}
 		for _, file := range c.Args {
-			ts, err := readTemplates(c, file)
+			ts, err := lintTemplates(c, file)
 			var ps inventory.Problems
 			switch {
 			case errors.As(err, &ps):
 				all = append(all, ps...)
-			case err != nil:
+			case errors.Is(err, inventory.ErrInvalid):
 				all = append(all, inventory.Problem{File: file, What: inventory.TextOf(err)})
-			default:
-				for _, t := range ts {
-					all = append(all, t.Unplannable...)
-					linted = append(linted, lintedTemplate{t.File, t.Name, append([]string{}, t.Keys...), append([]inventory.Problem{}, t.Notes...)})
-				}
+			case err != nil:
+				return err
 			}
+			linted = append(linted, ts...)
 		}
 		if err := all.Err(); err != nil {
 			return err
@@ -189,31 +185,62 @@ Exit codes: 0 no problem; 2 a problem, or a file that cannot be read.`,
 	})
 }
 
-// readTemplates reads and checks the template in a file. From a file of another program it reads and checks all templates.
-func readTemplates(c *Call, file string) ([]*template.Template, error) {
-	from, b, err := readInput(c.Command, file)
+// lintTemplates checks all templates in a file. The problems of all of them are one inventory.Problems.
+func lintTemplates(c *Call, file string) (linted []lintedTemplate, err error) {
+	from, sources, err := readTemplates(c, file)
 	if err != nil {
 		return nil, err
 	}
-	sources := []importfile.Template{{Template: inventory.Template{Source: string(b)}}}
-	if f := (importfile.File{Name: from, Content: b}); importfile.Known(f) {
-		read, err := importfile.Read([]importfile.File{f})
-		if err != nil {
-			return nil, err
-		}
-		if sources = read.Templates; len(sources) == 0 {
-			return nil, inventory.Problems{{File: from, What: "holds no template", Remedy: "check it with: ingot import --offline " + from}}
-		}
-	}
 
-	var out []*template.Template
-	for _, x := range sources {
-		t, err := template.Parse(from, []byte(x.Source))
-		if err != nil {
-			return nil, err
-		}
-		t.Name = cmp.Or(x.Name, t.Name)
-		out = append(out, t)
+	lint := template.Lint
+	if c.Systems == nil {
+		lint = c.lintOnServer
 	}
-	return out, nil
+	var all inventory.Problems
+	for _, x := range sources {
+		t, err := lint(from, []byte(x.Source))
+		var ps inventory.Problems
+		switch {
+		case errors.As(err, &ps):
+			all = append(all, ps...)
+		case err != nil:
+			return nil, err
+		default:
+			t.Name = cmp.Or(x.Name, t.Name)
+			linted = append(linted, lintedTemplate{from, t})
+		}
+	}
+	return linted, all.Err()
+}
+
+// lintOnServer does what [template.Lint] does, by the rules of the server.
+func (c *Call) lintOnServer(file string, src []byte) (template.Linted, error) {
+	a, err := post[template.Linted](c, client.Path("templates", "lint"), map[string]string{"source": string(src)})
+	ps := a.Value.Notes
+	var refused *client.Error
+	if errors.As(err, &refused) && len(refused.Problems) > 0 {
+		ps, err = refused.Problems, refused.Problems
+	}
+	for i := range ps {
+		ps[i].File = file
+	}
+	return a.Value, err
+}
+
+// readTemplates reads the templates in a file, without checking them: one, or all of a file of another program. It also returns
+// the name of the file for messages.
+func readTemplates(c *Call, file string) (from string, ts []importfile.Template, err error) {
+	from, b, err := readInput(c.Command, file)
+	if err != nil {
+		return from, nil, err
+	}
+	f := importfile.File{Name: from, Content: b}
+	if !importfile.Known(f) {
+		return from, []importfile.Template{{Template: inventory.Template{Source: string(b)}}}, nil
+	}
+	read, err := importfile.Read([]importfile.File{f})
+	if err == nil && len(read.Templates) == 0 {
+		err = inventory.Problems{{File: from, What: "holds no template", Remedy: "check it with: ingot import --offline " + from}}
+	}
+	return from, read.Templates, err
 }

@@ -64,9 +64,9 @@ func Inert(s string) string {
 	}, s)
 }
 
-// terminalOf returns the terminal to which w writes, or false if w does not write to a terminal.
+// terminalOf returns the terminal to which w writes, or false if w does not write to a terminal that reads escape sequences.
 func terminalOf(w io.Writer) (*os.File, bool) {
-	if t, ok := w.(*terminal); ok && term.IsTerminal(int(t.file.Fd())) {
+	if t, ok := w.(*terminal); ok && term.IsTerminal(int(t.file.Fd())) && readsEscapes(t.file) {
 		return t.file, true
 	}
 	return nil, false

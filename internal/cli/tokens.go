@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// CreateToken creates a token and prints it. Nothing prints it a second time.
-func (c *Call) CreateToken(q apitypes.TokenRequest) error {
+// createToken creates a token and prints it. Nothing prints it a second time.
+func (c *Call) createToken(q apitypes.TokenRequest) error {
 	a, err := post[apitypes.NewToken](c, client.Path("tokens"), q)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ does not limit those who reach Temporal's own port.`,
 			}
 			q.For = d.String()
 		}
-		return c.CreateToken(q)
+		return c.createToken(q)
 	})
 }
 

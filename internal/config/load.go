@@ -15,21 +15,22 @@ import (
 )
 
 // Paths returns the directories of configuration and state: /etc/ingot and /var/lib/ingot for
-// root without XDG_CONFIG_HOME, otherwise ingot below the XDG directories.
+// root without XDG_CONFIG_HOME, otherwise ingot below the user's directories. Those are the XDG directories, except that
+// macOS and Windows, where only clients run, have other places for configuration.
 func Paths() (etc, state string) {
 	if os.Geteuid() == 0 && os.Getenv("XDG_CONFIG_HOME") == "" {
 		return "/etc/ingot", "/var/lib/ingot"
 	}
 
-	home := os.Getenv("HOME")
-	pick := func(env, fallback string) string {
-		if v := os.Getenv(env); v != "" {
-			return filepath.Join(v, "ingot")
-		}
-		return filepath.Join(home, fallback, "ingot")
+	etc, err := os.UserConfigDir()
+	if err != nil {
+		etc = ".config"
 	}
-
-	return pick("XDG_CONFIG_HOME", ".config"), pick("XDG_STATE_HOME", ".local/state")
+	state = os.Getenv("XDG_STATE_HOME")
+	if state == "" {
+		state = filepath.Join(os.Getenv("HOME"), ".local/state")
+	}
+	return filepath.Join(etc, "ingot"), filepath.Join(state, "ingot")
 }
 
 // DefaultFile returns the default path of the configuration file.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,6 +35,27 @@ func TestCommandsAreDocumented(t *testing.T) {
 		}
 	})
 	require.Greater(t, n, 50)
+}
+
+// TestClientOnlyAnswersForTheHost: the client-only program has no other command than the whole one, and says where the others are.
+func TestClientOnlyAnswersForTheHost(t *testing.T) {
+	paths := func(root *cobra.Command) (all []string) {
+		every(root, func(c *cobra.Command) { all = append(all, c.CommandPath()) })
+		return all
+	}
+	whole, client := paths(cli.Root("test", AddCommands)), paths(cli.Root("test", cli.ClientOnly))
+	require.Subset(t, whole, client)
+	require.Greater(t, len(whole), len(client)+15)
+	for _, path := range whole {
+		if slices.Contains(client, path) {
+			continue
+		}
+		var out bytes.Buffer
+		root := cli.Root("test", cli.ClientOnly)
+		root.SetArgs(append(strings.Fields(path)[1:], "--yes"))
+		require.Equal(t, 2, cli.Run(t.Context(), root, &out, &out), path)
+		require.Contains(t, out.String(), "runs on the server's host: install the package ingot", path)
+	}
 }
 
 // TestS25NoFlagTakesAPassword: every user of the host can read command lines.

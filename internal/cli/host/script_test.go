@@ -32,7 +32,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == temporalchild.Subcommand {
 		execProgram()
 	}
-	testscript.Main(m, map[string]func(){"ingot": func() { os.Exit(cli.Main("test", AddCommands)) }})
+	testscript.Main(m, map[string]func(){
+		"ingot":        func() { os.Exit(cli.Main("test", AddCommands)) },
+		"ingot-client": func() { os.Exit(cli.Main("test", cli.ClientOnly)) },
+	})
 }
 
 // program is bin/ingot.

@@ -1,52 +1,19 @@
 package host
 
 import (
-	"crypto/rand"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/temporal/payloadcodec"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
-
-func temporalCommand(o *cli.Options) *cobra.Command {
-	return cli.Group("temporal", "Prepare a Temporal cluster, and use Temporal's own command with this site",
-		"  ingot temporal setup\n  eval \"$(ingot temporal env)\"",
-		temporalUICommand(o), temporalSetupCommand(o), temporalEnvCommand(o), temporalTokenCommand(o), temporalNewKeyCommand(o))
-}
-
-func temporalUICommand(o *cli.Options) *cobra.Command {
-	return o.NewCommand(&cobra.Command{
-		Use: "ui", Short: "Print a one-time link to Temporal's web UI", Args: cobra.NoArgs,
-		Long: `Print a link that opens the web UI of the embedded Temporal server in a browser, once
-and within five minutes. The UI only shows workflows. It is served at
-temporal.ui_listen, by default port 8234 of the host of "listen".`,
-		Example: "  xdg-open \"$(ingot temporal ui)\"",
-	}, func(c *cli.Call) error { return c.PrintLink("temporal-ui-links") })
-}
-
-func temporalTokenCommand(o *cli.Options) *cobra.Command {
-	return o.NewCommand(&cobra.Command{
-		Use: "token", Short: "Create a token that opens /codec for a day, and print it", Args: cobra.NoArgs,
-		Long: `Create a token with which Temporal's own command asks "ingot serve" to decrypt
-payloads (temporal.encryption_key_file), and print it once. The token opens nothing
-else and is valid for 24 hours. For a program, see "ingot token create --role codec".`,
-		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
-	}, func(c *cli.Call) error {
-		return c.CreateToken(apitypes.TokenRequest{
-			Name: "temporal-" + strings.ToLower(rand.Text()), Role: inventory.RoleCodec, For: "24h",
-		})
-	})
-}
 
 func temporalNewKeyCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 )
 
@@ -44,6 +43,7 @@ const maxPrivate = 1 << 20
 // or others may use. There are two exceptions, both for files of root: a file that a group of this process may
 // read, as Kubernetes mounts Secrets (fsGroup), and a file that an access control list lets this user read, as
 // systemd passes credentials. The modes of pipes and terminals are not checked. A pipe without a writer is empty.
+// On Windows no file is refused, because a mode does not show there who may use a file.
 func ReadPrivate(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // O_NONBLOCK: opening a pipe would wait for a writer
 	if err != nil {
@@ -54,32 +54,15 @@ func ReadPrivate(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mode := st.Mode().Perm(); st.Mode().IsRegular() && mode&0o077 != 0 && !isGivenByRoot(st, os.Geteuid(), processGroups()) {
+	if st.Mode().IsRegular() && !isPrivate(st) {
 		return nil, fmt.Errorf("group or others can access the file (mode %04o); run: chmod 600 %s; a mounted secret needs mode 0400",
-			mode, path)
+			st.Mode().Perm(), path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxPrivate+1))
 	if len(text) > maxPrivate {
 		return nil, fmt.Errorf("%s is larger than %d KiB: name a file that contains only the secret", path, maxPrivate>>10)
 	}
 	return text, err
-}
-
-// isGivenByRoot reports whether a file belongs to root, is read-only for one of these groups, and is closed to
-// others. It returns false if this process runs as root, because root needs no group to read a file. With an
-// access control list, the group bits of the mode are the list's mask (acl(5)), and the file's group is root's.
-func isGivenByRoot(st fs.FileInfo, euid int, groups []int) bool {
-	owner, ok := st.Sys().(*syscall.Stat_t)
-	return ok && euid != 0 && owner.Uid == 0 && st.Mode().Perm()&0o037 == 0 &&
-		(owner.Gid == 0 || slices.Contains(groups, int(owner.Gid)))
-}
-
-func processGroups() []int {
-	groups, err := os.Getgroups()
-	if err != nil {
-		groups = nil // without them, only the process's main group counts
-	}
-	return append(groups, os.Getegid())
 }
 
 // ReplaceJSON calls [Replace] with v as indented JSON.
@@ -131,15 +114,6 @@ func temporaryName(path string) string { return "." + filepath.Base(path) + "-*"
 // Leftovers returns the paths of the temporary files that remain if Replace or Create of path crashes.
 func Leftovers(path string) ([]string, error) {
 	return filepath.Glob(filepath.Join(filepath.Dir(path), temporaryName(path)))
-}
-
-// SyncDir syncs the directory entries of dir to the disk.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Digest returns the SHA-256 of a file in hex. It returns ctx's error if ctx ends first.
