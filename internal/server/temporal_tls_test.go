@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,6 +80,7 @@ func TestS57TemporalAsksForACertificate(t *testing.T) {
 	_, err = net.Dial("tcp", config.Join("127.0.0.1", ports.ui))
 	require.Error(t, err, "the UI would show everything to everybody")
 	uiOnSocket(ctx, t, filepath.Join(filepath.Dir(identity), "ui.sock"))
+	refuseSecondUser(ctx, t, cfg.DataDir, identity)
 
 	// History, matching and the worker of this site work.
 	run, err := c.ExecuteWorkflow(
@@ -193,5 +195,47 @@ func startedTemporal(ctx context.Context, t *testing.T, cfg config.Config) clien
 		case <-ctx.Done():
 			t.Fatal("Temporal is not ready: " + s.temporal.status().Error)
 		}
+	}
+}
+
+// refuseSecondUser checks that another user of the host can read neither the files of Temporal and its processes, nor connect to the
+// socket of its UI. The same commands work for the server's own user, so that a refusal is not a wrong path.
+func refuseSecondUser(ctx context.Context, t *testing.T, dir, identity string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	for up := dir; up != os.TempDir() && up != "/"; up = filepath.Dir(up) {
+		require.NoError(t, os.Chmod(up, 0o755)) // #nosec G302 -- only what Ingot itself protects must stop the other user
+	}
+	entries, err := os.ReadDir(filepath.Dir(identity))
+	require.NoError(t, err)
+	child := ""
+	threads, err := filepath.Glob("/proc/self/task/*/children")
+	require.NoError(t, err)
+	for _, file := range threads {
+		if b, err := os.ReadFile(file); err == nil && child == "" { // a thread may have ended
+			child, _, _ = strings.Cut(string(b), " ")
+		}
+	}
+	require.NotEmpty(t, child)
+	scripts := []string{
+		"cat /proc/" + child + "/environ", "ls /proc/" + child + "/fd", "cat /proc/" + child + "/maps",
+		`perl -MSocket -e 'socket(S, AF_UNIX, SOCK_STREAM, 0); connect(S, pack_sockaddr_un($ARGV[0])) or die "$!"' ` +
+			filepath.Join(filepath.Dir(identity), "ui.sock"),
+	}
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			scripts = append(scripts, "cat "+filepath.Join(filepath.Dir(identity), e.Name()))
+		}
+	}
+	for _, script := range scripts {
+		own, err := exec.CommandContext(ctx, "sh", "-c", script).CombinedOutput()
+		require.NoError(t, err, "%s: %s", script, own)
+		other := exec.CommandContext(ctx, "sh", "-c", script)
+		other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := other.CombinedOutput()
+		require.Error(t, err, "%s: %s", script, out)
+		require.Contains(t, string(out), "Permission denied", script)
 	}
 }
