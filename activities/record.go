@@ -18,6 +18,7 @@ func (a *runRecords) Record(ctx context.Context, w inventory.Workflow, input any
 	if w.Input, err = json.Marshal(input); err != nil {
 		return fmt.Errorf("recording the input of run %q: %w", w.Run, err)
 	}
+	w.By = inventory.StartedBy(w.Input)
 	if a.TraceOf != nil {
 		w.Trace = a.TraceOf(ctx)
 	}
@@ -31,5 +32,6 @@ func (a *runRecords) RecordOperation(ctx context.Context, o inventory.Operation,
 	if o.Input, err = json.Marshal(input); err != nil {
 		return fmt.Errorf("recording the input of operation %q: %w", o.ID, err)
 	}
+	o.By = inventory.StartedBy(o.Input)
 	return a.Operations.PutOperation(ctx, o)
 }

@@ -158,6 +158,7 @@ func (s *starter) startBMCJob(ctx context.Context, in contract.BMCJobInput) (api
 		}
 	}
 
+	in.By = httpapi.Actor(ctx)
 	id := workflows.BMCJobID(m.Name, in.Job)
 	run, err := s.runs.Start(ctx, engine.Start{ID: id, Type: inventory.TypeBMCJob, Machine: m.Name, Input: in, Once: true})
 	started := apitypes.Started{Workflow: id, Run: run, Job: in.Job}

@@ -224,12 +224,13 @@ func (g *genesisRoutes) begin(ctx context.Context, in workflows.GenesisInput) (a
 		return apitypes.Started{}, err
 	}
 
+	in.By = httpapi.Actor(ctx)
 	started, err := g.operations.start(ctx, engine.Start{
 		ID: workflows.GenesisID(in.Name), Type: inventory.TypeGenesis, Input: in,
 	}, in.Name)
 	if err == nil {
 		g.log.Info("genesis begins", "name", in.Name, "run", started.Run, "lab", b.SHA256, "resume", in.Resume,
-			"by", httpapi.Actor(ctx))
+			"by", in.By)
 	}
 	return started, err
 }

@@ -106,7 +106,7 @@ func TestGenesis(t *testing.T) {
 
 	run := decode[apitypes.Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/start", nil), http.StatusAccepted)
 	require.Equal(t, "genesis/home", run.Workflow)
-	require.Equal(t, workflows.GenesisInput{Name: "home"}, s.Temporal.Inputs[0])
+	require.Equal(t, workflows.GenesisInput{Name: "home", By: "admin"}, s.Temporal.Inputs[0])
 	c.op(http.StatusOK, http.MethodGet, "/v1/genesis/home/status", nil)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/genesis/home/resume", nil) // it asks nothing
 
@@ -275,7 +275,7 @@ func TestGenesisResumes(t *testing.T) {
 	delete(s.Temporal.Runs, "r1")
 	s.Temporal.Mu.Unlock()
 	run := decode[apitypes.Started](t, c.op(http.StatusAccepted, http.MethodPost, "/v1/genesis/home/resume", nil), http.StatusAccepted)
-	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true}, s.Temporal.Inputs[0])
+	require.Equal(t, workflows.GenesisInput{Name: "home", Resume: true, By: "admin"}, s.Temporal.Inputs[0])
 
 	// A finished Genesis is not started again.
 	o, err = s.Store.Operations.Operation(t.Context(), run.Run)

@@ -19,7 +19,7 @@ func TestNotices(t *testing.T) {
 
 	taken := errors.New("the receiver answers 403 Forbidden")
 	c = checking(newSite(t, func(cfg *siteConfig) {
-		cfg.TestNotice = func(context.Context) (string, error) { return "n1", taken }
+		cfg.TestNotice = func(context.Context, string) (string, error) { return "n1", taken }
 		cfg.Status = func(context.Context) StatusExtra {
 			return StatusExtra{Notify: &apitypes.NotifyStatus{Receiver: "https://example.com", Waiting: 2, Oldest: time.Now(), Error: "403"}}
 		}

@@ -90,7 +90,7 @@ func (o *operations) start(ctx context.Context, w engine.Start, name string) (ap
 	now := o.now()
 	err = o.store.PutOperation(context.WithoutCancel(ctx), inventory.Operation{
 		Run: run, ID: w.ID, Type: w.Type, Name: name, State: inventory.StatePreparing, Step: inventory.PhasePlan,
-		Message: "waiting for a worker", Steps: []inventory.OperationStep{}, Input: input, Started: now, Updated: now,
+		Message: "waiting for a worker", Steps: []inventory.OperationStep{}, Input: input, Started: now, Updated: now, By: httpapi.Actor(ctx),
 	})
 	if err != nil {
 		o.log.Warn("recording an operation that has begun", "operation", w.ID, "error", err)

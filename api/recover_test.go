@@ -20,8 +20,8 @@ func TestReprovisionAndDecommissionStartRuns(t *testing.T) {
 		machine, path, body, kind string
 		want                      any
 	}{
-		{"m1", "reprovision", `{"policy":"pause"}`, "Reprovision", contract.ProvisionInput{Machine: "m1", Policy: "pause"}},
-		{"m2", "decommission", `{"wipe":"metadata","keepAddress":true}`, "Decommission", contract.DecommissionInput{Machine: "m2", Wipe: "metadata", KeepAddress: true}},
+		{"m1", "reprovision", `{"policy":"pause"}`, "Reprovision", contract.ProvisionInput{Machine: "m1", Policy: "pause", By: "admin"}},
+		{"m2", "decommission", `{"wipe":"metadata","keepAddress":true}`, "Decommission", contract.DecommissionInput{Machine: "m2", Wipe: "metadata", KeepAddress: true, By: "admin"}},
 	} {
 		n := len(c.Temporal.Inputs)
 		m := machine(x.machine, "52:54:00:00:01:0"+x.machine[1:])
@@ -85,7 +85,11 @@ func TestRecoverStartsAnOperation(t *testing.T) {
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/recover", `{"name":"flood","machines":["m1"],"abortAfter":1,"template":"empty"}`)
 	require.Equal(t, "Recover", c.Temporal.Types[0])
 	require.Equal(t, "recover/flood", c.Temporal.Options[0].ID)
-	require.Equal(t, contract.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1, Template: "empty"}, c.Temporal.Inputs[0])
+	require.Equal(
+		t,
+		contract.RecoverInput{Name: "flood", Machines: []string{"m1"}, AbortAfter: 1, Template: "empty", By: "admin"},
+		c.Temporal.Inputs[0],
+	)
 	require.Contains(t, c.op(http.StatusOK, http.MethodGet, "/v1/operations/recover.flood", nil).Body.String(), `"type":"Recover"`)
 	c.op(http.StatusConflict, http.MethodPost, "/v1/recover", `{"name":"another","machines":["m1"],"template":"empty"}`)
 	none := decode[answer](t, c.do(http.MethodPost, "/v1/recover", `{"name":"none","machines":["m1"]}`), http.StatusBadRequest)
@@ -149,7 +153,7 @@ func TestProvisionMany(t *testing.T) {
 	}
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/provision", `{"name":"new","machines":["m1","m2"],"image":"debian-12","canary":1}`)
 	require.Equal(t, contract.RecoverInput{
-		Name: "new", Machines: []string{"m1", "m2"}, Image: "debian-12", Canary: 1, First: true,
+		Name: "new", Machines: []string{"m1", "m2"}, Image: "debian-12", Canary: 1, First: true, By: "admin",
 	}, c.Temporal.Inputs[0])
 
 	ctx := t.Context()

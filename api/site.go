@@ -175,6 +175,7 @@ func (s *sites) startMigrate(ctx context.Context, in contract.MigrateInput) (api
 		return apitypes.Started{}, hint(inventory.Invalid("target", "name a peer", "there is no peer %q", in.Target), "ingot peer list")
 	}
 
+	in.By = httpapi.Actor(ctx)
 	return s.operations.start(ctx, engine.Start{
 		ID: contract.MigrateID(in.Name), Type: inventory.TypeMigrate, Input: in,
 	}, in.Name)

@@ -110,6 +110,7 @@ func (s *starter) provision(ctx context.Context, kind string, in contract.Provis
 		}
 	}
 
+	in.By = httpapi.Actor(ctx)
 	name, image := cmp.Or(in.Template, m.Template, defaultTemplate), cmp.Or(in.Image, m.Image)
 	if err := s.checkProvision(ctx, in, name, image); err != nil {
 		return apitypes.Started{}, err
@@ -148,6 +149,7 @@ func (s *starter) inspect(ctx context.Context, in contract.InspectInput) (apityp
 	if err != nil {
 		return apitypes.Started{}, err
 	}
+	in.By = httpapi.Actor(ctx)
 	return s.start(ctx, engine.Start{ID: workflows.MachineID(m.Name), Type: inventory.TypeInspect, Machine: m.Name, Input: in})
 }
 
@@ -159,6 +161,7 @@ func (s *starter) decommission(ctx context.Context, in contract.DecommissionInpu
 	if err := in.Validate().Err(); err != nil {
 		return apitypes.Started{}, err
 	}
+	in.By = httpapi.Actor(ctx)
 	return s.start(ctx, engine.Start{
 		ID: workflows.MachineID(m.Name), Type: inventory.TypeDecommission, Machine: m.Name, Input: in,
 	})
@@ -242,6 +245,7 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 		return apitypes.Started{}, err
 	}
 
+	in.By = httpapi.Actor(ctx)
 	return s.operations.start(ctx, engine.Start{
 		ID: contract.RecoverID(in.Name), Type: inventory.TypeRecover, Input: in,
 	}, in.Name)

@@ -21,8 +21,8 @@ type Upkeep struct {
 	// RotateKeys replaces the keys that encrypt the stored secrets, and returns how many secrets it has encrypted with
 	// the new key. RotateKeys is nil if this server has no keys.
 	RotateKeys func(ctx context.Context) (int, error)
-	// TestNotice sends a notice at once and returns its id. TestNotice is nil if notices are off.
-	TestNotice func(ctx context.Context) (id string, err error)
+	// TestNotice sends a notice at once and returns its id. by is who asked for it. TestNotice is nil if notices are off.
+	TestNotice func(ctx context.Context, by string) (id string, err error)
 }
 
 // BackupRequest selects what a backup contains.
@@ -80,10 +80,10 @@ func (u *upkeep) rotateKeys(ctx context.Context, _ httpapi.Empty) (map[string]in
 // sendTestNotice sends a test notice and returns its id, or an error if the receiver does not accept it.
 func (u *upkeep) sendTestNotice(ctx context.Context, _ httpapi.Empty) (map[string]string, error) {
 	if u.TestNotice == nil {
-		return nil, fmt.Errorf("notices are off: give notify.url and notify.secret_file in the server's configuration: %w",
+		return nil, fmt.Errorf("notices are off: set notify.url in the server's configuration: %w",
 			inventory.ErrUnsupported)
 	}
-	id, err := u.TestNotice(ctx)
+	id, err := u.TestNotice(ctx, httpapi.Actor(ctx))
 	if err != nil {
 		// Every error of TestNotice comes from the receiver or from the connection to it.
 		return nil, fmt.Errorf("%w: %w", err, inventory.ErrUnreachable)

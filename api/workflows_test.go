@@ -53,7 +53,11 @@ func TestS11ProvisionStartsOneRunPerMachine(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	require.Equal(t, "Provision", s.Temporal.Types[0])
-	require.Equal(t, contract.ProvisionInput{Machine: "m1", Image: "debian-12", Retries: contract.Retries{Count: 2}}, s.Temporal.Inputs[0])
+	require.Equal(
+		t,
+		contract.ProvisionInput{Machine: "m1", Image: "debian-12", Retries: contract.Retries{Count: 2}, By: "admin"},
+		s.Temporal.Inputs[0],
+	)
 
 	// It is shown before a worker has taken it up.
 	w := decode[inventory.Workflow](t, s.do(http.MethodGet, "/v1/machines/m1/workflow", nil), http.StatusOK)
@@ -145,12 +149,12 @@ func TestRetryIsANewRun(t *testing.T) {
 	s := newSite(t)
 	s.AddMachine("m1", mac)
 	s.image("debian-12")
-	in := contract.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0"}
+	in := contract.ProvisionInput{Machine: "m1", Image: "debian-12", HardwareMap: map[string]string{"a": "b"}, Resume: "r0", By: "alice"}
 	s.failed("r1", in)
 	require.NoError(t, s.Store.Plans.PutPlan(t.Context(), inventory.Plan{Run: "r1", Digest: "d"}))
 	st := decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", nil), http.StatusAccepted)
 	require.NotEqual(t, "r1", st.Run)
-	in.Resume = "r1"
+	in.Resume, in.By = "r1", "admin"
 	require.Equal(t, in, s.Temporal.Inputs[0])
 	s.Temporal.End(st.Run, enumspb.WORKFLOW_EXECUTION_STATUS_FAILED, nil)
 	decode[apitypes.Started](t, s.do(http.MethodPost, "/v1/workflows/r1/retry", `{"from":"start"}`), http.StatusAccepted)

@@ -166,7 +166,7 @@ func TestS10S25S44Canaries(t *testing.T) {
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
 	// An external receiver gets notices; its URL contains a token.
-	told := &told{secret: newCanary() + newCanary(), token: newCanary()}
+	told := &told{secret: "whsec_" + newCanary() + newCanary(), token: newCanary()}
 	secretFile := filepath.Join(t.TempDir(), "notify")
 	require.NoError(t, os.WriteFile(secretFile, []byte(told.secret), 0o600))
 	collectorToken := newCanary() // S62: spans are searched, too
@@ -527,12 +527,14 @@ func (s *Site) listenForNotices(ctx context.Context, t *testing.T, x *told) {
 	t.Helper()
 	l, err := s.Listen(ctx, lab.Router, toldAt)
 	require.NoError(t, err)
+	key, err := notify.ParseSecret(x.secret)
+	require.NoError(t, err)
 	x.events = map[string]int{}
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var n inventory.Notice
 		if err == nil {
-			err = notify.Verify([]byte(x.secret), r.Header, body, time.Now(), time.Minute)
+			err = notify.Verify(key, r.Header, body, time.Now(), time.Minute)
 		}
 		if err == nil {
 			err = json.Unmarshal(body, &n)

@@ -34,6 +34,7 @@ type Operation struct {
 	Question *Question       `json:"question,omitempty"`
 	Steps    []OperationStep `json:"steps"`
 	Input    json.RawMessage `json:"input,omitempty"`
+	By       string          `json:"by,omitempty"` // see Workflow
 	Started  time.Time       `json:"started"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	Updated  time.Time       `json:"updated"`

@@ -112,9 +112,11 @@ type Workflow struct {
 	// Installer: after the actions, the machine boots an installer other than the agent.
 	Installer bool            `json:"installer,omitempty"`
 	Input     json.RawMessage `json:"input,omitempty"`
-	Started   time.Time       `json:"started"`
-	Ended     time.Time       `json:"ended,omitzero"`
-	Updated   time.Time       `json:"updated"`
+	// By is the name of the token with which the run was started; "" = it was started at Temporal.
+	By      string    `json:"by,omitempty"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended,omitzero"`
+	Updated time.Time `json:"updated"`
 	// Trace is the trace of the run; nil if it has none.
 	Trace *Trace `json:"trace,omitempty"`
 	// SupersededBy is the id of a later run that installed or wiped the machine; "" = none. It is set when the record of that run is deleted.
@@ -126,6 +128,15 @@ type Workflow struct {
 	// Seq numbers the records that the run writes, because times do not show their order: clocks are set back, and an activity of a lost
 	// workflow task may write late.
 	Seq int64 `json:"seq,omitempty"`
+}
+
+// StartedBy returns the name of the token with which a run or an operation with this input was started, or "".
+func StartedBy(input json.RawMessage) string {
+	var in struct {
+		By string `json:"by"`
+	}
+	_ = json.Unmarshal(input, &in) // what is no object names no token
+	return in.By
 }
 
 // IsOrder reports whether the run is one that installs or wipes its machine. If a machine has no open run, the state of the latest such run

@@ -113,7 +113,8 @@ type GenesisInput struct {
 	Resume bool `json:"resume,omitempty"`
 	// Again repeats every step. Without Again and Resume, Genesis is refused if an earlier run has already installed
 	// a machine.
-	Again bool `json:"again,omitempty"`
+	Again bool   `json:"again,omitempty"`
+	By    string `json:"by,omitempty"` // see contract.ProvisionInput
 }
 
 // Event is the payload of SignalEvent.

@@ -142,7 +142,7 @@ func (g *bootstrap) install(ctx workflow.Context, row *inventory.OperationStep, 
 	if !undone {
 		since = g.since
 	}
-	in := contract.ProvisionInput{Machine: s.Machine, HardwareMap: s.HardwareMap, Parent: g.record.ID}
+	in := contract.ProvisionInput{Machine: s.Machine, HardwareMap: s.HardwareMap, Parent: g.record.ID, By: g.in.By}
 	run, err := g.startOrFindRun(ctx, inventory.TypeProvision, s.Machine, since, in)
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q acti
 		return moved.Run, err
 	}
 
-	in := contract.MigrateInput{Name: g.table.Target, Target: g.table.Target, Genesis: g.in.Name}
+	in := contract.MigrateInput{Name: g.table.Target, Target: g.table.Target, Genesis: g.in.Name, By: g.in.By}
 	var begun workflow.Execution
 	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), inventory.TypeMigrate, in).GetChildWorkflowExecution().Get(ctx, &begun)
 	var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
@@ -206,7 +206,7 @@ func (g *bootstrap) switchOff(ctx workflow.Context, s activities.LabStep) error 
 		return err
 	}
 
-	in := contract.BMCJobInput{Machine: s.Machine, Job: "off-" + g.in.Name, Tasks: []inventory.BMCTask{{Power: "off"}}}
+	in := contract.BMCJobInput{Machine: s.Machine, Job: "off-" + g.in.Name, Tasks: []inventory.BMCTask{{Power: "off"}}, By: g.in.By}
 	return workflow.ExecuteChildWorkflow(childContext(ctx, BMCJobID(s.Machine, in.Job)), inventory.TypeBMCJob, in).Get(ctx, nil)
 }
 

@@ -325,7 +325,9 @@ func (r *recovery) recoverMachine(ctx workflow.Context, s *inventory.OperationSt
 
 // installMachine starts the run of a machine and waits for its outcome.
 func (r *recovery) installMachine(ctx workflow.Context, s *inventory.OperationStep) (activities.Outcome, error) {
-	in := contract.ProvisionInput{Machine: s.Machine, Template: r.in.Template, Image: r.in.Image, First: r.in.First, Parent: r.record.ID}
+	in := contract.ProvisionInput{
+		Machine: s.Machine, Template: r.in.Template, Image: r.in.Image, First: r.in.First, Parent: r.record.ID, By: r.in.By,
+	}
 	kind := inventory.TypeReprovision
 	if r.in.First {
 		kind = inventory.TypeProvision

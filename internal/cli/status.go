@@ -211,5 +211,5 @@ receiver accepts it. The receiver and the secret are set under notify: in the se
 		}))
 	})
 
-	return Group("notify", "Notices to a webhook when an operator is needed", "  ingot notify test", test)
+	return Group("notify", "Notices to a webhook, above all when an operator is needed", "  ingot notify test", test)
 }

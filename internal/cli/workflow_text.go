@@ -28,6 +28,7 @@ func printRun(c *Call, w io.Writer, x inventory.Workflow) error {
 	t.Field("state", State(x.State))
 	t.Field("phase", x.Phase)
 	t.Field("began", human.Time(x.Started)+"  ("+duration(x.Started, x.Ended)+")")
+	t.Field("by", x.By)
 	if d := x.Disk; d != nil {
 		t.Field("disk", strings.TrimSpace(fmt.Sprintf("%s  %s  %s", d.Path, d.Serial, human.Size(d.Size))))
 	}

@@ -303,7 +303,12 @@ func (s Site) check(p *checker) {
 
 func (n Notify) check(p *checker) {
 	if n.URL == "" {
-		given := map[string]bool{"secret_file": n.SecretFile != "", "events": len(n.Events) > 0, "tls_ca": n.TLSCA != ""}
+		given := map[string]bool{
+			"format":      n.Format != inventory.NoticeStandard,
+			"secret_file": n.SecretFile != "",
+			"events":      len(n.Events) > 0,
+			"tls_ca":      n.TLSCA != "",
+		}
 		for field, is := range given {
 			if is {
 				p.Add("notify."+field, "give notify.url, too", "has no effect without notify.url")
@@ -316,10 +321,15 @@ func (n Notify) check(p *checker) {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		p.Add("notify.url", "write https://host/path", "invalid URL of the receiver")
 	case u.User != nil:
-		p.Add("notify.url", "remove user and password: notices are signed", "the URL must not contain credentials")
+		p.Add("notify.url", "remove user and password", "the URL must not contain credentials")
 	}
-	if n.SecretFile == "" {
-		p.Add("notify.secret_file", "make a secret: openssl rand -hex 32 > FILE",
+	switch formats := inventory.NoticeFormats(); {
+	case !slices.Contains(formats, n.Format):
+		p.Add("notify.format", "", "invalid format %q; must be one of %s", n.Format, strings.Join(formats, ", "))
+	case n.Format != inventory.NoticeStandard && n.SecretFile != "":
+		p.Add("notify.secret_file", "remove it", "has no effect: notices in the format %s are not signed", n.Format)
+	case n.Format == inventory.NoticeStandard && n.SecretFile == "":
+		p.Add("notify.secret_file", "make a secret: echo whsec_$(openssl rand -base64 32) > FILE",
 			"is missing: without a secret, the receiver cannot detect forged notices")
 	}
 

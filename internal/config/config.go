@@ -51,13 +51,16 @@ type Config struct {
 	Tracing Tracing `json:"tracing,omitempty"`
 }
 
-// Notify configures the notices that are sent when an operator is needed.
+// Notify configures the notices of what happens to machines, above all when an operator is needed.
 type Notify struct {
 	// URL is the webhook that receives the notices, http or https; "": no notices are sent.
 	URL string `json:"url,omitempty"`
-	// SecretFile is the file of the secret that signs the notices, 32 characters or more.
+	// Format is what the receiver understands: Standard Webhooks, or the messages of Slack or ntfy.
+	Format string `json:"format,omitempty"`
+	// SecretFile is the file of the secret that signs the notices in the format standard: whsec_ and base64 of 24 to 64 bytes.
 	SecretFile string `json:"secret_file,omitempty"`
-	// Events are the events for which a notice is sent; empty: all events.
+	// Events are the events for which a notice is sent; empty: those that need an operator, waiting-for-operator, failed,
+	// bmc-given-up and weak-evidence.
 	Events []string `json:"events,omitempty"`
 	// TLSCA is a file of the certificate authorities, in PEM, that may sign the receiver's certificate;
 	// default: the authorities of the operating system.

@@ -48,6 +48,7 @@ func Default() Config {
 		Reserve:  64,
 		Records:  Records{Retention: 90 * 24 * time.Hour, Keep: 10},
 		Site:     Site{Listen: ":7444"},
+		Notify:   Notify{Format: inventory.NoticeStandard},
 	}
 }
 
@@ -55,6 +56,7 @@ func Default() Config {
 func Schema() strictyaml.Schema {
 	port := strictyaml.Between(1, 65535)
 	return strictyaml.SchemaOf[Config]("The configuration of ingot serve", strictyaml.Rules{
+		"notify.format":      strictyaml.OneOf(inventory.NoticeFormats()...),
 		"notify.events[]":    strictyaml.OneOf(inventory.NoticeEvents()...),
 		"netboot.dhcp.*":     strictyaml.OneOf(inventory.DHCPModes()...),
 		"netboot.loader":     strictyaml.OneOf(inventory.SecureLoaders()...),

@@ -148,7 +148,7 @@ func TestDoctorLooksAtNotices(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	f = found(url, secret, &apitypes.NotifyStatus{})
 	require.Equal(t, StateFail, f[0].State, "there is no secret")
-	require.NoError(t, os.WriteFile(secret, []byte("0123456789abcdef0123456789abcdef"), 0o600))
+	require.NoError(t, os.WriteFile(secret, []byte("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3"), 0o600))
 	for want, n := range map[string]*apitypes.NotifyStatus{
 		StateOK:   {Sent: time.Now()},
 		StateWarn: {Dropped: 2},

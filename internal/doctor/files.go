@@ -196,10 +196,10 @@ func checkNotify(_ context.Context, d *host) []Finding {
 	n := d.cfg.Notify
 	if n.URL == "" {
 		return []Finding{warn("no notice is sent when a run needs an operator: only ingot status shows it").remedy(
-			"set notify.url and notify.secret_file in the configuration, then run ingot notify test")}
+			"set notify in the configuration, then run ingot notify test")}
 	}
 
-	s, err := notify.New(notify.Config{URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA})
+	s, err := notify.New(notify.Config{URL: n.URL, Format: n.Format, SecretFile: n.SecretFile, CAFile: n.TLSCA})
 	if err == nil {
 		err = s.Check()
 	}

@@ -171,6 +171,7 @@ func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 
 	r.remember(inventory.Workflow{
 		Run: run, ID: w.ID, Type: w.Type, Machine: w.Machine, Template: w.Template, Image: w.Image, Input: input, Started: began,
+		By: inventory.StartedBy(input),
 	})
 	return run, nil
 }

@@ -33,8 +33,15 @@ func (s *server) newNotices() (out notices, err error) {
 		return out, nil
 	}
 	out.sender, err = notify.New(notify.Config{
-		URL: n.URL, SecretFile: n.SecretFile, CAFile: n.TLSCA, Server: s.host.ServerName(), Version: s.Version, Outbox: s.records.store.Notices,
-		Log: s.log.With("part", "notify"), Now: time.Now,
+		URL:        n.URL,
+		Format:     n.Format,
+		SecretFile: n.SecretFile,
+		CAFile:     n.TLSCA,
+		Server:     s.host.ServerName(),
+		Version:    s.Version,
+		Outbox:     s.records.store.Notices,
+		Log:        s.log.With("part", "notify"),
+		Now:        time.Now,
 	})
 	return out, err
 }
@@ -56,7 +63,7 @@ func (n notices) dropUnsent(ctx context.Context) {
 }
 
 // test returns the function that sends a test notice, or nil without a receiver.
-func (n notices) test() func(context.Context) (string, error) {
+func (n notices) test() func(ctx context.Context, by string) (string, error) {
 	if n.sender == nil {
 		return nil
 	}

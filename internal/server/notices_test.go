@@ -23,12 +23,14 @@ import (
 // The server as it is configured: a run that waits for an operator is told of,
 // signed, and the status says so; neither secret nor the URL's path is shown.
 func TestS25ServerTellsSomebody(t *testing.T) {
-	const secret, token = "CANARY-secret-0123456789abcdef0123456789", "CANARY-token"
+	const secret, token = "whsec_Q0FOQVJZ+CANARY+0123456789abcdefghij/w==", "CANARY-token"
+	key, err := notify.ParseSecret(secret)
+	require.NoError(t, err)
 	took := make(chan inventory.Notice, 10)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var n inventory.Notice
-		if err != nil || notify.Verify([]byte(secret), r.Header, body, time.Now(), time.Minute) != nil || json.Unmarshal(body, &n) != nil {
+		if err != nil || notify.Verify(key, r.Header, body, time.Now(), time.Minute) != nil || json.Unmarshal(body, &n) != nil {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
@@ -47,7 +49,8 @@ func TestS25ServerTellsSomebody(t *testing.T) {
 	require.NoError(t, os.WriteFile(cfg.Notify.SecretFile, []byte(secret), 0o600))
 	r = s.post(t, "/v1/notices/test", "")
 	require.Equal(t, http.StatusOK, r.Code, "%s", r.Body)
-	require.Equal(t, inventory.NoticeTest, (<-took).Event)
+	test := <-took
+	require.Equal(t, inventory.NoticeTest+" by admin", test.Event+" by "+test.By)
 
 	require.NoError(t, s.records.store.Workflows.PutWorkflow(t.Context(), inventory.Workflow{
 		Run: "r1", ID: "machine/m1", Machine: "m1", State: inventory.StateRunning, Phase: inventory.PhaseWaiting,

@@ -13,12 +13,12 @@ import (
 // waits in the database until it is sent. Its row is deleted some time after that.
 type Notices struct{ *db }
 
-// WithNotices makes the store write notices for these events. If no events are given, it writes notices for all of
-// inventory.NoticeEvents. Without this option, the store writes no notices.
+// WithNotices makes the store write notices for these events. If no events are given, it writes notices for those of
+// inventory.UrgentNoticeEvents. Without this option, the store writes no notices.
 func WithNotices(events ...string) Option {
 	return func(s *db) {
 		if s.notices = events; len(events) == 0 {
-			s.notices = inventory.NoticeEvents()
+			s.notices = inventory.UrgentNoticeEvents()
 		}
 	}
 }

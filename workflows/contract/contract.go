@@ -46,6 +46,8 @@ type ProvisionInput struct {
 	First bool `json:"first,omitempty"`
 	// Parent is the workflow id of the operation that started this run. The operation uses it to find its runs.
 	Parent string `json:"parent,omitempty"`
+	// By is the name of the token with which the run, or its operation, was started; "" = it was started at Temporal. The API sets it.
+	By string `json:"by,omitempty"`
 }
 
 // DecommissionInput starts Decommission under the id machine/<machine>.
@@ -57,6 +59,7 @@ type DecommissionInput struct {
 	// KeepAddress keeps the addresses of the machine's interfaces reserved.
 	KeepAddress bool   `json:"keepAddress,omitempty"`
 	Parent      string `json:"parent,omitempty"`
+	By          string `json:"by,omitempty"` // see ProvisionInput
 }
 
 // RecoverInput starts Recover under the id recover/<name>: many machines are installed
@@ -81,7 +84,8 @@ type RecoverInput struct {
 	First bool `json:"first,omitempty"`
 	// Canary is how many machines come before all others, which are started only when the first ones are all installed. 0 means
 	// none. It cannot be combined with Order.
-	Canary int `json:"canary,omitempty"`
+	Canary int    `json:"canary,omitempty"`
+	By     string `json:"by,omitempty"` // see ProvisionInput
 	// Continued is the state that the previous execution handed over when it continued as new, because its history was full. Only
 	// the workflow sets it.
 	Continued *RecoverState `json:"continued,omitempty"`
@@ -119,11 +123,13 @@ type MigrateInput struct {
 	Target string `json:"target"`
 	// Genesis is the name of the lab file whose router has the DHCP relay to switch. If empty, no relay is switched.
 	Genesis string `json:"genesis,omitempty"`
+	By      string `json:"by,omitempty"` // see ProvisionInput
 }
 
 // InspectInput starts Inspect under the id machine/<machine>.
 type InspectInput struct {
 	Machine string `json:"machine"`
+	By      string `json:"by,omitempty"` // see ProvisionInput
 }
 
 // BMCJobInput starts BMCJob under the id bmc/<machine>/<job>.
@@ -132,7 +138,8 @@ type BMCJobInput struct {
 	Job     string              `json:"job"`
 	Tasks   []inventory.BMCTask `json:"tasks"`
 	// Force takes the machine from an open run. That run does nothing more and waits until the operator aborts it.
-	Force bool `json:"force,omitempty"`
+	Force bool   `json:"force,omitempty"`
+	By    string `json:"by,omitempty"` // see ProvisionInput
 }
 
 // PauseOrder pauses an operation, or lets it go on. While it is paused, it starts nothing new; what it has started goes on.

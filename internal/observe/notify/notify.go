@@ -1,12 +1,13 @@
-// Package notify informs operators when they are needed: it sends the notices in the inventory's outbox to a
-// webhook, signed, and repeats each notice until the receiver accepts it.
+// Package notify informs operators of what happens to their machines: it sends the notices in the inventory's outbox to
+// a webhook, and repeats each notice until the receiver accepts it.
 //
-// A notice is a POST with a JSON body (inventory.Notice and the server's name) and these headers:
+// A notice is a POST in one of inventory.NoticeFormats. In the format "standard" it follows Standard Webhooks 1.0
+// (https://www.standardwebhooks.com): a JSON body (inventory.Notice and the server's name) and these headers:
 //
-//	Ingot-Notice:    the id of the notice, the same at every attempt
-//	Ingot-Timestamp: the time of this attempt in seconds since 1970
-//	Ingot-Signature: v1= and the hexadecimal HMAC-SHA256, by the shared secret, of
-//	                 this text: the timestamp, a full stop and the body
+//	webhook-id:        the id of the notice, the same at every attempt
+//	webhook-timestamp: the time of this attempt in seconds since 1970
+//	webhook-signature: "v1," and the base64 HMAC-SHA256, by the shared secret, of
+//	                   this text: the id, a full stop, the timestamp, a full stop and the body
 //
 // Any 2xx status accepts the notice. Delivery is at least once: a receiver that wants each notice only once must
 // store their ids.
@@ -14,13 +15,14 @@ package notify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,14 +41,18 @@ import (
 
 // Names of the headers.
 const (
-	HeaderNotice    = "Ingot-Notice"
-	HeaderTimestamp = "Ingot-Timestamp"
-	HeaderSignature = "Ingot-Signature"
+	HeaderID        = "webhook-id"
+	HeaderTimestamp = "webhook-timestamp"
+	HeaderSignature = "webhook-signature"
 )
 
+// SecretRemedy is the command that makes a secret.
+const SecretRemedy = "echo whsec_$(openssl rand -base64 32) > FILE"
+
 const (
-	// shortestSecret is the minimum length of the shared secret in characters, for HMAC-SHA256.
-	shortestSecret = 32
+	// secretPrefix begins every secret; base64 of shortestSecret to longestSecret bytes follows.
+	secretPrefix                  = "whsec_"
+	shortestSecret, longestSecret = 24, 64
 	// attemptTime is how long one attempt may take.
 	attemptTime = 15 * time.Second
 	// firstPause and longestPause limit the pause between attempts, which doubles each time.
@@ -67,8 +73,9 @@ type Outbox interface {
 
 // Config configures a Sender.
 type Config struct {
-	URL string // http or https; never shown, because it may hold a token
-	// SecretFile holds the shared secret of at least 32 characters. It is read for each attempt, so that it can be
+	URL    string // http or https; never shown, because it may hold a token
+	Format string // one of inventory.NoticeFormats; "" means the first
+	// SecretFile holds the shared secret of the format "standard". It is read for each attempt, so that it can be
 	// replaced.
 	SecretFile string
 	// CAFile holds the PEM certificates of the authorities for the receiver's certificate. If it is "", the system's
@@ -100,6 +107,7 @@ func New(cfg Config) (*Sender, error) {
 			return nil, fmt.Errorf("notify.tls_ca: %w", err)
 		}
 	}
+	cfg.Format = cmp.Or(cfg.Format, inventory.NoticeStandard)
 	if cfg.Look == 0 {
 		cfg.Look = time.Second
 	}
@@ -120,6 +128,9 @@ func (s *Sender) Receiver() string {
 func (s *Sender) Check() error {
 	if u, err := url.Parse(s.cfg.URL); err != nil || u.Host == "" {
 		return fmt.Errorf("invalid notify.url; must be a URL: %w", inventory.ErrInvalid)
+	}
+	if s.cfg.Format != inventory.NoticeStandard {
+		return nil
 	}
 	_, err := s.secret()
 	return err
@@ -186,14 +197,14 @@ func pause(before int) time.Duration {
 	return min(d, longestPause)
 }
 
-// Test sends a test notice at once, without the outbox.
-func (s *Sender) Test(ctx context.Context) (id string, err error) {
+// Test sends a test notice at once, without the outbox. by is who asked for it.
+func (s *Sender) Test(ctx context.Context, by string) (id string, err error) {
 	var raw [16]byte
 	if _, err := rand.Read(raw[:]); err != nil {
 		return "", err
 	}
 	n := inventory.Notice{
-		ID: hex.EncodeToString(raw[:]), Event: inventory.NoticeTest, Time: s.cfg.Now().UTC(),
+		ID: hex.EncodeToString(raw[:]), Event: inventory.NoticeTest, Time: s.cfg.Now().UTC(), By: by,
 		Text: "This is a test notice (ingot notify test).",
 	}
 	if err := s.send(ctx, n); err != nil {
@@ -204,32 +215,18 @@ func (s *Sender) Test(ctx context.Context) (id string, err error) {
 
 // send makes one attempt. Its errors contain neither the URL nor the secret.
 func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
-	secret, err := s.secret()
-	if err != nil {
-		return err
-	}
-
-	body, err := json.Marshal(struct {
-		Server string `json:"server"`
-		inventory.Notice
-	}{s.cfg.Server, n})
-	if err != nil {
-		return err
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(body))
+	e, err := s.write(n)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.cfg.URL, bytes.NewReader(e.body))
 	if err != nil {
 		return errors.New("invalid notify.url; must be a URL")
 	}
-
-	at := strconv.FormatInt(s.cfg.Now().Unix(), 10)
-	req.Header.Set("Content-Type", "application/json")
+	req.Header = e.header
 	req.Header.Set("User-Agent", "ingot/"+s.cfg.Version)
-	req.Header.Set(HeaderNotice, n.ID)
-	req.Header.Set(HeaderTimestamp, at)
-	req.Header.Set(HeaderSignature, Sign(secret, at, body))
 	resp, err := s.client.Do(req)
 	if err != nil {
 		var u *url.Error
@@ -248,30 +245,61 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	return nil
 }
 
+// write returns n in the configured format, signed if the format is "standard".
+func (s *Sender) write(n inventory.Notice) (envelope, error) {
+	switch s.cfg.Format {
+	case inventory.NoticeSlack:
+		return writeSlack(s.cfg.Server, n)
+	case inventory.NoticeNtfy:
+		return writeNtfy(s.cfg.Server, n), nil
+	}
+
+	key, err := s.secret()
+	if err != nil {
+		return envelope{}, err
+	}
+	e, err := writeStandard(s.cfg.Server, n)
+	if err != nil {
+		return envelope{}, err
+	}
+	at := strconv.FormatInt(s.cfg.Now().Unix(), 10)
+	e.header.Set(HeaderID, n.ID)
+	e.header.Set(HeaderTimestamp, at)
+	e.header.Set(HeaderSignature, Sign(key, n.ID, at, e.body))
+	return e, nil
+}
+
+// secret returns the key that signs.
 func (s *Sender) secret() ([]byte, error) {
 	b, err := durablefile.ReadPrivate(s.cfg.SecretFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading notify.secret_file: %w", err)
 	}
-	b = bytes.TrimSpace(b)
-	if len(b) < shortestSecret {
-		return nil, fmt.Errorf("notify.secret_file holds fewer than %d characters (make one: openssl rand -hex 32): %w",
-			shortestSecret, inventory.ErrInvalid)
+	return ParseSecret(string(b))
+}
+
+// ParseSecret returns the key that signs with a secret: whsec_ and base64 of 24 to 64 bytes.
+func ParseSecret(text string) ([]byte, error) {
+	encoded, ok := strings.CutPrefix(strings.TrimSpace(text), secretPrefix)
+	key, err := base64.StdEncoding.DecodeString(encoded)
+	if !ok || err != nil || len(key) < shortestSecret || len(key) > longestSecret {
+		return nil, fmt.Errorf("invalid secret in notify.secret_file; must be %s and base64 of %d to %d bytes (make one: %s): %w",
+			secretPrefix, shortestSecret, longestSecret, SecretRemedy, inventory.ErrInvalid)
 	}
-	return b, nil
+	return key, nil
 }
 
-// Sign returns the value of HeaderSignature for a body that is sent with this value of HeaderTimestamp.
-func Sign(secret []byte, timestamp string, body []byte) string {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(timestamp + "."))
+// Sign returns the value of HeaderSignature for a body that is sent with this id and this value of HeaderTimestamp.
+func Sign(key []byte, id, timestamp string, body []byte) string {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(id + "." + timestamp + "."))
 	h.Write(body)
-	return "v1=" + hex.EncodeToString(h.Sum(nil))
+	return "v1," + base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
 
-// Verify is for receivers. It returns an error unless the signature matches the body and HeaderTimestamp differs
-// from now by at most age.
-func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
+// Verify is for receivers. It returns an error unless the signature matches id, time and body, and HeaderTimestamp
+// differs from now by at most age.
+func Verify(key []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
 	at := h.Get(HeaderTimestamp)
 	seconds, err := strconv.ParseInt(at, 10, 64)
 	if err != nil {
@@ -280,8 +308,8 @@ func Verify(secret []byte, h http.Header, body []byte, now time.Time, age time.D
 	if d := now.Sub(time.Unix(seconds, 0)); d > age || d < -age {
 		return fmt.Errorf("%s differs from the current time by %s: %w", HeaderTimestamp, d.Truncate(time.Second), inventory.ErrRefused)
 	}
-	if !hmac.Equal([]byte(strings.TrimSpace(h.Get(HeaderSignature))), []byte(Sign(secret, at, body))) {
-		return fmt.Errorf("%s does not match the body: %w", HeaderSignature, inventory.ErrRefused)
+	if !hmac.Equal([]byte(h.Get(HeaderSignature)), []byte(Sign(key, h.Get(HeaderID), at, body))) {
+		return fmt.Errorf("%s does not match the notice: %w", HeaderSignature, inventory.ErrRefused)
 	}
 
 	return nil

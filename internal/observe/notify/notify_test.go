@@ -13,7 +13,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +27,9 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-const secret = "0123456789abcdef0123456789abcdef-CANARY-secret"
+const secret = "whsec_Q0FOQVJZ+CANARY+0123456789abcdefghij/w=="
+
+var key, _ = ParseSecret(secret)
 
 // receiver is a test webhook that accepts notices on request.
 type receiver struct {
@@ -51,14 +55,14 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
-		err = Verify([]byte(secret), q.Header, body, time.Now(), time.Minute)
+		err = Verify(key, q.Header, body, time.Now(), time.Minute)
 	}
 	var n inventory.Notice
 	if err == nil {
 		err = json.Unmarshal(body, &n)
 	}
-	if err == nil && (q.Method != http.MethodPost || q.Header.Get(HeaderNotice) != n.ID || n.ID == "") {
-		err = fmt.Errorf("%s with id %q for %q", q.Method, q.Header.Get(HeaderNotice), n.ID)
+	if err == nil && (q.Method != http.MethodPost || q.Header.Get(HeaderID) != n.ID || n.ID == "") {
+		err = fmt.Errorf("%s with id %q for %q", q.Method, q.Header.Get(HeaderID), n.ID)
 	}
 	if err != nil {
 		r.bad = append(r.bad, err)
@@ -158,6 +162,7 @@ func waiting(run, question string) inventory.Workflow {
 		Machine:  "node-1",
 		State:    inventory.StateRunning,
 		Phase:    inventory.PhaseWaiting,
+		By:       "alice",
 		Seq:      3,
 		Message:  "two disks match",
 		Next:     "ingot workflow decide node-1 --question " + question + " --choice retry",
@@ -175,14 +180,18 @@ func TestDeliversSigned(t *testing.T) {
 	require.Equal(t, inventory.NoticeWaiting, n.Event)
 	require.Equal(
 		t,
-		[]string{"node-1", "Provision", "machine/node-1", "r1", "1.bind.1"},
-		[]string{n.Machine, n.Type, n.Workflow, n.Run, n.Question},
+		[]string{"node-1", "Provision", "machine/node-1", "r1", "alice", "1.bind.1"},
+		[]string{n.Machine, n.WorkflowType, n.Workflow, n.Run, n.By, n.Question},
 	)
 	require.Equal(t, "two disks match[2J", n.Text, "one line, nothing that moves a cursor")
 	require.Equal(t, []string{"retry", "abort"}, n.Choices)
 	require.Contains(t, n.Next, "ingot workflow decide")
 	require.Empty(t, r.bad)
-	require.Contains(t, r.bodies[0], `"server":"nas"`)
+	var body map[string]any
+	require.NoError(t, json.Unmarshal([]byte(r.bodies[0]), &body))
+	require.Equal(t, "nas", body["server"])
+	require.Equal(t, inventory.NoticeWaiting, body["type"], "as Standard Webhooks name it")
+	require.NotEmpty(t, body["timestamp"])
 }
 
 // Which notices are sent, and which are not sent twice.
@@ -259,6 +268,59 @@ func TestEvents(t *testing.T) {
 	}, 30*time.Second, 5*time.Millisecond)
 	stop()
 	require.Len(t, r.got, 8)
+}
+
+// TestEndings: each kind of ending can be selected. A run sends one notice about its ending, of the most specific kind that is selected.
+func TestEndings(t *testing.T) {
+	ended := func(run, kind, state, evidence string) inventory.Workflow {
+		return inventory.Workflow{
+			Run: run, ID: "machine/node-1", Type: kind, Machine: "node-1", State: state, Phase: inventory.PhaseDone, Evidence: evidence,
+			By: "alice",
+		}
+	}
+	for _, c := range []struct {
+		events []string
+		want   []string
+	}{
+		{nil, []string{"weak weak-evidence"}},
+		{[]string{inventory.NoticeInstalled}, []string{"installed installed", "weak installed"}},
+		{[]string{inventory.NoticeDecommissioned, inventory.NoticeCancelled}, []string{"wiped decommissioned", "stopped cancelled"}},
+		{[]string{inventory.NoticeSucceeded}, []string{
+			"installed succeeded", "weak succeeded", "nothing succeeded", "wiped succeeded", "job succeeded", "recovery succeeded",
+		}},
+		{inventory.NoticeEvents(), []string{
+			"installed installed", "weak weak-evidence", "nothing succeeded", "wiped decommissioned", "job succeeded", "stopped cancelled",
+			"recovery succeeded",
+		}},
+	} {
+		s := newSite(t, "http://127.0.0.1:1/", c.events...)
+		nothing := ended("nothing", inventory.TypeProvision, inventory.StateSuccess, inventory.EvidenceWeak)
+		nothing.Evidence, nothing.NoSystem = "talos", true
+		for _, w := range []inventory.Workflow{
+			ended("installed", inventory.TypeReprovision, inventory.StateSuccess, "phone-home"),
+			ended("weak", inventory.TypeProvision, inventory.StateSuccess, inventory.EvidenceWeak), nothing,
+			ended("wiped", inventory.TypeDecommission, inventory.StateSuccess, ""),
+			ended("job", inventory.TypeBMCJob, inventory.StateSuccess, ""),
+			ended("stopped", inventory.TypeProvision, inventory.StateCancelled, ""),
+		} {
+			require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), w))
+			require.NoError(t, s.store.Workflows.PutWorkflow(t.Context(), w))
+		}
+		require.NoError(t, s.store.Operations.PutOperation(t.Context(), inventory.Operation{
+			Run: "recovery", ID: "recover/all", Type: inventory.TypeRecover, Name: "all", State: inventory.StateSuccess, By: "alice",
+		}))
+		var got []string
+		for range c.want {
+			n, err := s.store.Notices.NextNotice(t.Context())
+			require.NoError(t, err, "%v", c.events)
+			require.Equal(t, "alice", n.By)
+			got = append(got, n.Run+" "+n.Event)
+			require.NoError(t, s.store.Notices.NoticeSent(t.Context(), n.ID))
+		}
+		require.Equal(t, c.want, got, "%v", c.events)
+		_, err := s.store.Notices.NextNotice(t.Context())
+		require.ErrorIs(t, err, inventory.ErrNotFound, "%v", c.events)
+	}
 }
 
 func TestOnlyWhatIsAskedFor(t *testing.T) {
@@ -397,7 +459,7 @@ func TestS25NothingSecretLeaves(t *testing.T) {
 			sender, err := New(s.cfg)
 			require.NoError(t, err)
 			require.True(t, sender.next(t.Context()))
-			_, err = sender.Test(t.Context())
+			_, err = sender.Test(t.Context(), "alice")
 			require.Error(t, err)
 			counts, countErr := s.store.Notices.Notices(t.Context())
 			require.NoError(t, countErr)
@@ -416,7 +478,7 @@ func TestS64SecretOfNoticesIsPrivate(t *testing.T) {
 	require.NoError(t, os.Chmod(s.cfg.SecretFile, 0o666))
 	sender, err := New(s.cfg)
 	if err == nil {
-		_, err = sender.Test(t.Context())
+		_, err = sender.Test(t.Context(), "alice")
 	}
 	require.ErrorContains(t, err, "chmod 600")
 	require.Empty(t, r.got)
@@ -427,14 +489,15 @@ func TestSecretFile(t *testing.T) {
 	s := newSite(t, r.URL)
 	sender, err := New(s.cfg)
 	require.NoError(t, err)
-	_, err = sender.Test(t.Context())
+	_, err = sender.Test(t.Context(), "alice")
 	require.NoError(t, err)
 	require.Equal(t, inventory.NoticeTest, r.got[0].Event)
+	require.Equal(t, "alice", r.got[0].By)
 	require.NoError(t, os.WriteFile(s.cfg.SecretFile, []byte("short"), 0o600))
-	_, err = sender.Test(t.Context())
-	require.ErrorContains(t, err, "openssl rand -hex 32")
+	_, err = sender.Test(t.Context(), "alice")
+	require.ErrorContains(t, err, SecretRemedy)
 	require.NoError(t, os.Remove(s.cfg.SecretFile))
-	_, err = sender.Test(t.Context())
+	_, err = sender.Test(t.Context(), "alice")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.Len(t, r.got, 1, "nothing unsigned is sent")
 }
@@ -448,7 +511,7 @@ func TestTLSIsVerified(t *testing.T) {
 	s := newSite(t, tls.URL)
 	sender, err := New(s.cfg)
 	require.NoError(t, err)
-	_, err = sender.Test(t.Context())
+	_, err = sender.Test(t.Context(), "alice")
 	require.ErrorContains(t, err, "certificate")
 	require.Empty(t, r.got)
 
@@ -461,7 +524,7 @@ func TestTLSIsVerified(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.cfg.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw}), 0o600))
 	sender, err = New(s.cfg)
 	require.NoError(t, err)
-	_, err = sender.Test(t.Context())
+	_, err = sender.Test(t.Context(), "alice")
 	require.NoError(t, err)
 }
 
@@ -469,16 +532,53 @@ func TestVerify(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	body := []byte(`{"id":"x"}`)
 	h := http.Header{}
+	h.Set(HeaderID, "x")
 	h.Set(HeaderTimestamp, "1800000000")
-	h.Set(HeaderSignature, Sign([]byte(secret), "1800000000", body))
-	require.NoError(t, Verify([]byte(secret), h, body, now.Add(time.Minute), 5*time.Minute))
-	require.ErrorIs(t, Verify([]byte(secret), h, body, now.Add(6*time.Minute), 5*time.Minute), inventory.ErrRefused)
-	require.ErrorIs(t, Verify([]byte(secret), h, []byte(`{"id":"y"}`), now, 5*time.Minute), inventory.ErrRefused)
-	require.ErrorIs(t, Verify([]byte(secret+"x"), h, body, now, 5*time.Minute), inventory.ErrRefused)
+	h.Set(HeaderSignature, Sign(key, "x", "1800000000", body))
+	require.NoError(t, Verify(key, h, body, now.Add(time.Minute), 5*time.Minute))
+	require.ErrorIs(t, Verify(key, h, body, now.Add(6*time.Minute), 5*time.Minute), inventory.ErrRefused)
+	require.ErrorIs(t, Verify(key, h, []byte(`{"id":"y"}`), now, 5*time.Minute), inventory.ErrRefused)
+	require.ErrorIs(t, Verify(key[1:], h, body, now, 5*time.Minute), inventory.ErrRefused)
+	h.Set(HeaderID, "y")
+	require.ErrorIs(t, Verify(key, h, body, now, 5*time.Minute), inventory.ErrRefused, "the id is signed, too")
+	h.Set(HeaderID, "x")
 	h.Set(HeaderTimestamp, "1800000001")
-	require.ErrorIs(t, Verify([]byte(secret), h, body, now, 5*time.Minute), inventory.ErrRefused, "the time is signed, too")
+	require.ErrorIs(t, Verify(key, h, body, now, 5*time.Minute), inventory.ErrRefused, "the time is signed, too")
 	h.Del(HeaderTimestamp)
-	require.ErrorIs(t, Verify([]byte(secret), h, body, now, 5*time.Minute), inventory.ErrInvalid)
-	// printf '%s.%s' 1800000000 '{"id":"x"}' | openssl dgst -sha256 -hmac key
-	require.Equal(t, "v1=cc4a461f71b21229de3ee6440d476ffef0b457f706a750e452af6e06a486e03c", Sign([]byte("key"), "1800000000", body))
+	require.ErrorIs(t, Verify(key, h, body, now, 5*time.Minute), inventory.ErrInvalid)
+
+	// The vector of the tests of Standard Webhooks' own libraries.
+	const id, at, payload = "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", `{"test": 2432232314}`
+	theirs, err := ParseSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
+	require.NoError(t, err)
+	require.Equal(t, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", Sign(theirs, id, at, []byte(payload)))
+}
+
+// TestRecipe: the commands of the documentation make the secret and the signature.
+func TestRecipe(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/configuration.md")
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "secret")
+	recipe := regexp.MustCompile(`(?m)^key=.*\n^printf .*\n`).FindString(string(page))
+	require.NotEmpty(t, recipe)
+	require.Contains(t, string(page), "`"+SecretRemedy+"`")
+	c := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", strings.ReplaceAll(SecretRemedy+"\n"+recipe, "FILE", file))
+	c.Env = append(os.Environ(), "webhook_id=x", "webhook_timestamp=1800000000", `body={"id":"x"}`)
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	made, err := os.ReadFile(file)
+	require.NoError(t, err)
+	key, err := ParseSecret(string(made))
+	require.NoError(t, err)
+	require.Equal(t, Sign(key, "x", "1800000000", []byte(`{"id":"x"}`)), "v1,"+strings.TrimSpace(string(out)))
+}
+
+func TestParseSecret(t *testing.T) {
+	for _, bad := range []string{
+		"", "whsec_", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS", "whsec_c2hvcnQ=",
+		"whsec_" + strings.Repeat("QUFB", 22),
+	} {
+		_, err := ParseSecret(bad)
+		require.ErrorIs(t, err, inventory.ErrInvalid, bad)
+	}
 }
