@@ -126,7 +126,7 @@ var may = map[string]string{
 	"internal/server": "internal/apitypes internal/netserve/guard internal/netserve/quietlog action activities api bmc bootsvc bootsvc/wire inventory inventory/sqlite metadatasvc workflows " +
 		"internal/agentapi internal/backup internal/images/catalog internal/host/clock internal/config internal/host/durablefile internal/systems/endpoint " +
 		"internal/engine internal/host/hostnet internal/text/human internal/secrets/identity internal/images/imagefile internal/netserve/keptsocket internal/secrets/keyring " +
-		"internal/netserve/httpserve internal/netserve/listener internal/host/memlimit internal/observe/metrics internal/observe/notify internal/temporal/payloadcodec internal/host/diskreserve internal/images/sbat internal/siterole internal/systems/harvester " +
+		"internal/httpclient internal/netserve/httpserve internal/netserve/listener internal/host/memlimit internal/observe/metrics internal/observe/notify internal/temporal/payloadcodec internal/host/diskreserve internal/images/sbat internal/siterole internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporal/temporalchild " +
 		"internal/temporal/temporalfile internal/observe/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
 		"google.golang.org/grpc google.golang.org/protobuf",

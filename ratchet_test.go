@@ -31,7 +31,6 @@ var smallPackages = map[string]string{
 	"internal/httpclient":                  "one client without proxy and redirects, for the agent too",
 	"internal/secrets/identity":            "the server's key and certificate",
 	"internal/secrets/keypin":              "one check of a pinned key, for the agent too",
-	"internal/netserve/keptsocket":         "systemd hands sockets over",
 	"internal/netserve/keptsocket/manager": "the other side of keptsocket, for tests",
 	"internal/netserve/listener":           "TLS and limits of a listener",
 	"internal/documents/machinefile":       "the document of a machine",

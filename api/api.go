@@ -119,7 +119,7 @@ func New(c Config) (*API, error) {
 		tokens: c.Stores.Tokens, sessions: c.Stores.Sessions, admin: c.Access.TokenSHA256, codecOrigin: c.Access.CodecOrigin,
 		hosts: hostSet(c.Access.AllowedHosts), log: c.Log, now: c.Now, needs: map[string]inventory.Role{},
 	}
-	sessions := &sessions{access: access, base: cmp.Or(c.Access.BaseURL, "http://127.0.0.1:8080")}
+	sessions := &sessions{access: access, base: cmp.Or(c.Access.BaseURL, "http://127.0.0.1:8080"), silent: c.Upkeep.Silent}
 	ui := newTemporalUI(access, c.TemporalUI, c.Guard)
 
 	n := newNouns(c)

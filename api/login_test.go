@@ -35,7 +35,7 @@ func TestEveryRouteNeedsATokenOrSession(t *testing.T) {
 		}
 		rec := send(t, s.operator, method, path, nil)
 		switch path {
-		case "/healthz":
+		case "/healthz", "/readyz":
 			require.Equal(t, http.StatusOK, rec.Code, r)
 		case "/login/{code}":
 			require.Equal(t, http.StatusNotFound, rec.Code, r)

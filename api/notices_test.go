@@ -32,3 +32,14 @@ func TestNotices(t *testing.T) {
 	rec = c.op(200, "POST", "/v1/notices/test", nil)
 	require.JSONEq(t, `{"id":"n1"}`, rec.Body.String())
 }
+
+// TestReady: anyone may ask whether the server is ready, and gets no more than the name of a part.
+func TestReady(t *testing.T) {
+	silent := ""
+	c := checking(newSite(t, func(cfg *siteConfig) { cfg.Silent = func() string { return silent } }))
+	c.op(200, "GET", "/readyz", nil)
+	silent = "inventory"
+	rec := c.op(503, "GET", "/readyz", nil)
+	require.Contains(t, rec.Body.String(), "inventory: no answer")
+	require.Equal(t, 200, c.op(200, "GET", "/healthz", nil).Code)
+}

@@ -135,6 +135,7 @@ func TestAnswersFitDocument(t *testing.T) {
 	c := checking(newSite(t))
 
 	c.op(200, "GET", "/healthz", nil)
+	c.op(200, "GET", "/readyz", nil)
 	c.op(200, "GET", "/metrics", nil)
 	c.op(200, "GET", "/v1/status", nil)
 	c.op(200, "GET", "/v1/secrets", nil)

@@ -44,6 +44,7 @@ func (q Quiet) Handler() http.Handler {
 	r.NoMethod(q.refuse)
 	r.GET("/healthz", answerHealth)
 	r.HEAD("/healthz", answerHealth)
+	r.GET("/readyz", answerHealth)
 	httpapi.AddRoutes(r.Group("", q.authenticate), []httpapi.Route{
 		{Method: "GET", Path: "/v1/status", Handler: httpapi.Get(q.status)},
 		{Method: "GET", Path: "/v1/site", Handler: httpapi.Get(s.get)},

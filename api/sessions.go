@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -35,15 +36,28 @@ const (
 // opened, or with which its login link was made, and ends with that token.
 type sessions struct {
 	*access
-	base string // beginning of login links
+	base   string        // beginning of login links
+	silent func() string // see Upkeep
+}
+
+// answerReady answers like answerHealth, or with an error if a part of this server does not answer.
+func (s *sessions) answerReady(c *gin.Context) {
+	if s.silent != nil {
+		if part := s.silent(); part != "" {
+			_ = c.Error(fmt.Errorf("%s: no answer: %w", part, inventory.ErrUnavailable))
+			return
+		}
+	}
+	answerHealth(c)
 }
 
 func answerHealth(c *gin.Context) { c.JSON(http.StatusOK, gin.H{"ok": true}) }
 
-// openRoutes returns the routes that need no authentication: the health check and the login.
+// openRoutes returns the routes that need no authentication: the health checks and the login.
 func (s *sessions) openRoutes() []httpapi.Route {
 	return []httpapi.Route{
 		{Method: "GET", Path: "/healthz", Handler: answerHealth},
+		{Method: "GET", Path: "/readyz", Handler: s.answerReady},
 		{Method: "GET", Path: "/login/:code", Handler: s.openByLink},
 		{Method: "POST", Path: "/login", Handler: s.openByToken},
 	}

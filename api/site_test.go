@@ -115,6 +115,7 @@ func TestQuiet(t *testing.T) {
 	admin := header{"Authorization", "Bearer " + adminToken}
 	require.Equal(t, http.StatusOK, send(t, h, http.MethodGet, "/healthz", nil).Code)
 	require.Equal(t, http.StatusOK, send(t, h, http.MethodHead, "/healthz", nil).Code, "a load balancer's probe")
+	require.Equal(t, http.StatusOK, send(t, h, http.MethodGet, "/readyz", nil).Code, "it is for operators")
 	require.Equal(t, http.StatusForbidden, send(t, h, http.MethodGet, "/healthz", nil, header{"Host", "evil.example"}).Code)
 	byAddress := header{"Host", "10.0.0.9:8080"}
 	require.Equal(t, http.StatusServiceUnavailable, send(t, h, http.MethodGet, "/metrics", nil, byAddress).Code, "a scrape")

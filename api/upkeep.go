@@ -23,6 +23,8 @@ type Upkeep struct {
 	RotateKeys func(ctx context.Context) (int, error)
 	// TestNotice sends a notice at once and returns its id. by is who asked for it. TestNotice is nil if notices are off.
 	TestNotice func(ctx context.Context, by string) (id string, err error)
+	// Silent returns the part of this server that does not answer, or "". Silent is nil if that is not checked.
+	Silent func() string
 }
 
 // BackupRequest selects what a backup contains.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -45,6 +46,7 @@ type Server struct {
 
 	// These parts serve by DHCP, TFTP and HTTP what the parts above have built.
 	dhcp  *dhcp.Server
+	ports atomic.Pointer[[]*dhcp.Conn] // of dhcp, once Run has bound them
 	tftp  *tftp.Server
 	files *tftpFiles
 	web   *webFiles
@@ -214,6 +216,7 @@ func (s *Server) Run(ctx context.Context) error {
 		closeAll(https)
 		return errors.Join(err, tftpConn.Close())
 	}
+	s.ports.Store(&ports)
 	var writers errgroup.Group
 	writers.Go(func() error { return s.rec.Run(late) })
 	writers.Go(func() error { return s.web.spender.spendLate(late) })

@@ -64,6 +64,24 @@ func (s *Server) CheckClient(ctx context.Context) (notes []string, err error) {
 	return append(notes, "a client's boot script is served by HTTP and TFTP"), nil
 }
 
+// Answer returns nil if this server answers before ctx ends: packets are read on each DHCP port, and the boot script of a
+// client is served by HTTP and TFTP.
+func (s *Server) Answer(ctx context.Context) error {
+	ports := s.ports.Load()
+	if ports == nil {
+		return fmt.Errorf("the boot services have not started: %w", inventory.ErrUnavailable)
+	}
+	for _, c := range *ports {
+		if err := c.Answer(ctx); err != nil {
+			return err
+		}
+	}
+	if s.cfg.Listen.IsValid() {
+		return nil // the address at which clients fetch files is not one of this host
+	}
+	return s.fetchCheck(ctx)
+}
+
 // fetchCheck fetches the script for CheckMAC by HTTP and TFTP, as a machine would.
 func (s *Server) fetchCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)

@@ -27,6 +27,9 @@ const ReceiveBuffer = 4 << 20
 
 const batchSize = 16 // packets per system call
 
+// past is a deadline that ends a read at once.
+var past = time.Unix(1, 0)
+
 // Conn is a bound UDP port on one interface or, for a RelayAt server, port 67 on the address to which relays send.
 type Conn struct {
 	name  string // interface or address
@@ -43,7 +46,8 @@ type Conn struct {
 	once           sync.Once
 	turn           sync.Mutex // held by the worker that reads packets; see Server.Serve
 	known          atomic.Pointer[knownPrefixes]
-	full           uint32 // the kernel's count of packets that it dropped because the receive buffer was full; guarded by turn
+	heard          chan struct{} // answer of the worker that reads packets to Answer
+	full           uint32        // the kernel's count of packets that it dropped because the receive buffer was full; guarded by turn
 }
 
 // listenRelayed binds UDP port 67 on an address. It needs no privilege except for the low port, because it does not
@@ -58,7 +62,7 @@ func listenRelayed(ctx context.Context, at netip.Addr) (*Conn, error) {
 	conn := pc.(*net.UDPConn)
 	return &Conn{
 		name: at.String(), port: dhcpv4.ServerPort, mode: inventory.DHCPReservation, self: at, conn: conn,
-		p4: ipv4.NewPacketConn(conn), raw: -1,
+		p4: ipv4.NewPacketConn(conn), raw: -1, heard: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -106,7 +110,7 @@ func Listen(ctx context.Context, name string, port int, self netip.Addr) (*Conn,
 	}
 	_ = wire.SetBuffer(raw, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, wire.SendBuffer) // if this fails, the default size is enough
 	return &Conn{
-		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw,
+		name: name, port: port, iface: iface, self: self, conn: conn, p4: ipv4.NewPacketConn(conn), raw: raw, heard: make(chan struct{}, 1),
 		onLink: (&ipv4.ControlMessage{Src: self.AsSlice(), IfIndex: iface.Index}).Marshal(),
 		routed: (&ipv4.ControlMessage{Src: self.AsSlice()}).Marshal(),
 	}, nil
@@ -192,6 +196,36 @@ func (c *Conn) read(b *packetBatch, dropped *atomic.Int64) ([]ipv4.Message, erro
 		}
 	}
 	return b.in[:n], nil
+}
+
+// Answer returns nil if packets of c are read before ctx ends. It sends nothing: it wakes the worker that reads.
+func (c *Conn) Answer(ctx context.Context) error {
+	select {
+	case <-c.heard: // the answer to an earlier call, whose ctx had ended
+	default:
+	}
+	if err := c.conn.SetReadDeadline(past); err != nil {
+		return fmt.Errorf("asking whether packets are read on %s: %w", c.name, err)
+	}
+	select {
+	case <-c.heard:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting until packets are read on UDP port %d of %s: %w", c.port, c.name, ctx.Err())
+	}
+}
+
+// confirm tells Answer that packets are read, and removes the read deadline that woke the worker. If ctx has ended, it keeps
+// that deadline, because Serve ends the workers by it.
+func (c *Conn) confirm(ctx context.Context) {
+	_ = c.conn.SetReadDeadline(time.Time{}) // fails only on a closed socket, as below
+	if ctx.Err() != nil {
+		_ = c.conn.SetReadDeadline(past)
+	}
+	select {
+	case c.heard <- struct{}{}:
+	default:
+	}
 }
 
 // Close closes the sockets of c. Further calls do nothing and return nil.

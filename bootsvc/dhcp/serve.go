@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -61,7 +62,7 @@ func (s *Server) Listen(ctx context.Context) (out []*Conn, err error) {
 // the next batch.
 func (s *Server) Serve(ctx context.Context, c *Conn) error {
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(past) })
 	defer stop()
 	var g errgroup.Group
 	for range workers {
@@ -77,8 +78,15 @@ func (s *Server) serveTurns(ctx context.Context, c *Conn) error {
 	defer c.turn.Unlock()
 	for {
 		packets, err := c.read(batch, &s.Counters.Dropped)
+		asked := errors.Is(err, os.ErrDeadlineExceeded)
+		if asked {
+			c.confirm(ctx)
+		}
 		if ctx.Err() != nil {
 			return nil
+		}
+		if asked {
+			continue
 		}
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {

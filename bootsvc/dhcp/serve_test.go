@@ -1,14 +1,18 @@
 package dhcp
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"maps"
+	"net"
 	"net/netip"
 	"os/exec"
 	"runtime"
 	"testing"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
@@ -100,5 +104,35 @@ func TestS34ListedRelaysHaveRoomOfTheirOwn(t *testing.T) {
 		if r := s.answer(t.Context(), p, Link{Name: "eth0"}); r.Route != RouteRelay || r.own != listed {
 			t.Errorf("listed %t: %s, own %t", listed, r.Route, r.own)
 		}
+	}
+}
+
+// TestAnswer: a port answers while a worker reads its packets, however often it is asked; and still ends when it should.
+func TestAnswer(t *testing.T) {
+	s, _ := newServer(t, &fakeDecider{}, nil)
+	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Conn{name: "lo", conn: udp, p4: ipv4.NewPacketConn(udp), raw: -1, heard: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	c.turn.Lock()
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, c) }()
+
+	late, end := context.WithCancel(t.Context())
+	end()
+	if err := c.Answer(late); !errors.Is(err, context.Canceled) {
+		t.Errorf("all workers are stuck, and the port answers: %v", err)
+	}
+	c.turn.Unlock()
+	for range 3 {
+		if err := c.Answer(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

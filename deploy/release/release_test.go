@@ -38,8 +38,8 @@ func TestUnit(t *testing.T) {
 	for _, line := range []string{
 		"User=ingot", "NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_NET_RAW",
 		"AmbientCapabilities=CAP_NET_BIND_SERVICE CAP_NET_RAW",
-		"RestartPreventExitStatus=6",                                   // exitSecondServer of internal/cli
-		"Type=notify", "TimeoutStartSec=infinity", "NotifyAccess=main", // internal/netserve/keptsocket: the next command is not refused
+		"RestartPreventExitStatus=6",                                                      // exitSecondServer of internal/cli
+		"Type=notify", "TimeoutStartSec=infinity", "NotifyAccess=main", "WatchdogSec=120", // internal/netserve/keptsocket: the next command is not refused
 	} {
 		require.Contains(t, string(unit), "\n"+line+"\n")
 	}

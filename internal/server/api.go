@@ -102,7 +102,7 @@ func (s *server) newAPI() (*api.API, error) {
 			CheckHost: s.controllers.driver.CheckHost, CheckCommand: s.controllers.driver.CheckCommand, Check: s.controllers.check,
 			ForgetKey: s.controllers.forgetKey,
 		},
-		Upkeep: api.Upkeep{Backup: s.backups.create, RotateKeys: s.RotateKeys, TestNotice: s.notices.test()},
+		Upkeep: api.Upkeep{Backup: s.backups.create, RotateKeys: s.RotateKeys, TestNotice: s.notices.test(), Silent: s.watchdog.Silent},
 		Process: api.Process{
 			Version: s.Version, Status: s.status, Restored: s.records.restored.get,
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,

@@ -19,6 +19,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -46,6 +47,7 @@ type backups struct {
 	store      *sqlite.Store
 	secrets    *secrets
 	child      *temporalchild.Supervisor // nil = Temporal is an external cluster
+	watchdog   *keptsocket.Watchdog
 	busy       sync.Mutex
 }
 
@@ -56,6 +58,7 @@ func (b *backups) create(ctx context.Context, q api.BackupRequest) (_ api.Archiv
 		return nil, fmt.Errorf("another backup is being made: %w", inventory.ErrConflict)
 	}
 
+	defer b.watchdog.Pause()() // changes wait while the inventory is copied
 	dir := filepath.Join(b.cfg.DataDir, backupDir)
 	remove := func() error {
 		defer b.busy.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/diskreserve"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -23,6 +24,7 @@ type records struct {
 	reserve  *diskreserve.Reserve
 	checked  inventoryCheck
 	restored *restored
+	watchdog *keptsocket.Watchdog
 }
 
 // open checks and opens the database. It refuses a damaged database, and a new database in the place of a lost one (refuseLost).
@@ -126,7 +128,10 @@ func (r *records) deleteOld(ctx context.Context, removeImages func(context.Conte
 		return r.store.KeyedRequests.PruneKeyedRequests(ctx, pruneEvents)
 	})
 	removeImages(ctx)
-	r.inSteps(ctx, "returning unused space", 1, func() (int, error) { return r.store.Shrink(ctx, shrinkPages) })
+	r.inSteps(ctx, "returning unused space", 1, func() (int, error) {
+		defer r.watchdog.Pause()()
+		return r.store.Shrink(ctx, shrinkPages)
+	})
 	if runs+events > 0 {
 		r.log.Info("deleted old records", "runs", runs, "events", events, "before", before.UTC().Format(time.RFC3339))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
@@ -46,9 +47,10 @@ func TestForgetsOldRecords(t *testing.T) {
 
 	var log bytes.Buffer
 	r := &records{
-		store: store,
-		log:   slog.New(slog.NewTextHandler(&log, nil)),
-		cfg:   config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}},
+		store:    store,
+		log:      slog.New(slog.NewTextHandler(&log, nil)),
+		cfg:      config.Config{Records: config.Records{Retention: 48 * time.Hour, Keep: 3}},
+		watchdog: keptsocket.NewWatchdog(slog.New(slog.DiscardHandler)),
 	}
 	removeImages := func(context.Context) {}
 	r.deleteOld(ctx, removeImages)

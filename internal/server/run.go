@@ -49,7 +49,9 @@ func (s *server) Run(ctx context.Context) error {
 		g.Go(func() error { return p.run(running) })
 	}
 	s.greet()
+	s.watchdog.SetChecks(watchdogChecks(s)...)
 	err = g.Wait()
+	s.watchdog.SetChecks() // a hand-over closes the inventory and the listeners
 
 	var move *siterole.HandOverRequest
 	if errors.As(err, &move) && ctx.Err() == nil {

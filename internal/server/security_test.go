@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/inventory"
@@ -50,7 +51,10 @@ func testServer(t *testing.T, cfg config.Config) *server {
 }
 
 func testOptions(cfg config.Config) Options {
-	return Options{Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Out: io.Discard}
+	return Options{
+		Config: cfg, Version: "test", Log: slog.New(slog.DiscardHandler), Out: io.Discard,
+		watchdog: keptsocket.NewWatchdog(slog.New(slog.DiscardHandler)),
+	}
 }
 
 func startWith(t *testing.T, cfg config.Config, log *slog.Logger) (*server, error) {

@@ -23,6 +23,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/memlimit"
 	"github.com/ingotmetal/ingot/internal/images/imagefile"
+	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/internal/netserve/listener"
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
 	"github.com/ingotmetal/ingot/internal/observe/metrics"
@@ -39,6 +40,8 @@ type Options struct {
 	Version    string // version of this program
 	Log        *slog.Logger
 	Out        io.Writer // receives the addresses of the server as text; nil = they are logged
+
+	watchdog *keptsocket.Watchdog // set by Serve
 }
 
 // Serve runs this host, in whatever role it has, until ctx ends or serving fails.
@@ -48,6 +51,8 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	go memlimit.CollectRarely(ctx, garbageRoom)
+	o.watchdog = keptsocket.NewWatchdog(o.Log)
+	go o.watchdog.Run(ctx)
 	h, err := newHost(o)
 	if err != nil {
 		return err
@@ -114,7 +119,7 @@ func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err
 	s := &server{
 		Options: o, host: h, cfg: o.Config, log: o.Log, clock: clock.New(),
 		files:   imagefile.New(o.Config.ImageDir(), o.Config.Images.Shares),
-		records: &records{cfg: o.Config, log: o.Log}, metrics: metrics.New(o.Log.With("part", "metrics")),
+		records: &records{cfg: o.Config, log: o.Log, watchdog: o.watchdog}, metrics: metrics.New(o.Log.With("part", "metrics")),
 	}
 	if err := s.prepare(); err != nil {
 		return nil, err
@@ -143,7 +148,7 @@ func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err
 	}
 	s.backups = &backups{
 		cfg: s.cfg, configFile: o.ConfigFile, version: o.Version, log: s.log, store: s.records.store, secrets: s.secrets,
-		child: s.temporal.child,
+		child: s.temporal.child, watchdog: o.watchdog,
 	}
 	if s.netboot, err = s.newNetboot(); err != nil {
 		return nil, err

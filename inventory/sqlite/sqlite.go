@@ -180,6 +180,18 @@ func open(ctx context.Context, path string, keys Sealer, schema schema, opts ...
 	return s, s.checkKeys(ctx)
 }
 
+// Answer returns nil if the database can be read, and is free for a change, before ctx ends. It changes nothing.
+func (s *Store) Answer(ctx context.Context) error {
+	_, err := s.NeverRan(ctx) // any read
+	if err == nil {
+		var tx *sqlx.Tx
+		if tx, err = s.rw.BeginTxx(ctx, nil); err == nil {
+			err = tx.Rollback()
+		}
+	}
+	return wrap(err, "waiting for the inventory")
+}
+
 // Close closes the database.
 func (s *Store) Close() error {
 	var errs []error

@@ -309,3 +309,19 @@ func TestTemporalClusterIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "first", got)
 }
+
+// TestAnswer: a database whose changes do not end does not answer.
+func TestAnswer(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "ingot.db"), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	require.NoError(t, s.Answer(t.Context()))
+
+	stuck, err := s.rw.BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.Answer(ctx), context.DeadlineExceeded)
+	require.NoError(t, stuck.Rollback())
+	require.NoError(t, s.Answer(t.Context()), "it recovers")
+}

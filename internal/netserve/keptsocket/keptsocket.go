@@ -6,7 +6,7 @@
 // FDSTORE=1 in sd_notify(3)), and the next process inherits them (sd_listen_fds(3)). Without a service manager, and
 // after a regular stop, no socket is kept.
 //
-// The package also reports to systemd that the service is ready.
+// The package also reports to systemd that the service is ready, and at intervals that it works.
 package keptsocket
 
 import (

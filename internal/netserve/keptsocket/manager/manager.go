@@ -24,7 +24,9 @@ type Manager struct {
 	kept map[string]*os.File
 	done chan struct{}
 
-	ready bool
+	ready  bool
+	alive  int  // how often the service has reported that it works
+	marked bool // the service has sent a STATUS since the last call of Marked
 }
 
 // New returns a Manager that receives the messages of a service on a socket at path.
@@ -80,6 +82,10 @@ func (m *Manager) message(lines []string, passed []*os.File) {
 	switch {
 	case lines[0] == "READY=1":
 		m.ready = true
+	case lines[0] == "WATCHDOG=1":
+		m.alive++
+	case strings.HasPrefix(lines[0], "STATUS="):
+		m.marked = true
 	case lines[0] == "FDSTORE=1" && len(passed) == 1:
 		if m.kept[name] == nil { // like systemd, keep the socket already stored under this name
 			m.kept[name], passed = passed[0], nil
@@ -128,6 +134,21 @@ func (m *Manager) Ready() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ready
+}
+
+// Alive returns how often the service has sent WATCHDOG=1.
+func (m *Manager) Alive() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.alive
+}
+
+// Marked reports whether the service has sent a STATUS since the last call of Marked. Messages arrive in order.
+func (m *Manager) Marked() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer func() { m.marked = false }()
+	return m.marked
 }
 
 // Close stops receiving, and closes all kept sockets.
