@@ -63,8 +63,22 @@ func parse(t *testing.T, text []byte) map[string]object {
 			continue
 		}
 		delete(o["metadata"].(map[string]any), "namespace")
+		if o["kind"] == "Deployment" {
+			dropChecksum(t, o)
+		}
 		require.NotContains(t, out, idOf(o))
 		out[idOf(o)] = o
+	}
+}
+
+// dropChecksum removes the checksum of the configuration, which kustomize cannot make.
+func dropChecksum(t *testing.T, deployment object) {
+	t.Helper()
+	meta := get(t, deployment, "spec", "template", "metadata").(map[string]any)
+	if annotations, ok := meta["annotations"].(map[string]any); ok {
+		require.Len(t, annotations, 1)
+		require.Len(t, annotations["checksum/config"], 64)
+		delete(meta, "annotations")
 	}
 }
 
@@ -76,8 +90,23 @@ func render(t *testing.T, values string) []byte {
 	return out
 }
 
-// renderChart renders the chart as helm does, as far as the chart needs it. Its error is one of the chart's templates.
+// chartFiles are the files of the chart that are no templates.
+type chartFiles struct{}
+
+// Get returns the text of a file.
+func (chartFiles) Get(name string) (string, error) {
+	b, err := os.ReadFile(filepath.Join("chart", name))
+	return string(b), err
+}
+
+// renderChart renders the chart as release ingot.
 func renderChart(t *testing.T, values string) ([]byte, error) {
+	t.Helper()
+	return renderRelease(t, "ingot", values)
+}
+
+// renderRelease renders the chart as helm does, as far as the chart needs it. Its error is one of the chart's templates.
+func renderRelease(t *testing.T, release, values string) ([]byte, error) {
 	t.Helper()
 	merged := map[string]any{}
 	for _, file := range slices.DeleteFunc([]string{"chart/values.yaml", values}, func(f string) bool { return f == "" }) {
@@ -124,7 +153,10 @@ func renderChart(t *testing.T, values string) ([]byte, error) {
 	for _, file := range files {
 		if strings.HasSuffix(file, ".yaml") {
 			out.WriteString("---\n")
-			data := map[string]any{"Values": merged, "Chart": map[string]any{"AppVersion": chart["appVersion"]}}
+			data := map[string]any{
+				"Values": merged, "Chart": map[string]any{"AppVersion": chart["appVersion"]},
+				"Release": map[string]any{"Name": release}, "Files": chartFiles{},
+			}
 			if err := tmpl.ExecuteTemplate(&out, file, data); err != nil {
 				return nil, err
 			}
@@ -206,12 +238,82 @@ func TestChart(t *testing.T) {
 			checkPod(t, objects["Deployment ingot"], cfg)
 			require.Equal(t, name == "monitoring", objects["ServiceMonitor ingot"] != nil)
 			if name == "monitoring" {
-				require.Equal(t, map[string]any{"app.kubernetes.io/name": "ingot", "release": "kube-prometheus-stack"},
-					get(t, objects["ServiceMonitor ingot"], "metadata", "labels"))
+				require.Equal(t, map[string]any{
+					"app.kubernetes.io/name": "ingot", "app.kubernetes.io/instance": "ingot", "release": "kube-prometheus-stack",
+				}, get(t, objects["ServiceMonitor ingot"], "metadata", "labels"))
 			}
 			require.NotNil(t, objects["PodDisruptionBudget ingot"])
+			require.Equal(t, !strings.HasPrefix(cfg.Listen, "127."), objects["Service ingot"] != nil)
+			require.Nil(t, objects["Ingress ingot"])
 		})
 	}
+}
+
+// TestNames: two releases in one namespace share no name, and neither's Service reaches the other's pod.
+func TestNames(t *testing.T) {
+	const reachable = "api: {scheme: HTTPS}\nconfig: \"listen: 0.0.0.0:8080\"\n"
+	for _, c := range []struct{ release, values, want string }{
+		{"ingot", "", "ingot"},
+		{"lab", "", "lab-ingot"},
+		{"ingot-two", "", "ingot-two"},
+		{"lab", "fullnameOverride: provisioning\n", "provisioning"},
+	} {
+		text, err := renderRelease(t, c.release, valuesFile(t, reachable+c.values))
+		require.NoError(t, err)
+		objects := parse(t, text)
+		for id := range objects {
+			require.Equal(t, c.want, strings.Fields(id)[1], id)
+		}
+		labels := get(t, objects["Deployment "+c.want], "spec", "template", "metadata", "labels")
+		require.Equal(t, c.release, get(t, labels, "app.kubernetes.io/instance"))
+		require.Equal(t, labels, get(t, objects["Service "+c.want], "spec", "selector"))
+		require.Equal(t, labels, get(t, objects["PodDisruptionBudget "+c.want], "spec", "selector", "matchLabels"))
+		volumes := get(t, objects["Deployment "+c.want], "spec", "template", "spec", "volumes")
+		require.Equal(t, c.want, get(t, volumes, 0, "persistentVolumeClaim", "claimName"))
+		require.Equal(t, c.want, get(t, volumes, 1, "configMap", "name"))
+	}
+}
+
+// TestChecksum: another configuration makes another pod.
+func TestChecksum(t *testing.T) {
+	sum := regexp.MustCompile(`checksum/config: [0-9a-f]{64}`)
+	first, second := sum.Find(render(t, "")), sum.Find(render(t, valuesFile(t, "config: \"probe_every: 5s\"\n")))
+	require.NotEmpty(t, first)
+	require.NotEmpty(t, second)
+	require.NotEqual(t, first, second)
+}
+
+// TestIngress: it leads to the API, and is refused when the server would not answer it.
+func TestIngress(t *testing.T) {
+	const ingress = "ingress: {enabled: true, host: ingot.example.com, className: nginx, tlsSecret: ingot-tls}\napi: {scheme: HTTPS}\n"
+	objects := parse(t, render(t, valuesFile(t, ingress+"config: \"{listen: ':8080', hosts: [ingot.example.com]}\"\n")))
+	spec := get(t, objects["Ingress ingot"], "spec")
+	require.Equal(t, "nginx", get(t, spec, "ingressClassName"))
+	require.Equal(t, []any{"ingot.example.com"}, get(t, spec, "tls", 0, "hosts"))
+	require.Equal(t, "ingot.example.com", get(t, spec, "rules", 0, "host"))
+	require.Equal(t, object{"name": "ingot", "port": object{"name": "api"}},
+		get(t, spec, "rules", 0, "http", "paths", 0, "backend", "service"))
+	require.Equal(t, "api", get(t, objects["Service ingot"], "spec", "ports", 0, "name"))
+
+	_, err := renderChart(t, valuesFile(t, ingress+"config: \"listen: :8080\"\n"))
+	require.ErrorContains(t, err, "write hosts: [ingot.example.com]")
+	_, err = renderChart(t, valuesFile(t, ingress+"config: \"{tls_cert: /a, tls_key: /b, hosts: [ingot.example.com]}\"\n"))
+	require.ErrorContains(t, err, "write listen: 0.0.0.0:8080")
+}
+
+// TestRules: the chart can bring the alert rules and the board, as they are outside of it.
+func TestRules(t *testing.T) {
+	objects := parse(t, render(t, valuesFile(t, "prometheusRule: {enabled: true, labels: {release: stack}}\ndashboard: {enabled: true}\n")))
+	text, err := os.ReadFile("../monitoring/ingot.rules.yml")
+	require.NoError(t, err)
+	var rules object
+	require.NoError(t, yaml.Unmarshal(text, &rules))
+	require.Equal(t, rules, get(t, objects["PrometheusRule ingot"], "spec"))
+	require.Equal(t, "stack", get(t, objects["PrometheusRule ingot"], "metadata", "labels", "release"))
+	board, err := os.ReadFile("../monitoring/ingot-board.json")
+	require.NoError(t, err)
+	require.JSONEq(t, string(board), get(t, objects["ConfigMap ingot-board"], "data", "ingot-board.json").(string))
+	require.Equal(t, "1", get(t, objects["ConfigMap ingot-board"], "metadata", "labels", "grafana_dashboard"))
 }
 
 // TestScheme: the chart refuses probes that the server of its configuration would not answer. That speaks HTTPS beyond loopback and
@@ -321,9 +423,11 @@ func checkPod(t *testing.T, deployment object, cfg config.Config) {
 	if !strings.HasPrefix(cfg.Listen, "127.0.0.1:") {
 		scheme = "HTTPS"
 	}
-	for _, probe := range []string{"startupProbe", "readinessProbe", "livenessProbe"} {
+	for probe, path := range map[string]string{"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/readyz"} {
 		require.Equal(t, scheme, get(t, serve, probe, "httpGet", "scheme"), probe)
+		require.Equal(t, path, get(t, serve, probe, "httpGet", "path"), probe)
 	}
+	require.Greater(t, get(t, serve, "livenessProbe", "failureThreshold"), 3, "longer than until the pod is not ready")
 
 	volumes, mounted := map[any]bool{}, map[any]bool{}
 	for _, v := range get(t, pod, "volumes").([]any) {
@@ -372,6 +476,17 @@ func run(t *testing.T, input []byte, name string, args ...string) []byte {
 	return out.Bytes()
 }
 
+// everything switches on what is off by default.
+const everything = `
+api: {scheme: HTTPS}
+config: "{listen: 0.0.0.0:8080, hosts: [ingot.example.com]}"
+service: {type: LoadBalancer, annotations: {a: b}}
+ingress: {enabled: true, host: ingot.example.com, className: nginx, tlsSecret: ingot-tls, annotations: {a: b}}
+serviceMonitor: {enabled: true}
+prometheusRule: {enabled: true}
+dashboard: {enabled: true}
+`
+
 // TestTools: helm accepts the chart and renders what this test renders; kustomize builds from base and overlays the same objects; and
 // Kubernetes' own schemas accept all of them.
 func TestTools(t *testing.T) {
@@ -379,6 +494,11 @@ func TestTools(t *testing.T) {
 		t.Skip("the long form: make manifests")
 	}
 	schemas := writeSchemas(t)
+	all := run(t, nil, "helm", "template", "lab", "chart", "--values", valuesFile(t, everything))
+	want, err := renderRelease(t, "lab", valuesFile(t, everything))
+	require.NoError(t, err)
+	require.Equal(t, parse(t, want), parse(t, all))
+	t.Logf("all options: %s", run(t, all, "kubeconform", "-summary", "-schema-location", schemas, "-"))
 	t.Logf("rules: %s", run(t, rulesObject(t), "kubeconform", "-summary", "-schema-location", schemas, "-"))
 	for _, name := range append([]string{""}, overlays...) {
 		args, overlay := []string{"template", "ingot", "chart"}, "base"

@@ -15,7 +15,7 @@ sed "s|^    image: ingot:latest\$|    image: ingot:$VERSION|
   s|^#   docker load < .*|#   mv $name.compose.yaml compose.yaml\n#   docker load < $name.oci.tar|" compose.yaml > "$DIR/$name.compose.yaml"
 
 K=$DIR/$name-kubernetes
-cp -r kubernetes "$K"
+cp -rL kubernetes "$K" # the chart's links to monitoring become files
 cp -r monitoring "$K/"
 rm "$K"/*.go # tests
 sed -i "s/^version: .*/version: $VERSION/; s/^appVersion: .*/appVersion: \"$VERSION\"/" "$K/chart/Chart.yaml"

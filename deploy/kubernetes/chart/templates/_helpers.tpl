@@ -1,3 +1,20 @@
+{{- /* The name of every object, unless a chart gives it another one: the release's, with "ingot" in it. */ -}}
+{{- define "ingot.fullname" -}}
+{{- $name := contains "ingot" .Release.Name | ternary .Release.Name (printf "%s-ingot" .Release.Name) -}}
+{{- .Values.fullnameOverride | default $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "ingot.labels" -}}
+app.kubernetes.io/name: ingot
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- /* "true" if the API listens beyond loopback, where a Service reaches it. */ -}}
+{{- define "ingot.reachable" -}}
+{{- $listen := get (fromYaml .Values.config) "listen" | default "127.0.0.1:8080" | toString -}}
+{{- not (regexMatch "^(127\\.|localhost:|\\[::1\\]:)" $listen) -}}
+{{- end -}}
+
 {{- define "ingot.image" -}}
 {{- with .Values.image -}}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
