@@ -91,7 +91,9 @@ func TestS19ProofOfAnImage(t *testing.T) {
 	none, _, _ := newCall(t.Context(), o)
 	signed, u := proof{signature: imageSignature, key: key}, upload{}
 	require.NoError(t, signed.declare(none, at+"disk.raw", &u))
-	require.Equal(t, []string{string(sign([]byte("test\n"))), string(keyText)}, []string{u.signature, u.publicKey})
+	signature, err := os.ReadFile(imageSignature)
+	require.NoError(t, err)
+	require.Equal(t, []string{string(signature), string(keyText)}, []string{u.signature, u.publicKey})
 	u = upload{sha256: strings.Repeat("0", 64)}
 	require.ErrorContains(t, signed.declare(none, image, &u), "nothing was sent")
 
