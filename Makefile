@@ -50,7 +50,7 @@ image: build ## the container image bin/ingot.oci.tar (deploy/compose.yaml, depl
 release: deps-release web bin/ipxe ## everything that is given out for this commit, into dist/ (SIGN_KEY=FILE: signed), 15 min
 	deploy/release/release.sh bin/release dist
 
-release-repeat: deps-release ## two releases of this commit, in two directories, are equal: 20 min
+release-repeat: deps-release ## two releases of this commit, in two directories, are equal: 30 min
 	deploy/release/repeat.sh
 
 manifests: deps-release ## Helm chart and kustomize overlays: rendered, compared with each other and checked

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # repeat.sh: make the release of the present commit twice, in two directories, the second time with an empty build cache, and compare
-# (20 minutes on two cores).
+# (30 minutes on two cores).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d); trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
