@@ -118,6 +118,7 @@ func newPageSite(t *testing.T) *pageSite {
 			TokenSHA256: sha256.Sum256([]byte(pageToken)), ClaimKey: make([]byte, 32), BaseURL: "http://" + l.Addr().String(),
 		}
 		cfg.Images.Dir, cfg.Space = dir, api.SpaceConfig{DataDir: dir, MinFree: 1}
+		cfg.Netboot.Why = pageWhy
 		cfg.Process = api.Process{Version: "v1.0.0", Status: pageStatus, Retrying: pageRetrying}
 	})
 	s.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: server.Handler(), ReadHeaderTimeout: time.Minute}}

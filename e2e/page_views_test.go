@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -123,6 +124,35 @@ func TestPageViews(t *testing.T) {
 
 	p.do("the desktop again", at(1440, 900, "light"), chromedp.Navigate(s.URL+"/#/"))
 	p.answersMany(s)
+	p.showsThePast(s)
+}
+
+// hostileText is what a machine may send to take over a reader's browser.
+const hostileText = "\x1b]0;owned\x07<img src=x onerror=\"document.title='owned'\">\u202e"
+
+// pageWhy is the decision for every machine of the site, with one packet.
+func pageWhy(context.Context, string) (any, error) {
+	return inventory.Explanation{
+		Verdict: "disk", Reasons: []string{"the machine is not armed"},
+		Exchanges: []inventory.Exchange{{At: time.Now(), Where: "eno2", Request: "DHCPDISCOVER " + hostileText, Answer: "DHCPOFFER"}},
+	}, nil
+}
+
+// showsThePast opens the runs, the syslog and the last packets of a machine, and one of its runs.
+func (p *pageTab) showsThePast(s *pageSite) {
+	p.t.Helper()
+	require.NoError(p.t, s.store.Syslog.PutSyslog(p.t.Context(), []inventory.SyslogLine{
+		{Machine: "slow", At: time.Now(), Severity: "err", Program: "kernel", Text: hostileText + strings.Repeat("w", 300)},
+	}))
+	p.do("a machine", chromedp.Navigate(s.URL+"/#/machines/slow"), see(`[data-panel="slow"]`))
+	for part, sight := range map[string]string{"runs": `[data-run="run-slow"]`, "syslog": `[data-syslog="err"]`, "packets": `[data-packet]`} {
+		p.do(part, chromedp.Focus(`[data-part="`+part+`"] summary`, chromedp.ByQuery), chromedp.KeyEvent(kb.Enter), see(sight))
+	}
+	p.everywhere("past")
+	var title string
+	p.do("its run", click(`[data-run="run-slow"] a`), see(`[data-run-panel="run-slow"] [data-step="install"]`), chromedp.Title(&title))
+	require.NotEqual(p.t, "owned", title)
+	p.everywhere("run")
 }
 
 // answersMany answers machines that ask the same, by keyboard alone.

@@ -8,7 +8,12 @@
 //   GET  /v1/machines/:name/disks            {"items": [Disk]}, 404 = no agent has looked yet
 //   GET  /v1/machines/:name/events?limit=n   {"items": [Event]}: only for a machine without a workflow
 //   GET  /v1/workflows/:run/events?after=seq {"items": [Event]}, ascending by seq
-//   GET  /v1/workflows/:run/logs?action=i    text/plain, i = index in actions, from 0; 404 = nothing yet
+//   GET  /v1/workflows/:run/logs?action=i&attempt=n
+//                                            text/plain, i = index in actions, from 0; n = 0: the newest; 404 = nothing yet
+//   GET  /v1/workflows/:run                  Workflow, complete
+//   GET  /v1/workflows?machine=NAME&limit=n  {"items": [Workflow]}, the newest first
+//   GET  /v1/machines/:name/syslog?sort=-seq {"items": [SyslogLine]}, the newest first
+//   GET  /v1/machines/:name/why              Explanation
 //   GET  /v1/seen                            {"items": [Seen]}
 //   POST /v1/seen/:mac/accept                {"name", "address"?, …}: makes it a machine
 //   POST /v1/machines                        {"machines": [document]}, answers {"warnings"?}
@@ -44,8 +49,8 @@
 // count as empty.
 
 import type { Doc } from "./document";
-import { clean } from "./text";
-import type { Disk, Event, MachineView, Seen, Selector, Status, Workflow } from "./types";
+import { clean, shown } from "./text";
+import type { Disk, Event, Explanation, MachineView, Seen, Selector, Status, SyslogLine, Workflow } from "./types";
 
 /** What the server finds wrong with an input: with a field, or with a line of a text. */
 export interface Problem {
@@ -128,7 +133,11 @@ export const api = {
     parse<{ items?: Event[] | null }>(await ask("GET", `${path("workflows", run, "events")}?after=${after}`)).items ?? [],
   machineEvents: async (machine: string, after: number) =>
     parse<{ items?: Event[] | null }>(await ask("GET", `${path("machines", machine, "events")}?after=${after}&limit=200`)).items ?? [],
-  log: async (run: string, action: number) => clean(await ask("GET", `${path("workflows", run, "logs")}?action=${action}`)),
+  log: async (run: string, action: number, attempt: number) => shown(await ask("GET", `${path("workflows", run, "logs")}?action=${action}&attempt=${attempt}`)),
+  run: async (run: string) => parse<Workflow>(await ask("GET", path("workflows", run))),
+  runs: async (machine: string) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?machine=${encodeURIComponent(machine)}&limit=50`)).items ?? [],
+  syslog: async (machine: string) => parse<{ items?: SyslogLine[] | null }>(await ask("GET", `${path("machines", machine, "syslog")}?sort=-seq&limit=200`)).items ?? [],
+  why: async (machine: string) => parse<Explanation>(await ask("GET", path("machines", machine, "why"))),
   decide: (run: string, question: string, choice: string, diskSelector?: Selector) =>
     ask("POST", path("workflows", run, "decide"), { question, choice, diskSelector }),
   retry: (run: string, from: "failed-step" | "start") => ask("POST", path("workflows", run, "retry"), { from }),

@@ -1,8 +1,9 @@
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { login, Refused } from "./api";
 import { Command } from "./command";
-import { RefusedNote, useRequests } from "./request";
+import { Idle, RefusedNote, useRequests } from "./request";
 import { Header } from "./header";
+import { RunPanel } from "./history";
 import { arrange } from "./list";
 import { MachineTable } from "./machines";
 import { OperationPanel, OperationRow } from "./operations";
@@ -86,10 +87,10 @@ export function App({ store }: { store: Store }) {
                 ))}
               </ul>
             )}
-            <fieldset class="all-of-it" disabled={store.idle}>
+            <Idle.Provider value={store.idle}>
               <PowerOn machines={list.toPower} />
               <SameQuestions groups={list.equal} />
-            </fieldset>
+            </Idle.Provider>
             {all > 1 && (
               <div class="filters">
                 <button type="button" class="chip" aria-pressed={only === ""} onClick={() => setOnly("")}>
@@ -117,8 +118,10 @@ export function App({ store }: { store: Store }) {
             <a class="back" href="#/">
               ← All machines
             </a>
-            <fieldset class="all-of-it" disabled={store.idle}>
-              {place.view === "new" ? (
+            <Idle.Provider value={store.idle}>
+              {place.view === "runs" ? (
+                <RunPanel key={place.name} run={place.name} store={store} now={now} />
+              ) : place.view === "new" ? (
                 <AddMachine key={place.act} store={store} mac={place.act} />
               ) : shown.machine && place.act === "edit" ? (
                 <EditMachine key={shown.machine.name} name={shown.machine.name} />
@@ -131,7 +134,7 @@ export function App({ store }: { store: Store }) {
                   <p>{place.view === "operations" ? `There is no operation with the run “${place.name}” here any more.` : place.name ? `There is no machine named “${place.name}”.` : "Choose something on the left."}</p>
                 </section>
               )}
-            </fieldset>
+            </Idle.Provider>
           </section>
         </main>
       )}

@@ -4,6 +4,7 @@ import type { Event, MachineView, Workflow } from "./types";
 import { Command } from "./command";
 import { Decision, offersAbort } from "./decision";
 import { Ask, RefusedNote, useRequests } from "./request";
+import { Past } from "./history";
 import { Install } from "./install";
 import { Log } from "./log";
 import { Sign, Window } from "./machines";
@@ -158,6 +159,7 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
       {w && <Actions workflow={w} store={store} now={now} />}
       {w && (w.actions?.length ?? 0) > 0 && <Log workflow={w} />}
       <Events events={events} now={now} />
+      <Past machine={m.name} store={store} now={now} />
       {w && <Links workflow={w} store={store} machine={m} mac={mac} now={now} />}
     </section>
   );

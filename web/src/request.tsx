@@ -1,20 +1,26 @@
-import { useState } from "preact/hooks";
+import { createContext } from "preact";
+import { useContext, useState } from "preact/hooks";
 import { Refused } from "./api";
 import { Command } from "./command";
 
 /** What became of the last request: none, under way, or refused. */
 export interface Requests {
+  /** The request that is under way, or why there may be none; "" = one may be sent. */
   busy: string;
   refused?: Refused;
   /** Sends f under a name unless another request is under way. */
   run(name: string, f: () => Promise<unknown>): void;
 }
 
+/** Whether nothing may be done from this page now: the connection is lost, or the session may only look. */
+export const Idle = createContext(false);
+
 export function useRequests(): Requests {
+  const idle = useContext(Idle);
   const [busy, setBusy] = useState("");
   const [refused, setRefused] = useState<Refused>();
   return {
-    busy,
+    busy: busy || (idle ? "idle" : ""),
     refused,
     run(name, f) {
       if (busy) return;

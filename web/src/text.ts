@@ -11,6 +11,14 @@ export function clean(s: string): string {
   return s.replace(/\r\n/g, "\n").replace(sequences, "").replace(controls, "");
 }
 
+/** Returns s with control characters, and characters that reorder or hide text, made visible; keeps tabs and newlines. */
+export function shown(s: string): string {
+  return s.replace(/\r\n/g, "\n").replace(controls, (c) => {
+    const code = c.charCodeAt(0);
+    return code < 0x20 ? String.fromCharCode(0x2400 + code) : code === 0x7f ? "\u2421" : `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;
+  });
+}
+
 /** Returns n bytes in binary units, as the command line and the server's texts do: 1.5 GiB. */
 export function bytes(n: number): string {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

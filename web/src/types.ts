@@ -187,6 +187,22 @@ export interface Event {
   by?: string;
 }
 
+/** A line that a machine has sent by syslog. */
+export interface SyslogLine {
+  seq: number;
+  at: string;
+  severity: string;
+  program?: string;
+  text: string;
+}
+
+/** What a machine would boot now, and its last requests to the boot servers, the oldest first. */
+export interface Explanation {
+  verdict: string;
+  reasons?: string[] | null;
+  heard?: { at: string; where: string; request: string; answer: string }[] | null;
+}
+
 export interface Seen {
   mac: string;
   first: string;

@@ -1,16 +1,18 @@
 // Tests of what components do over time, in as much of a document as Preact needs.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { h } from "preact";
 import { answers, asked, load, mount, pass, root, sent, times } from "./dom.mjs";
 
 const { PowerOn } = await load("power.tsx");
 const { Install } = await load("install.tsx");
-const { MachinePanel } = await load("panel.tsx");
+const { Idle, MachinePanel } = await load("../test/idle.ts");
 const { OperationPanel } = await load("operations.tsx");
 const { Log } = await load("log.tsx");
 const { SameQuestions } = await load("many.tsx");
 const { arrange } = await load("list.ts");
 const { tone } = await load("phases.ts");
+const { Past, RunPanel } = await load("history.tsx");
 
 const waiting = (...names) => ({ machines: names.map((name) => ({ name, workflow: { run: `run-${name}`, machine: name, phase: "power", state: "RUNNING" } })) });
 const reported = () => asked.map((a) => /^POST \/v1\/workflows\/run-(.*)\/powered-on$/.exec(a)?.[1]);
@@ -94,7 +96,7 @@ test("the record of a finished run is asked for until it was had", async () => {
 });
 
 test("the log of a finished action is asked for until it was had", async () => {
-  const logs = "/v1/workflows/r/logs?action=0";
+  const logs = "/v1/workflows/r/logs?action=0&attempt=0";
   answers[logs] = (n) => (n < 3 ? [503, { error: "not now" }] : [200, "the last line"]);
   const page = await mount(Log, { workflow: { ...ended, actions: [{ name: "write", state: "FAILED" }] } });
   assert.equal(times(`GET ${logs}`), 1);
@@ -106,7 +108,7 @@ test("the log of a finished action is asked for until it was had", async () => {
 });
 
 test("an action without a log is not asked for it again", async () => {
-  const logs = "/v1/workflows/r/logs?action=0";
+  const logs = "/v1/workflows/r/logs?action=0&attempt=0";
   answers[logs] = () => [404, { error: "there is none" }];
   await mount(Log, { workflow: { ...ended, actions: [{ name: "write", state: "FAILED" }] } });
   await pass(20_000);
@@ -177,4 +179,61 @@ test("several machines that ask the same get one answer, each with the id of its
     ["/v1/workflows/run-a/decide", { question: "1.power.1", choice: "retry" }],
     ["/v1/workflows/run-b/decide", { question: "1.power.2", choice: "retry" }],
   ]);
+});
+
+test("a session that may only read picks logs, and changes nothing", async () => {
+  const failed = { ...ended, type: "Provision", actions: [{ name: "write", state: "FAILED", attempt: 2 }] };
+  answers[`${machine}/workflow`] = () => [200, failed];
+  answers[machine] = () => [200, idle.machine];
+  const logs = "/v1/workflows/r/logs?action=0&attempt=";
+  answers[`${logs}0`] = () => [200, "the newest"];
+  answers[`${logs}1`] = () => [200, "the first"];
+  const Session = (props) => h(Idle.Provider, { value: true }, h(MachinePanel, props));
+  const page = await mount(Session, { machine: { name: "m", workflow: failed }, store, now: 0 });
+  assert.equal(page.find("data-choice", "retry-start").attributes.disabled, true);
+  const selects = root.all((n) => n.localName === "select" && /log/.test(n.attributes["aria-label"] ?? ""));
+  assert.deepEqual(selects.map((s) => s.attributes.disabled), [undefined, undefined]);
+  assert.match(root.text, /the newest/);
+  await page.send(selects[1], "change", { value: "1" });
+  assert.match(root.text, /the first/);
+});
+
+test("S47: runs, syslog and packets of a machine are asked for when they are opened, and are inert", async () => {
+  const hostile = "\u001b]0;owned\u0007<img src=x onerror=alert(1)>\u202e";
+  answers["/v1/workflows?machine=m&limit=50"] = () => [200, { items: [{ ...ended, run: "r/1", type: "Provision", image: hostile }] }];
+  answers[`${machine}/syslog?sort=-seq&limit=200`] = () => [200, { items: [{ seq: 2, at: "2026-01-01T00:00:00Z", severity: "err", program: "sshd", text: hostile }] }];
+  answers[`${machine}/why`] = (n) => (n === 1 ? [503, { error: "this server answers no machines" }] : [200, { verdict: "disk", reasons: [hostile], heard: [{ at: "2026-01-01T00:00:00Z", where: "eno2", request: `DISCOVER ${hostile}`, answer: "OFFER" }] }]);
+  const page = await mount(Past, { machine: "m", store, now: 0 });
+  assert.deepEqual(asked, []);
+  const text = "<img src=x onerror=alert(1)>";
+  const open = async (part) => {
+    await page.send(page.find("data-part", part), "toggle", { open: true });
+    await pass();
+  };
+  await open("runs");
+  assert.equal(root.all((n) => n.localName === "a")[0].attributes.href, "#/runs/r%2F1");
+  assert.ok(page.find("data-run", "r/1").text.includes(text));
+  await open("syslog");
+  assert.ok(page.find("data-syslog", "err").text.endsWith(text));
+  await open("packets");
+  assert.match(root.text, /answers no machines/);
+  await pass(5000);
+  assert.ok(page.find("data-packet").text.endsWith(`DISCOVER ${text} → OFFER`));
+  assert.doesNotMatch(root.text, /answers no machines/);
+  assert.equal(root.all((n) => n.localName === "img").length, 0);
+  const before = asked.length;
+  for (const part of ["runs", "syslog", "packets"]) await page.send(page.find("data-part", part), "toggle", { open: false });
+  await pass(20_000);
+  assert.equal(asked.length, before, "what is closed is not asked for");
+});
+
+test("a run of the past shows its log with control characters in sight, and is asked for once", async () => {
+  answers["/v1/workflows/old"] = () => [200, { ...ended, run: "old", type: "Provision", message: "no disk", actions: [{ name: "write", state: "FAILED" }] }];
+  answers["/v1/workflows/old/logs?action=0&attempt=0"] = () => [200, "a\u001b[31m\r\nb\u202e\tc"];
+  const page = await mount(RunPanel, { run: "old", store, now: 0 });
+  await pass();
+  assert.match(root.text, /Provision of m/);
+  assert.equal(page.find("data-log", "write").text, "a\u241b[31m\nb<U+202E>\tc");
+  await pass(20_000);
+  assert.equal(times("GET /v1/workflows/old"), 1);
 });
