@@ -171,10 +171,11 @@ size: ## lines of code, comments and blanks per package; what is too long
 graph: ## draw the import graph into docs/architecture.md
 	@go test -count=1 -run '^TestImportGraph$$' . -args -graph
 
-docs: ## write the generated parts of docs/templates.md and docs/monitoring.md, and the descriptions in JSON Schemas
+docs: ## write docs/commands.md, generated parts of docs/templates.md and docs/monitoring.md, descriptions in JSON Schemas
 	@go test -count=1 -run '^TestSchemasAreDescribed$$' ./docs -args -write # the next one embeds what this one writes
 	@go test -count=1 -run '^Test(Templates|Metrics)AreDocumented$$' ./docs -args -write
 	@go test -count=1 -run '^TestReferenceIsDocumented$$' ./template -args -write
+	@go test -count=1 -run '^TestCommandsAreListed$$' ./internal/cli/host -args -write
 
 mutate: deps-test build ## break each property of docs/security.md once, and see its test fail: 30 min (PROPERTY=S22: one)
 	@go test -v -count=1 -timeout 5h -run '^TestMutate$$' . -args -mutate $(or $(PROPERTY),all)
