@@ -128,7 +128,7 @@ var may = map[string]string{
 		"internal/engine internal/host/hostnet internal/text/human internal/secrets/identity internal/images/imagefile internal/netserve/keptsocket internal/secrets/keyring " +
 		"internal/httpclient internal/netserve/httpserve internal/netserve/listener internal/host/memlimit internal/observe/metrics internal/observe/notify internal/temporal/payloadcodec internal/host/diskreserve internal/images/sbat internal/siterole internal/systems/harvester " +
 		"internal/systems/kubernetes internal/systems/talos internal/systems/vyos internal/temporal/temporalchild " +
-		"internal/temporal/temporalfile internal/observe/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync " +
+		"internal/temporal/temporalfile internal/observe/tracing go.temporal.io/api go.temporal.io/sdk golang.org/x/sync golang.org/x/sys " +
 		"google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/client": "internal/httpclient internal/secrets/keypin inventory internal/config internal/host/durablefile internal/host/hostnet internal/text/human internal/documents/strictyaml",

@@ -38,10 +38,10 @@ const (
 )
 
 // isUnkeyed reports whether a POST route ignores the Idempotency-Key. It does if the path is unknown, if the route only
-// reads, if its answer is secret or too large to be stored, or if a repetition changes nothing (logout).
+// reads, if its answer is secret or too large to be stored, or if a repetition does no harm (a log-out, a stored backup).
 func isUnkeyed(path string) bool {
 	switch path {
-	case "", "/v1/backup", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify",
+	case "", "/v1/backup", "/v1/backups", "/v1/bmc/check", "/v1/genesis/:name/plan", "/v1/images/:name/verify",
 		"/v1/login-links", "/v1/logout", "/v1/templates/lint", "/v1/templates/:name/render", "/v1/temporal-ui-links", "/v1/tokens":
 		return true
 	}

@@ -44,6 +44,7 @@ type StatusExtra struct {
 	Netboot   apitypes.NetbootStatus
 	Notify    *apitypes.NotifyStatus // nil if notices are off
 	Inventory apitypes.InventoryStatus
+	Backup    *apitypes.BackupStatus // nil if the server stores no backups
 }
 
 type statusRoutes struct {
@@ -128,7 +129,7 @@ func (s *statusRoutes) readProcess(ctx context.Context) apitypes.Status {
 	_, err := s.engine.Runs.Client()
 	st := apitypes.Status{
 		Version: s.process.Version, UptimeSeconds: int64(now.Sub(s.started) / time.Second), Time: now.UTC(),
-		Temporal: extra.Temporal, Netboot: extra.Netboot, Notify: extra.Notify, Inventory: extra.Inventory,
+		Temporal: extra.Temporal, Netboot: extra.Netboot, Notify: extra.Notify, Inventory: extra.Inventory, Backup: extra.Backup,
 		Reconcile: s.engine.Reconciler.Counts(), Panics: s.guard.Panics(),
 	}
 	if st.Temporal.Ready = err == nil && extra.Temporal.Error == ""; st.Temporal.Ready {

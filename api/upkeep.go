@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -18,6 +19,8 @@ import (
 type Upkeep struct {
 	// Backup copies the server's data into an archive. Backup is nil if this server has nothing to back up.
 	Backup func(ctx context.Context, q BackupRequest) (Archive, error)
+	// StoreBackup stores a backup on the server, as its configuration says. StoreBackup is nil if this server has nothing to back up.
+	StoreBackup func(ctx context.Context) (apitypes.StoredBackup, error)
 	// RotateKeys replaces the keys that encrypt the stored secrets, and returns how many secrets it has encrypted with
 	// the new key. RotateKeys is nil if this server has no keys.
 	RotateKeys func(ctx context.Context) (int, error)
@@ -26,6 +29,8 @@ type Upkeep struct {
 	// Silent returns the part of this server that does not answer, or "". Silent is nil if that is not checked.
 	Silent func() string
 }
+
+var errNothingToBackUp = fmt.Errorf("this server has nothing to back up: %w", inventory.ErrUnavailable)
 
 // BackupRequest selects what a backup contains.
 type BackupRequest struct {
@@ -61,6 +66,12 @@ func (u *upkeep) routes() []httpapi.Route {
 			Handler: httpapi.Handle(http.StatusOK, httpapi.NoBody, u.sendTestNotice),
 		},
 		{Method: "POST", Path: "/v1/backup", Needs: inventory.RoleBackup, Handler: u.sendBackup},
+		{
+			Method:  "POST",
+			Path:    "/v1/backups",
+			Needs:   inventory.RoleBackup,
+			Handler: httpapi.Handle(http.StatusCreated, httpapi.NoBody, u.storeBackup),
+		},
 	}
 }
 
@@ -120,10 +131,10 @@ func (u *upkeep) sendBackup(c *gin.Context) {
 	if who := callerOf(ctx); err == nil && !q.WithoutKey && !who.Role.Allows(inventory.RoleAdmin) {
 		err = httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden,
 			fmt.Sprintf("token %q has the role %s; a backup with the keys needs the role admin", who.Name, who.Role),
-			"leave the keys out (--without-key), and copy the key file of the server")
+			"use the passphrase of the server (ingot backup run), or leave the keys out (--without-key)")
 	}
 	if err == nil && u.Backup == nil {
-		err = fmt.Errorf("this server has nothing to back up: %w", inventory.ErrUnavailable)
+		err = errNothingToBackUp
 	}
 	var a Archive
 	if err == nil {
@@ -150,4 +161,19 @@ func (u *upkeep) sendBackup(c *gin.Context) {
 		return
 	}
 	u.log.Info("a backup was made", "backup", a.ID(), "bytes", n, "by", httpapi.Actor(ctx))
+}
+
+// storeBackup makes a backup in the server's directory of backups, with the passphrase that lies on the server. The client
+// can choose neither, so that a token with the role backup opens nothing.
+func (u *upkeep) storeBackup(ctx context.Context, _ httpapi.Empty) (apitypes.StoredBackup, error) {
+	if u.StoreBackup == nil {
+		return apitypes.StoredBackup{}, errNothingToBackUp
+	}
+	s, err := u.StoreBackup(ctx)
+	if err == nil {
+		u.log.Info("a backup was stored", "backup", s.ID, "file", s.File, "bytes", s.SizeBytes, "deleted", len(s.Deleted),
+			"by", httpapi.Actor(ctx))
+	}
+
+	return s, err
 }

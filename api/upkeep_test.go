@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"testing"
@@ -108,6 +109,26 @@ func TestHeldRunsAreTold(t *testing.T) {
 	st, err = s.api.status.read(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, st.Restored.Held)
+}
+
+// TestStoreBackup (S37): a token with the role backup makes the server store a backup, and is told where it is.
+func TestStoreBackup(t *testing.T) {
+	calls := 0
+	stored := apitypes.StoredBackup{ID: "b1", File: "/var/backups/ingot/b1.tar", SizeBytes: 7}
+	s := newSite(t, func(c *siteConfig) {
+		c.StoreBackup = func(context.Context) (apitypes.StoredBackup, error) {
+			calls++
+			return stored, nil
+		}
+	})
+	token := bearer(s.token("timer", inventory.RoleBackup))
+	w := send(t, s.operator, http.MethodPost, "/v1/backups", nil, token)
+	require.Equal(t, http.StatusCreated, w.Code, w.Body)
+	var answer apitypes.StoredBackup
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &answer))
+	require.Equal(t, stored, answer)
+	require.Equal(t, 1, calls)
+	require.Equal(t, http.StatusServiceUnavailable, newSite(t).do(http.MethodPost, "/v1/backups", nil).Code)
 }
 
 // small is an archive of one word.

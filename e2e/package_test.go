@@ -258,6 +258,27 @@ func TestNewcomer(t *testing.T) {
 	h.must(ctx, "ingot machine provision node-1 --image sim --wait --require-evidence")
 	require.Equal(t, inventory.StateSuccess, h.workflow(ctx, "node-1").State)
 	require.Equal(t, []int{1, 1, 1}, []int{m.PowerOns(), m.Writers(), m.Resets()}, "power-ons, writers, reboots")
+	h.backUpByTimer(ctx)
+}
+
+// backUpByTimer follows backup.md: a timer makes the backup, with a token that opens nothing else, and an empty host is made of it.
+func (h host) backUpByTimer(ctx context.Context) {
+	h.t.Helper()
+	page, err := os.ReadFile("../docs/backup.md")
+	require.NoError(h.t, err)
+	_, section, _ := strings.Cut(string(page), "\n## By itself\n")
+	_, section, _ = strings.Cut(section, "```\n")
+	commands, _, _ := strings.Cut(section, "```\n")
+	h.must(ctx, "cat > /root/backup.sh <<'EOF'\nset -e\n"+commands+"EOF\nbash /root/backup.sh")
+	require.Regexp(h.t, `backup: +the newest verified one is of`, h.must(ctx, "ingot status"))
+	h.must(ctx, "systemctl list-timers --all | grep ingot-backup.timer")
+	h.must(ctx, "systemctl stop ingot && mv /var/lib/ingot /var/lib/ingot.lost && ls -l /var/backups/ingot")
+	h.must(ctx, "ingot restore /var/backups/ingot/ingot-*.tar --yes --passphrase-file /etc/ingot/backup.passphrase && systemctl start ingot")
+	h.ready(ctx)
+	require.Contains(h.t, h.must(ctx, "ingot machine list -o json"), `"node-1"`)
+	_, err = h.run(ctx, "systemctl start ingot-backup")
+	require.Error(h.t, err, "the token is off since the restore")
+	h.must(ctx, "ingot token enable backup && systemctl start ingot-backup && ls /var/backups/ingot")
 }
 
 // The backup that install.md makes before an upgrade.

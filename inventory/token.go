@@ -17,7 +17,7 @@ const (
 	RoleAdmin   Role = "admin"   // also tokens, backups, keys, peers, migrations and Genesis
 	RoleMetrics Role = "metrics" // GET /metrics only
 	RoleCodec   Role = "codec"   // /codec only
-	RoleBackup  Role = "backup"  // POST /v1/backup only, without the keys
+	RoleBackup  Role = "backup"  // POST /v1/backup without the keys, and /v1/backups, only
 )
 
 // RoleAny is what a route needs that every token opens.

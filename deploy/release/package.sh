@@ -25,7 +25,7 @@ install -D -m 755 -t "$R/usr/bin" "$BIN/ingot"
 install -D -m 755 -t "$R/usr/lib/ingot" "$BIN/worker-agent" # a simulated machine: worker-agent -help
 install -D -m 644 -t "$R/usr/share/ingot" "$BIN"/agentos/{vmlinuz,initramfs}
 install -D -m 644 -t "$R/usr/share/ingot/ipxe" "$BIN"/ipxe/*
-install -D -m 644 "$HERE/ingot.service" "$R/usr/lib/systemd/system/ingot.service"
+install -D -m 644 -t "$R/usr/lib/systemd/system" "$HERE"/ingot.service "$HERE"/ingot-backup.{service,timer}
 install -D -m 644 "$HERE/sysusers.conf" "$R/usr/lib/sysusers.d/ingot.conf"
 install -D -m 644 -t "$R/usr/share/doc/ingot" "$HERE/copyright"
 deploy/release/docs.sh "$R/usr/share/doc/ingot"

@@ -56,7 +56,7 @@ tarball() {
   install -D -m 644 -t "$work/$name/man" "$work"/manual/*.1
   install -D -m 644 -t "$work/$name/completions" "$work"/manual/{bash,zsh,fish}
   deploy/release/docs.sh "$work/$name"
-  install -m 644 LICENSE deploy/release/debian/ingot.service "$work/$name/"
+  install -m 644 LICENSE deploy/release/debian/ingot.service deploy/release/debian/ingot-backup.{service,timer} "$work/$name/"
   archive "$name"
 }
 

@@ -45,6 +45,34 @@ func TestUnit(t *testing.T) {
 	}
 }
 
+// TestBackupUnit: the timer's service has no capability, and sees neither the keys nor the admin token.
+func TestBackupUnit(t *testing.T) {
+	out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=20", "debian/ingot-backup.service").
+		CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Log(lastLine(out))
+
+	unit, err := os.ReadFile("debian/ingot-backup.service")
+	require.NoError(t, err)
+	hidden := regexp.MustCompile(`(?m)^InaccessiblePaths=(.*)$`).FindStringSubmatch(string(unit))
+	require.NotNil(t, hidden)
+	for _, path := range []string{"/etc/ingot/token", "/etc/ingot/keys.json", "/var/lib/ingot", "/var/backups"} {
+		require.Contains(t, strings.Fields(hidden[1]), "-"+path)
+	}
+	page, err := os.ReadFile("../../docs/backup.md")
+	require.NoError(t, err)
+	for _, path := range regexp.MustCompile(`/etc/ingot/[\w.]+`).FindAllString(string(unit), -1) {
+		if strings.HasPrefix(path, "/etc/ingot/backup.") {
+			require.Contains(t, string(page), path)
+		}
+	}
+	timer, err := os.ReadFile("debian/ingot-backup.timer")
+	require.NoError(t, err)
+	at := regexp.MustCompile(`(?m)^OnCalendar=(.*)$`).FindStringSubmatch(string(timer))
+	out, err = exec.Command("systemd-analyze", "calendar", at[1]).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
 func lastLine(out []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return lines[len(lines)-1]

@@ -18,7 +18,9 @@ type Status struct {
 	// Inventory is the result of the check of the database that the server made when it started.
 	Inventory InventoryStatus `json:"inventory"`
 	Notify    *NotifyStatus   `json:"notify,omitempty"`
-	Reconcile Repairs         `json:"reconcile"`
+	// Backup is the state of the backups that the server stores in backup.dir.
+	Backup    *BackupStatus `json:"backup,omitempty"`
+	Reconcile Repairs       `json:"reconcile"`
 	// Panics is how often the handling of a packet or a request has panicked since the server started. Each panic is a
 	// bug in Ingot.
 	Panics int64 `json:"panics,omitempty"`
@@ -110,6 +112,24 @@ type NotifyStatus struct {
 	Sent     time.Time `json:"sent,omitzero"` // when the last notice was delivered
 	Dropped  int       `json:"dropped,omitempty"`
 	Error    string    `json:"error,omitempty"` // error of the last attempt
+}
+
+// BackupStatus is the state of the backups that the server stores.
+type BackupStatus struct {
+	Dir      string    `json:"dir"`               // directory of the backups
+	Verified time.Time `json:"verified,omitzero"` // when the newest backup that was read back and verified was made; zero: there is none
+	File     string    `json:"file,omitempty"`    // path of that backup
+	Error    string    `json:"error,omitempty"`   // why no backup can be stored now, or why the last attempt failed
+}
+
+// StoredBackup is the answer to POST /v1/backups: a backup that was stored on the server, read back and verified.
+type StoredBackup struct {
+	ID        string    `json:"id"`
+	File      string    `json:"file"` // path on the server
+	Created   time.Time `json:"created"`
+	SizeBytes int64     `json:"sizeBytes"`
+	// Deleted lists the paths of older backups that backup.keep_days does not keep.
+	Deleted []string `json:"deleted,omitempty"`
 }
 
 // InventoryStatus is the result of a check of the whole database.

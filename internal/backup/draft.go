@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -64,6 +65,16 @@ func (d *Draft) Add(name, path string) error {
 func (d *Draft) addPart(p Part, path string) {
 	d.Parts = append(d.Parts, p)
 	d.paths[p.Name] = path
+}
+
+// removeCopies removes the files of the databases.
+func (d *Draft) removeCopies() (err error) {
+	for _, name := range []string{InventoryName, TemporalName} {
+		if path, ok := d.paths[name]; ok {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return err
 }
 
 // AddTemporal verifies a copy of Temporal's database and adds it to the archive.

@@ -6,14 +6,37 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 
 	"golang.org/x/crypto/argon2"
 
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 // MinPassphrase is the minimum length of a passphrase in bytes.
 const MinPassphrase = 12
+
+// ReadPassphrase returns the first line of a file that only its owner may read; see [durablefile.ReadPrivate]. If the line is
+// too short, the error is inventory.ErrInvalid.
+func ReadPassphrase(file string) (inventory.Secret, error) {
+	b, err := durablefile.ReadPrivate(file)
+	if err != nil {
+		return inventory.Secret{}, fmt.Errorf("reading the passphrase: %w", err)
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	p := inventory.NewSecret(strings.TrimSuffix(line, "\r"))
+	return p, CheckPassphrase(p)
+}
+
+// CheckPassphrase returns inventory.ErrInvalid if p is shorter than MinPassphrase.
+func CheckPassphrase(p inventory.Secret) error {
+	if len(p.Reveal()) < MinPassphrase {
+		return refuse("the passphrase is shorter than %d characters", MinPassphrase)
+	}
+	return nil
+}
 
 // A Wrap describes how the keys are encrypted: AES-256-GCM under a key that Argon2id (RFC 9106) derives from a passphrase.
 type Wrap struct {
@@ -33,8 +56,8 @@ var ErrPassphrase = refuse("wrong passphrase for this backup")
 // Wrapped encrypts files (contents by name) for the backup id. It returns the parameters of the encryption and the
 // encrypted files.
 func Wrapped(passphrase inventory.Secret, id string, files map[string][]byte) (Wrap, []byte, error) {
-	if len(passphrase.Reveal()) < MinPassphrase {
-		return Wrap{}, nil, refuse("the passphrase is shorter than %d characters", MinPassphrase)
+	if err := CheckPassphrase(passphrase); err != nil {
+		return Wrap{}, nil, err
 	}
 
 	text, err := json.Marshal(files)

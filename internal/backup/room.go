@@ -42,12 +42,15 @@ func RequireRoom(cfg config.Config) error {
 		return err
 	}
 
-	need := size + cfg.MinFree<<20
-	free, err := diskreserve.Free(cfg.DataDir)
+	return requireFree(cfg.DataDir, size+cfg.MinFree<<20)
+}
+
+// requireFree returns inventory.ErrFull if fewer than need bytes are free in dir.
+func requireFree(dir string, need int64) error {
+	free, err := diskreserve.Free(dir)
 	if err == nil && free < need {
 		err = fmt.Errorf("making a backup needs %s of free space in %s, but only %s are free: %w",
-			human.Size(need), cfg.DataDir, human.Size(free), inventory.ErrFull)
+			human.Size(need), dir, human.Size(free), inventory.ErrFull)
 	}
-
 	return err
 }

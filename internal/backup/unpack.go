@@ -15,9 +15,10 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// Verify checks an archive for completeness, in a temporary directory. It needs no keys, and does not prove who made the archive.
-func Verify(ctx context.Context, file string) (_ Manifest, err error) {
-	dir, err := os.MkdirTemp("", "ingot-verify-*")
+// Verify checks an archive for completeness, in a temporary directory below scratch ("": the system's one). It needs no
+// keys, and does not prove who made the archive.
+func Verify(ctx context.Context, file, scratch string) (_ Manifest, err error) {
+	dir, err := os.MkdirTemp(scratch, "ingot-verify-*")
 	if err != nil {
 		return Manifest{}, err
 	}

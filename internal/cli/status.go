@@ -54,6 +54,10 @@ func statusFields(t *Table, s apitypes.Status) {
 		t.Field("notices", noticeStatus(*s.Notify))
 	}
 
+	if s.Backup != nil {
+		t.Field("backup", backupStatus(*s.Backup))
+	}
+
 	for _, d := range s.Space {
 		t.Field("space", spaceStatus(d))
 	}
@@ -138,6 +142,18 @@ func noticeStatus(n apitypes.NotifyStatus) string {
 	}
 
 	return strings.Join(parts, "; ")
+}
+
+// backupStatus describes the stored backups in one line.
+func backupStatus(b apitypes.BackupStatus) string {
+	text := "the newest verified one is of " + human.Ago(b.Verified) + ", in " + b.Dir
+	if b.Verified.IsZero() {
+		text = "none in " + b.Dir + " yet; see: ingot backup run --help"
+	}
+	if b.Error != "" {
+		text += "; " + Inert(b.Error)
+	}
+	return text
 }
 
 // spaceStatus describes a disk in one line.

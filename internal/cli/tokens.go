@@ -42,7 +42,8 @@ Roles:
   admin    also tokens, backups, keys, peers, migrations and Genesis
   metrics  read /metrics only
   codec    decrypt and encrypt payloads of Temporal at /codec only
-  backup   make backups without the keys only (ingot backup --without-key)
+  backup   make the server store backups (ingot backup run), and backups without the
+           keys only (ingot backup --without-key)
 
 The name appears as the author of everything that is done with the token. A role
 does not limit those who reach Temporal's own port.`,

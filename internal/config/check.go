@@ -29,7 +29,7 @@ func (c *Config) check() inventory.Problems {
 		p.Add("metrics_ca", "give tls_cert and tls_key; or leave metrics_ca out, and use: ingot metrics token",
 			"needs TLS: without it, the server gets no client certificates")
 	}
-	if rel, err := filepath.Rel(c.DataDir, c.KeyFile); err == nil && filepath.IsLocal(rel) {
+	if within(c.DataDir, c.KeyFile) {
 		p.Add("key_file", "put it where copies of data_dir do not include it, for example /etc/ingot/keys.json",
 			"the key file is inside data_dir")
 	}
@@ -41,6 +41,7 @@ func (c *Config) check() inventory.Problems {
 
 	c.Netboot.check(&p)
 	c.checkShares(&p)
+	c.checkBackup(&p)
 	p.prefixes("bmc.networks", c.BMC.Networks)
 	c.Power.check(&p)
 	c.Notify.check(&p)
@@ -52,12 +53,44 @@ func (c *Config) check() inventory.Problems {
 	return p.Problems
 }
 
-// checkShares checks images.shares. The machines' network can read every file in a share. A share must
-// therefore not contain the data directory or the directory of the key file, and must not be below one of them.
+// within reports whether path is dir or below it.
+func within(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// checkBackup checks the directory and the passphrase of the backups that the server stores.
+func (c *Config) checkBackup(p *checker) {
+	b := c.Backup
+	if (b.Dir == "") != (b.PassphraseFile == "") {
+		p.Add("backup.passphrase_file", "give backup.dir and backup.passphrase_file, or neither",
+			"backup.dir and backup.passphrase_file must be given together")
+	}
+	if b.KeepDays < 1 {
+		p.Add("backup.keep_days", "write 1 or more", "must be at least 1: the newest backup is always kept")
+	}
+	if b.Dir == "" {
+		return
+	}
+
+	if !filepath.IsAbs(b.Dir) || filepath.Clean(b.Dir) != b.Dir || b.Dir == "/" {
+		p.Add("backup.dir", "name a directory that holds only backups, for example /var/backups/ingot",
+			"invalid directory %q; must be an absolute path below /, without . and ..", b.Dir)
+	}
+	if within(c.DataDir, b.Dir) {
+		p.Add("backup.dir", "name a directory on another disk or on a share", "is inside data_dir, and would be lost with it")
+	}
+	if within(b.Dir, b.PassphraseFile) {
+		p.Add("backup.passphrase_file", "put it next to key_file", "is inside backup.dir: copies of the backups would contain their passphrase")
+	}
+}
+
+// checkShares checks images.shares. The machines' network can read every file in a share. A share must therefore not
+// contain the data directory, the directory of the key file or backup.dir, and must not be below one of them.
 func (c *Config) checkShares(p *checker) {
-	within := func(dir, path string) bool {
-		rel, err := filepath.Rel(dir, path)
-		return err == nil && filepath.IsLocal(rel)
+	owns := []string{c.DataDir, filepath.Dir(c.KeyFile)}
+	if c.Backup.Dir != "" {
+		owns = append(owns, c.Backup.Dir)
 	}
 	for i, dir := range c.Images.Shares {
 		field := fmt.Sprintf("images.shares[%d]", i)
@@ -66,7 +99,7 @@ func (c *Config) checkShares(p *checker) {
 				"invalid directory %q; must be an absolute path below /, without . and ..", dir)
 			continue
 		}
-		for _, own := range []string{c.DataDir, filepath.Dir(c.KeyFile)} {
+		for _, own := range owns {
 			if within(dir, own) || within(own, dir) {
 				p.Add(field, "name a directory that holds only images",
 					"one of %s and %s contains the other, and the server's own files must not be served", dir, own)

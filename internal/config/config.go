@@ -46,6 +46,7 @@ type Config struct {
 	// is full; 0 means none.
 	Reserve int64   `json:"reserve_mib,omitempty"`
 	Records Records `json:"records,omitempty"`
+	Backup  Backup  `json:"backup,omitempty"`
 	Site    Site    `json:"site,omitempty"`
 	Notify  Notify  `json:"notify,omitempty"`
 	Tracing Tracing `json:"tracing,omitempty"`
@@ -84,6 +85,17 @@ type Records struct {
 	Retention time.Duration `json:"retention,omitempty"`
 	// Keep is how many of the newest runs of each machine are kept, no matter how old they are.
 	Keep int `json:"keep,omitempty"`
+}
+
+// Backup configures the backups that the server stores when "ingot backup run" asks for one, for example by a timer.
+type Backup struct {
+	// Dir is the directory of these backups, which must exist, for example a share that is mounted there; "": none are made.
+	Dir string `json:"dir,omitempty"`
+	// PassphraseFile is the file whose first line is the passphrase that encrypts the keys in these backups, 12 characters
+	// or more. Without a copy of the passphrase on another host, a lost server cannot be restored.
+	PassphraseFile string `json:"passphrase_file,omitempty"`
+	// KeepDays is how many days' backups are kept: of each of the last days that have a backup, the newest.
+	KeepDays int `json:"keep_days,omitempty"`
 }
 
 // Netboot configures how the server answers machines that boot from the network.

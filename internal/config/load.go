@@ -47,6 +47,7 @@ func Default() Config {
 		MinFree:  1024,
 		Reserve:  64,
 		Records:  Records{Retention: 90 * 24 * time.Hour, Keep: 10},
+		Backup:   Backup{KeepDays: 14},
 		Site:     Site{Listen: ":7444"},
 		Notify:   Notify{Format: inventory.NoticeStandard},
 	}
@@ -67,6 +68,7 @@ func Schema() strictyaml.Schema {
 		"min_free_mib":       {"minimum": 0},
 		"reserve_mib":        {"minimum": 0},
 		"records.keep":       {"minimum": 1},
+		"backup.keep_days":   {"minimum": 1},
 		"temporal.port":      port,
 		"temporal.ui_port":   port,
 		"netboot.metadata[]": port,

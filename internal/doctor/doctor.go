@@ -27,6 +27,7 @@ var fileChecks = []check{
 	{"reserve", "set reserve_mib: 64 in the configuration", checkReserve},
 	{"power command", "correct power.commands in the configuration", checkPowerCommands},
 	{"Temporal", "set temporal.mutual_tls: true in the configuration", checkTemporalAccess},
+	{"backup", "see docs/backup.md", checkBackup},
 	{"catalog", "correct the file that images.catalog names", checkCatalog},
 	{"notify", "correct notify in the configuration, then run ingot notify test", checkNotify},
 	{"clock", "apt install chrony", checkClock},

@@ -179,6 +179,18 @@ func checkTemporalAccess(_ context.Context, d *host) []Finding {
 	return nil
 }
 
+// checkBackup checks that the server can store backups.
+func checkBackup(_ context.Context, d *host) []Finding {
+	if d.cfg.Backup.Dir == "" {
+		return []Finding{warn("no backup is made automatically").remedy(
+			"set backup.dir and backup.passphrase_file in the configuration, then start ingot-backup.timer: docs/backup.md")}
+	}
+	if _, err := server.StoragePassphrase(d.cfg.Backup); err != nil {
+		return []Finding{fail("%v", err).remedy("correct backup in the configuration, then run ingot backup run")}
+	}
+	return []Finding{ok("ingot backup run stores backups in %s", d.cfg.Backup.Dir)}
+}
+
 // checkCatalog checks the file images.catalog, if it is configured: the server does not start with an invalid catalog.
 func checkCatalog(_ context.Context, d *host) []Finding {
 	path := d.cfg.Images.Catalog

@@ -102,7 +102,10 @@ func (s *server) newAPI() (*api.API, error) {
 			CheckHost: s.controllers.driver.CheckHost, CheckCommand: s.controllers.driver.CheckCommand, Check: s.controllers.check,
 			ForgetKey: s.controllers.forgetKey,
 		},
-		Upkeep: api.Upkeep{Backup: s.backups.create, RotateKeys: s.RotateKeys, TestNotice: s.notices.test(), Silent: s.watchdog.Silent},
+		Upkeep: api.Upkeep{
+			Backup: s.backups.create, StoreBackup: s.backups.storeInDir, RotateKeys: s.RotateKeys, TestNotice: s.notices.test(),
+			Silent: s.watchdog.Silent,
+		},
 		Process: api.Process{
 			Version: s.Version, Status: s.status, Restored: s.records.restored.get,
 			NoSecretKey: s.secrets.ring == nil, Retrying: s.do.Troubles.Of,
@@ -121,7 +124,7 @@ func (s *server) status(ctx context.Context) api.StatusExtra {
 	n := s.cfg.Netboot
 	x := api.StatusExtra{
 		Temporal: s.temporal.status(), Netboot: apitypes.NetbootStatus{Interfaces: n.Interfaces},
-		Notify: s.notices.status(ctx), Inventory: s.records.checked.status(),
+		Notify: s.notices.status(ctx), Inventory: s.records.checked.status(), Backup: s.backups.status(),
 	}
 	if n.RelayOnly {
 		x.Netboot.Relays, x.Netboot.Address = n.Relays, n.Address

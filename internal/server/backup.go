@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
@@ -49,11 +50,24 @@ type backups struct {
 	child      *temporalchild.Supervisor // nil = Temporal is an external cluster
 	watchdog   *keptsocket.Watchdog
 	busy       sync.Mutex
+
+	mu     sync.Mutex            // guards the fields below
+	failed string                // error of the last attempt to store a backup in backup.dir
+	found  apitypes.BackupStatus // what the last look into backup.dir has found
 }
 
-// create makes a backup while the server continues to work. It copies Temporal's database before the inventory, so that the copy of the
+// create makes a backup for a client.
+func (b *backups) create(ctx context.Context, q api.BackupRequest) (api.Archive, error) {
+	f, err := b.assemble(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// assemble makes a backup while the server continues to work. It copies Temporal's database before the inventory, so that the copy of the
 // inventory is never the older one.
-func (b *backups) create(ctx context.Context, q api.BackupRequest) (_ api.Archive, err error) {
+func (b *backups) assemble(ctx context.Context, q api.BackupRequest) (_ *finishedBackup, err error) {
 	if !b.busy.TryLock() {
 		return nil, fmt.Errorf("another backup is being made: %w", inventory.ErrConflict)
 	}

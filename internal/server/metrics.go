@@ -37,6 +37,9 @@ func (s *server) readMetrics(ctx context.Context) error {
 	if s.records.reserve.State().Size > 0 {
 		c.ReserveHeld = func() bool { return s.records.reserve.State().Held }
 	}
+	if s.cfg.Backup.Dir != "" {
+		c.LastBackup = func() time.Time { return s.backups.status().Verified }
+	}
 	if s.tracing != nil {
 		c.Traces = s.tracing.Counts
 	}

@@ -110,6 +110,9 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 	if s.notices.sender != nil {
 		parts = append(parts, part{"notices", s.notices.sender.Run})
 	}
+	if s.cfg.Backup.Dir != "" {
+		parts = append(parts, part{"stored backups", s.backups.watch})
+	}
 	if s.tracing != nil {
 		parts = append(parts, part{"traces", s.tracing.Run})
 	}

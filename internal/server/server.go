@@ -17,6 +17,7 @@ import (
 
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/api"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/engine"
@@ -148,7 +149,7 @@ func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err
 	}
 	s.backups = &backups{
 		cfg: s.cfg, configFile: o.ConfigFile, version: o.Version, log: s.log, store: s.records.store, secrets: s.secrets,
-		child: s.temporal.child, watchdog: o.watchdog,
+		child: s.temporal.child, watchdog: o.watchdog, found: apitypes.BackupStatus{Dir: s.cfg.Backup.Dir},
 	}
 	if s.netboot, err = s.newNetboot(); err != nil {
 		return nil, err

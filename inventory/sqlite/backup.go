@@ -3,6 +3,7 @@ package sqlite
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -189,6 +190,24 @@ func openRuns(ctx context.Context, tx *transaction) (runs []inventory.HeldRun, e
 		UNION SELECT run, machine, workflow FROM grant_ WHERE run <> '' AND run NOT GLOB 'operator:*'
 		AND run NOT IN (SELECT run FROM workflow WHERE final = 0)`)
 	return runs, err
+}
+
+// SiteID returns the id of this site, which is in the names of the backups that its servers store. The first call makes it.
+func (s Restores) SiteID(ctx context.Context) (string, error) {
+	read := func(q sqlx.QueryerContext) (string, error) {
+		return optional(scalar[string](ctx, q, "SELECT value FROM meta WHERE name = 'site_id'"))
+	}
+	id, err := read(s.ro)
+	if err == nil && id == "" {
+		err = s.write(ctx, "making the id of the site", func(tx *transaction) error {
+			err := do(ctx, tx, "INSERT OR IGNORE INTO meta (name, value) VALUES ('site_id', ?)", strings.ToLower(rand.Text()[:8]))
+			if err == nil {
+				id, err = read(tx)
+			}
+			return err
+		})
+	}
+	return id, wrap(err, "reading the id of the site")
 }
 
 const lastRestore = "SELECT value AS doc FROM meta WHERE name = 'restore'"

@@ -214,3 +214,22 @@ func TestReadCopyRefuses(t *testing.T) {
 	_, err := ReadCopy(t.Context(), empty)
 	require.Error(t, err)
 }
+
+// TestSiteID: a site keeps its id over a restart and a restore.
+func TestSiteID(t *testing.T) {
+	s := newWorld(t)
+	id, err := s.Restores.SiteID(t.Context())
+	require.NoError(t, err)
+	require.Regexp(t, `^[a-z2-7]{8}$`, id)
+	again, err := s.Restores.SiteID(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, id, again)
+
+	file := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, s.Copy(t.Context(), file, "b1"))
+	restored, err := Open(t.Context(), file, nil)
+	require.NoError(t, err)
+	again, err = restored.Restores.SiteID(t.Context())
+	require.NoError(t, errors.Join(err, restored.Close()))
+	require.Equal(t, id, again)
+}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,14 +44,15 @@ archive that was changed later.
 Images are listed by digest; --images includes their files.`,
 		Example: `  ingot backup --to /backup/ingot.tar
   ingot backup --passphrase-file /etc/ingot/passphrase --to - | ssh nas 'cat > ingot.tar'
-  ingot backup verify /backup/ingot.tar`,
+  ingot backup verify /backup/ingot.tar
+  ingot backup run`,
 	}
 
 	to := cmd.Flags().String("to", "", "file to write, - for standard output (default: ingot-<time>.tar here)")
 	images := cmd.Flags().Bool("images", false, "include the files of the images")
 	var keys keyFlags
 	keys.addFlags(cmd)
-	cmd.AddCommand(backupVerifyCommand(o))
+	cmd.AddCommand(backupVerifyCommand(o), cli.BackupRunCommand(o))
 
 	return o.NewCommand(cmd, func(c *cli.Call) error {
 		if *to == "" {
@@ -133,7 +133,7 @@ func receiveBackup(c *cli.Call, to string, r io.Reader) (backup.Manifest, error)
 
 	var m backup.Manifest
 	if err = errors.Join(err, f.Close()); err == nil {
-		m, err = backup.Verify(c.Context(), part)
+		m, err = backup.Verify(c.Context(), part, "")
 	}
 	if err != nil {
 		return m, errors.Join(err, os.Remove(part))
@@ -181,7 +181,7 @@ it. This needs no server and no passphrase. It does not detect deliberate change
 only "ingot restore" does, with the keys.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
 	}, func(c *cli.Call) error {
-		m, err := backup.Verify(c.Context(), c.Args[0])
+		m, err := backup.Verify(c.Context(), c.Args[0], "")
 		if err != nil {
 			return err
 		}
@@ -208,12 +208,7 @@ func (k *keyFlags) addFlags(cmd *cobra.Command) {
 // twice.
 func (k *keyFlags) passphrase(c *cli.Call, isNew bool) (inventory.Secret, error) {
 	if k.file != "" {
-		b, err := durablefile.ReadPrivate(k.file)
-		if err != nil {
-			return inventory.Secret{}, fmt.Errorf("reading the passphrase: %w", err)
-		}
-		line, _, _ := strings.Cut(string(b), "\n")
-		return checkPassphrase(inventory.NewSecret(strings.TrimSuffix(line, "\r")))
+		return backup.ReadPassphrase(k.file)
 	}
 	if !cli.Interactive(c.Command) {
 		return inventory.Secret{}, cli.UsageError("the keys are wrapped with a passphrase: " +
@@ -234,14 +229,7 @@ func (k *keyFlags) passphrase(c *cli.Call, isNew bool) (inventory.Secret, error)
 		}
 	}
 
-	return checkPassphrase(p)
-}
-
-func checkPassphrase(p inventory.Secret) (inventory.Secret, error) {
-	if len(p.Reveal()) < backup.MinPassphrase {
-		return inventory.Secret{}, cli.UsageError("the passphrase is shorter than %d characters", backup.MinPassphrase)
-	}
-	return p, nil
+	return p, backup.CheckPassphrase(p)
 }
 
 // backupSummary is the form of a manifest in JSON and YAML output.

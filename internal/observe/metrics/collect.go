@@ -317,6 +317,13 @@ func (c *collector) readDisks(_ context.Context, o scrape) error {
 	if c.ReserveHeld != nil {
 		o.putBool("ingot_disk_reserve_held", c.ReserveHeld())
 	}
+	if c.LastBackup != nil {
+		at := c.LastBackup()
+		if at.IsZero() {
+			at = time.Unix(0, 0)
+		}
+		o.putTime("ingot_backup_verified_timestamp_seconds", at)
+	}
 	if c.Disks == nil {
 		return nil
 	}

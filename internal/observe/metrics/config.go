@@ -61,6 +61,8 @@ type Config struct {
 	// Intact returns the result of the last check of the inventory; done is false until the first check has ended.
 	Intact func() (intact, done bool)
 	Disks  func() ([]Disk, error)
+	// LastBackup returns when the newest verified backup was made that the server has stored, or zero if there is none.
+	LastBackup func() time.Time
 	// ReserveHeld reports whether the reserved disk space is still reserved, that is, not in use.
 	ReserveHeld func() bool
 	// Synchronized reports whether the clock of this host is synchronized.

@@ -57,6 +57,7 @@ func everything(s *sqlite.Store) metrics.Config {
 		Databases:    map[string]string{"inventory": s.Path(), "temporal": "/nonexistent"},
 		Intact:       func() (bool, bool) { return true, true },
 		Disks:        func() ([]metrics.Disk, error) { return []metrics.Disk{{"data", 5 << 30, 1 << 30}}, nil },
+		LastBackup:   func() time.Time { return now.Add(-time.Hour) },
 		ReserveHeld:  func() bool { return true },
 		Synchronized: func() (bool, error) { return true, nil },
 		Certificates: func() map[string]time.Time { return map[string]time.Time{"operator": now.Add(time.Hour)} },

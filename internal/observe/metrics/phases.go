@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // maxClasses limits how many classes of hardware are values of the label class. Further classes are counted as
@@ -24,12 +26,17 @@ type phases struct {
 }
 
 func newPhases(after int64) *phases {
-	return &phases{
+	p := &phases{
 		after: after, classes: map[string]bool{},
 		phase: histogram("ingot_run_phase_duration_seconds", []float64{0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 4 * 3600}),
 		run:   histogram("ingot_run_duration_seconds", []float64{10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 4 * 3600, 24 * 3600}),
 		ended: counter("ingot_runs_ended_total"),
 	}
+	// Prometheus sees no increase in a counter whose first value is 1. The alert about a failed run needs these.
+	for _, kind := range []string{inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission} {
+		p.ended.WithLabelValues(kind, inventory.PhaseFailed)
+	}
+	return p
 }
 
 func (p *phases) describe(ch chan<- *prometheus.Desc) {

@@ -129,6 +129,10 @@ func serverMetrics() []Metric {
 		{"ingot_disk_free_bytes", Gauge, []string{"disk"}, "Free space on the disk of data and, if different, on the disk of images."},
 		{"ingot_disk_min_free_bytes", Gauge, []string{"disk"}, "Free space below which new runs and uploads are refused."},
 		{"ingot_disk_reserve_held", Gauge, nil, "0 while the reserve of disk space is in use, because the disk is full."},
+		{
+			"ingot_backup_verified_timestamp_seconds", Gauge, nil,
+			"When the newest backup in backup.dir was made, which was read back and verified; 0 if there is none.",
+		},
 		{"ingot_clock_synchronized", Gauge, nil, "1 if the kernel's clock is synchronized."},
 		{"ingot_clock_steps_total", Counter, nil, "Times that the clock was set while the server ran."},
 		{
