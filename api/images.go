@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/httpapi"
-	"github.com/ingotmetal/ingot/internal/images/catalog"
 	"github.com/ingotmetal/ingot/internal/images/imagefile"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -115,11 +114,6 @@ func (s *images) check(ctx context.Context, problems *inventory.Problems, field,
 		return nil
 	}
 	return err
-}
-
-// catalog reads the catalog file at each request. So the server need not be restarted after the file has changed.
-func (s *images) catalog(context.Context, httpapi.Empty) (catalog.Catalog, error) {
-	return catalog.Read(s.Catalog)
 }
 
 func (s *images) url(i inventory.Image) string {

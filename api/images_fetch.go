@@ -25,6 +25,8 @@ type fetchImage struct {
 	// Path is an absolute path in a directory of images.shares. The file is served from there and not copied. A request
 	// gives either Path or URL.
 	Path string `json:"path"`
+	// Catalog takes all else from the catalog's image of that name.
+	Catalog bool `json:"catalog"`
 	proof
 }
 
@@ -58,8 +60,15 @@ func (s *images) checkFetch(q fetchImage) (upload, error) {
 	return up, problems.Err()
 }
 
-// fetch creates an image. It either fetches a file from a URL to this server, or registers a file of a share.
+// fetch creates an image, which may be one of the catalog. It either fetches a file from a URL to this server, or registers
+// a file of a share.
 func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, error) {
+	if q.Catalog {
+		var err error
+		if q, err = q.fromCatalog(ctx, s.fetcher, s.Catalog); err != nil {
+			return inventory.Image{}, err
+		}
+	}
 	if q.Path != "" {
 		return s.register(ctx, q)
 	}

@@ -1,9 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha512"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -24,17 +26,21 @@ func sum512(text string) string {
 	return hex.EncodeToString(h[:])
 }
 
+// signFile returns the text of a .minisig file.
+func signFile(t *testing.T, key minisign.PrivateKey, content string) string {
+	t.Helper()
+	in := minisign.NewReader(strings.NewReader(content))
+	_, err := io.Copy(io.Discard, in)
+	require.NoError(t, err)
+	return string(in.Sign(key))
+}
+
 // S19: what is not what its publisher declared or signed does not become an image.
 func TestS19ImagesAreProven(t *testing.T) {
 	public, private, err := minisign.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	text := strings.Repeat("a disk image ", 1000)
-	sign := func(content string) string {
-		in := minisign.NewReader(strings.NewReader(content))
-		_, err := io.Copy(io.Discard, in)
-		require.NoError(t, err)
-		return string(in.Sign(private))
-	}
+	sign := func(content string) string { return signFile(t, private, content) }
 	signature, key := sign(text), strings.TrimSpace(public.String())
 
 	publisher := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -94,4 +100,50 @@ func TestImageCatalog(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("images:\n- {name: ours}\n"), 0o600))
 	a := decode[answer](t, s.do(http.MethodGet, "/v1/image-catalog", nil), http.StatusBadRequest)
 	require.Contains(t, a.Error, "site.yaml:2")
+}
+
+// S19: an image of the catalog is verified as the catalog says.
+func TestS19ImageOfTheCatalog(t *testing.T) {
+	public, private, err := minisign.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	const text = "a disk image"
+	list := sumOf(text) + "  good.raw\n" + sumOf("another") + "  bad.raw\n"
+	served := map[string]string{
+		"/SUMS": list, "/SUMS.minisig": signFile(t, private, list), "/other.minisig": signFile(t, private, "other"),
+	}
+	publisher := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, cmp.Or(served[r.URL.Path], text)) // the client's test tells
+	}))
+	t.Cleanup(publisher.Close)
+	file := filepath.Join(t.TempDir(), "site.yaml")
+	entry := func(name, sums string) string {
+		return fmt.Sprintf("- {name: %s, url: '%s/%s.raw', publicKey: %q, %s}\n", name, publisher.URL, name, strings.TrimSpace(public.String()),
+			strings.ReplaceAll(sums, "URL", publisher.URL))
+	}
+	const signed = "sums: 'URL/SUMS', signature: 'URL/SUMS.minisig'"
+	require.NoError(t, os.WriteFile(file, []byte("images:\n"+entry("good", signed)+entry("bad", signed)+entry("absent", signed)+
+		entry("forged", "sums: 'URL/SUMS', signature: 'URL/other.minisig'")+entry("file", "signature: 'URL/other.minisig'")), 0o600))
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts, c.Catalog = []string{"127.0.0.1"}, file })
+
+	i := decode[inventory.Image](t, s.do(http.MethodPost, "/v1/images", map[string]any{"name": "good", "catalog": true}), http.StatusCreated)
+	require.False(t, i.FirstSeen)
+	before := s.files()
+	for name, says := range map[string]string{
+		"bad": "was declared", "absent": "absent.raw", "forged": "the signature does not match", "file": "the signature does not match",
+		"other": "the catalog has no image",
+	} {
+		a := decode[answer](t, s.do(http.MethodPost, "/v1/images", map[string]any{"name": name, "catalog": true}), http.StatusBadRequest)
+		require.Contains(t, a.Error, says, name)
+	}
+	a := decode[answer](
+		t,
+		s.do(http.MethodPost, "/v1/images", map[string]any{"name": "good", "catalog": true, "sha256": sumOf("x")}),
+		http.StatusBadRequest,
+	)
+	require.Contains(t, a.Error, "the catalog says")
+	require.Equal(t, before, s.files(), "nothing is kept")
+
+	s.restart(func(c *siteConfig) { c.FetchHosts, c.Catalog = nil, file })
+	a = decode[answer](t, s.do(http.MethodPost, "/v1/images", map[string]any{"name": "good", "catalog": true}), http.StatusBadRequest)
+	require.Contains(t, a.Error, "are not allowed")
 }
