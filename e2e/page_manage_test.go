@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -143,4 +144,104 @@ func TestPageManagesMachines(t *testing.T) {
 		chromedp.WaitNotPresent(`[data-edit]`, chromedp.ByQuery))
 	_, err = s.store.Machines.Machine(t.Context(), "node-7x")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
+}
+
+// TestPageManagesImages uploads an image over a connection that breaks, and deletes it although a machine names it.
+func TestPageManagesImages(t *testing.T) {
+	runInTurn(t, 15, 8)
+	s := newPageSite(t)
+	file := filepath.Join(t.TempDir(), "Some Disk.img")
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("some"), 5<<20), 0o600))
+	p := openTab(t)
+	p.logIn(s, pageToken)
+
+	var name string
+	p.do("the images", click(`nav a[href="#/images"]`), see(`[data-image="debian-12"]`), click(`a[href="#/new/image"]`),
+		see(`[data-image-form="catalogue"]`))
+	p.everywhere("image-add")
+	p.do("a file", chromedp.SetValue(`[id="field-way"]`, "upload", chromedp.ByQuery),
+		chromedp.Evaluate(`document.querySelector('[id="field-way"]').dispatchEvent(new Event("change", {bubbles: true}))`, nil),
+		chromedp.SetUploadFiles(`[id="field-file"]`, []string{file}, chromedp.ByQuery),
+		see(`[data-image-form="upload"] [data-choice="add-image"]:not(:disabled)`),
+		chromedp.Value(`[id="field-name"]`, &name, chromedp.ByQuery))
+	require.Equal(t, "some-disk", name)
+	p.do("over a connection that breaks", click(`[data-choice="add-image"]`), see(`[data-transfer="some-disk"]`),
+		see(`[data-image-panel="some-disk"]`))
+	require.Greater(t, s.uploads.Load(), int64(3), "20 MiB in parts of 8, and one that was cut off")
+	i, err := s.store.Images.Image(t.Context(), "some-disk")
+	require.NoError(t, err)
+	require.Equal(t, int64(20<<20), i.Given().Size)
+	p.do("reading it again", click(`[data-choice="verify"]`), chromedp.WaitVisible(`[role="status"]:not(:empty)`, chromedp.ByQuery))
+	p.everywhere("image")
+
+	// What names it is said before it goes.
+	require.NoError(t, s.store.Machines.PutMachines(t.Context(), []inventory.Machine{{
+		Name: "namer", Image: "some-disk", Interfaces: []inventory.Interface{{MAC: "02:00:00:01:00:70"}},
+	}}, false, "test"))
+	var said string
+	p.do("deleting it", click(`[data-by-name] summary`), chromedp.SendKeys(`[data-by-name] input`, "some-disk\r", chromedp.ByQuery),
+		see(`[data-by-name] .refused`), chromedp.Text(`[data-by-name] .refused`, &said, chromedp.ByQuery))
+	require.Contains(t, said, "machine namer")
+	p.do("deleting it nevertheless", click(`[data-by-name] input[name="anyway"]`), click(`[data-choice="delete-image"]`),
+		chromedp.WaitNotPresent(`[data-image="some-disk"]`, chromedp.ByQuery))
+}
+
+// TestPageManagesTemplates corrects a template at the lines that the server names, and makes a token.
+func TestPageManagesTemplates(t *testing.T) {
+	runInTurn(t, 15, 8)
+	s := newPageSite(t)
+	p := openTab(t)
+	p.logIn(s, pageToken)
+	const source = `textarea[aria-label="Source of the template"]`
+	write := func(text string) chromedp.Action {
+		return chromedp.Tasks{
+			chromedp.Evaluate(`document.querySelector('`+source+`').select()`, nil), chromedp.SendKeys(source, text, chromedp.ByQuery),
+		}
+	}
+
+	const good = "version: \"0.1\"\nname: mine\nglobal_timeout: 60\ntasks:\n- name: a\n  worker: \"{{.device_1}}\"\n  actions:\n" +
+		"  - {name: b, image: noop, timeout: 5}\n"
+	var selected string
+	p.do("a template with two problems", click(`nav a[href="#/templates"]`), see(`[data-template="image"]`), click(`a[href="#/new/template"]`),
+		see(source), write("version: \"0.1\"\nname: mine\ncolour: red\nglobal_timeout: x\n"), click(`[data-choice="save"]`),
+		see(`[data-line="3"]`), see(`[data-line="4"]`))
+	p.everywhere("template")
+	p.do("to the line", click(`[data-line="3"]`), chromedp.Evaluate(
+		`{ const a = document.activeElement; a.value.slice(a.selectionStart, a.selectionEnd) }`, &selected))
+	require.Equal(t, "colour: red", selected)
+	p.do("correcting it", write(good), click(`[data-choice="save"]`), see(`[data-template-panel="mine"]`))
+	stored, err := s.store.Templates.Template(t.Context(), "mine")
+	require.NoError(t, err)
+	require.Equal(t, good, stored.Source)
+
+	p.do(
+		"the tokens",
+		click(`nav a[href="#/tokens"]`),
+		chromedp.SendKeys(`[id="field-name"]`, "watcher\r", chromedp.ByQuery),
+		see(`[data-secret]`),
+	)
+	var token string
+	p.do("the token", chromedp.Text(`[data-secret]`, &token, chromedp.ByQuery), see(`[data-token="watcher"]`))
+	p.everywhere("tokens")
+	p.do("once", click(`[data-choice="kept"]`), chromedp.WaitNotPresent(`[data-secret]`, chromedp.ByQuery))
+
+	// A session that may only read sees it all, and acts on nothing.
+	reader := openTab(t)
+	reader.logIn(s, token)
+	var on, tabs int
+	for place, there := range map[string]string{
+		"/#/machines/new": `[data-panel="new"] [data-choice="install"]`, "/#/images/debian-12": `[data-image-panel] [data-choice="verify"]`,
+		"/#/templates/mine": `[data-template-panel] [data-choice="save"]`, "/#/machines/new/edit": `[data-edit] [data-choice="save"]`,
+	} {
+		reader.do(place, chromedp.Navigate(s.URL+place), chromedp.WaitReady(there, chromedp.ByQuery),
+			chromedp.Evaluate(`document.querySelectorAll('.side :is(button, input, select, textarea):enabled').length`, &on),
+			chromedp.Evaluate(`document.querySelectorAll('nav a').length`, &tabs))
+		assert.Zero(t, on, place)
+		assert.Equal(t, 3, tabs, "tokens are for administrators")
+	}
+
+	p.do("revoking it", click(`[data-token="watcher"] summary`),
+		chromedp.SendKeys(`[data-token="watcher"] input[name="confirm"]`, "watcher\r", chromedp.ByQuery),
+		chromedp.WaitNotPresent(`[data-token="watcher"]`, chromedp.ByQuery))
+	reader.do("after that", see(`input[name="token"]`))
 }

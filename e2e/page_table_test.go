@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
+	"github.com/ingotmetal/ingot/internal/images/imagefile"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/secrets/keyring"
 	"github.com/ingotmetal/ingot/inventory"
@@ -38,6 +40,8 @@ type pageSite struct {
 	*httptest.Server
 	store    *sqlite.Store
 	temporal *notingTemporal
+	// uploads counts the requests that send a part of an image. The second one is cut off.
+	uploads atomic.Int64
 }
 
 // notingTemporal records which runs are started and signalled.
@@ -117,11 +121,17 @@ func newPageSite(t *testing.T) *pageSite {
 		cfg.Access = api.Access{
 			TokenSHA256: sha256.Sum256([]byte(pageToken)), ClaimKey: make([]byte, 32), BaseURL: "http://" + l.Addr().String(),
 		}
-		cfg.Images.Dir, cfg.Space = dir, api.SpaceConfig{DataDir: dir, MinFree: 1}
+		cfg.Images.Dir, cfg.Images.Files, cfg.Space = dir, imagefile.New(dir, nil), api.SpaceConfig{DataDir: dir, MinFree: 1}
 		cfg.Netboot.Why = pageWhy
 		cfg.Process = api.Process{Version: "v1.0.0", Status: pageStatus, Retrying: pageRetrying}
 	})
-	s.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: server.Handler(), ReadHeaderTimeout: time.Minute}}
+	cutting := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut && s.uploads.Add(1) == 2 {
+			panic(http.ErrAbortHandler)
+		}
+		server.Handler().ServeHTTP(w, r)
+	})
+	s.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: cutting, ReadHeaderTimeout: time.Minute}}
 	s.Start()
 	// Streams end with their connections.
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })

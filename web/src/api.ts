@@ -19,7 +19,20 @@
 //   POST /v1/machines                        {"machines": [document]}, answers {"warnings"?}
 //   PATCH /v1/machines/:name?clear=secret    a merge patch, with If-Match; 412 = it was changed since
 //   DELETE /v1/machines/:name
-//   GET  /v1/images, /v1/templates           {"items": [{"name"}]}
+//   GET  /v1/images, /v1/templates           {"items": [Image]}, {"items": [Template]}
+//   POST /v1/templates                       {"name"?, "source", "updated"?}; 412 = it was changed since
+//   DELETE /v1/templates/:name
+//   POST /v1/templates/:name/render          {"machine", "source"}: Rendering
+//   GET, POST /v1/tokens; DELETE /v1/tokens/:name; POST /v1/tokens/:name/enable
+//   POST /v1/machines/:name/power            {"action"}
+//   POST /v1/machines/:name/boot-device      {"device", "persistent", "efiBoot"}
+//   GET  /v1/images?unused=true              those that nothing names
+//   GET  /v1/image-catalog                   {"images": [Offered]}
+//   POST /v1/images                          {"name", "url" | "catalog": true, …}: answers when the file is there
+//   HEAD /v1/images/:name/upload             Upload-Offset, Upload-Checked: how far an upload or a fetch is
+//   PUT  /v1/images/:name?content&offset&size  bytes from offset on
+//   POST /v1/images/:name/verify             {"ok", "message"?}
+//   DELETE /v1/images/:name?force            409 says who names it
 //   POST /login                              a form with "token"; 401 = it opens no session
 //   POST /v1/workflows/:run/decide           {"question", "choice", "diskSelector"?}
 //   POST /v1/workflows/:run/retry            {"from": "failed-step" | "start"}
@@ -50,7 +63,7 @@
 
 import type { Doc } from "./document";
 import { clean, shown } from "./text";
-import type { Disk, Event, Explanation, MachineView, Seen, Selector, Status, SyslogLine, Workflow } from "./types";
+import type { Disk, Event, Explanation, Image, MachineView, Offered, Rendering, Seen, Selector, Status, SyslogLine, Template, Token, Workflow } from "./types";
 
 /** What the server finds wrong with an input: with a field, or with a line of a text. */
 export interface Problem {
@@ -82,7 +95,17 @@ export function parse<T>(text: string): T {
   return JSON.parse(text, (_, v: unknown) => (typeof v === "string" ? clean(v) : v)) as T;
 }
 
-async function ask(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<string> {
+/** What a request has beside its JSON: headers, other content, and how long an answer may take, ms. */
+interface More {
+  headers?: Record<string, string>;
+  content?: Blob;
+  timeout?: number;
+}
+
+/** The longest that a browser can wait. */
+const unlimited = 2 ** 31 - 1;
+
+async function request(method: string, path: string, body?: unknown, { headers = {}, content, timeout = 15_000 }: More = {}): Promise<{ text: string; headers: Headers }> {
   let r: Response;
   let text: string;
   try {
@@ -90,15 +113,15 @@ async function ask(method: string, path: string, body?: unknown, headers: Record
       method,
       credentials: "same-origin",
       cache: "no-store",
-      signal: AbortSignal.timeout(15_000),
+      signal: AbortSignal.timeout(timeout),
       headers: { ...(body !== undefined && { "Content-Type": "application/json" }), ...headers },
-      body: body === undefined ? null : JSON.stringify(body),
+      body: content ?? (body === undefined ? null : JSON.stringify(body)),
     });
     text = await r.text();
   } catch (e) {
     throw new Refused(0, `no answer from the server (${e instanceof Error ? e.message : String(e)})`);
   }
-  if (r.ok) return text;
+  if (r.ok) return { text, headers: r.headers };
   let said: { error?: string; next?: string; problems?: Problem[] | null } = {};
   try {
     said = parse(text);
@@ -110,23 +133,63 @@ async function ask(method: string, path: string, body?: unknown, headers: Record
   throw new Refused(r.status, message, said.next, said.problems ?? []);
 }
 
+const ask = async (method: string, path: string, body?: unknown, more?: More) => (await request(method, path, body, more)).text;
+
+/** Returns what follows a path: the parameters that have a value. */
+const query = (of: Record<string, string | number | boolean | undefined>) => {
+  const given = Object.entries(of).filter(([, v]) => v !== undefined && v !== "" && v !== false);
+  return given.length > 0 ? "?" + new URLSearchParams(given.map(([k, v]) => [k, String(v)])).toString() : "";
+};
+
 const path = (...parts: string[]) => "/v1/" + parts.map(encodeURIComponent).join("/");
+
+/** How a file becomes an image; each may be left out. */
+export interface UploadOptions {
+  sha256?: string | undefined;
+  use?: string | undefined;
+  asIs?: boolean | undefined;
+  replace?: boolean | undefined;
+}
 
 export const api = {
   status: async () => parse<Status>(await ask("GET", "/v1/status")),
   machine: async (name: string) => parse<MachineView>(await ask("GET", path("machines", name))),
   disks: async (machine: string) => parse<{ items?: Disk[] | null }>(await ask("GET", path("machines", machine, "disks"))).items ?? [],
-  images: async () => parse<{ items?: { name: string }[] | null }>(await ask("GET", "/v1/images")).items ?? [],
-  templates: async () => parse<{ items?: { name: string }[] | null }>(await ask("GET", "/v1/templates")).items ?? [],
+  image: async (name: string) => parse<Image>(await ask("GET", path("images", name))),
+  unusedImages: async () => parse<{ items?: Image[] | null }>(await ask("GET", "/v1/images?unused=true")).items ?? [],
+  catalog: async () => parse<{ images?: Offered[] | null }>(await ask("GET", "/v1/image-catalog")).images ?? [],
+  fetchImage: (image: Doc) => ask("POST", path("images"), image, { timeout: unlimited }),
+  /** How many bytes of an upload are there, and how many of them were checked. */
+  received: async (image: string, of: { content?: string | undefined; sha256?: string | undefined }) => {
+    const { headers } = await request("HEAD", path("images", image, "upload") + query(of));
+    return { bytes: Number(headers.get("Upload-Offset") ?? 0), checked: Number(headers.get("Upload-Checked") ?? 0) };
+  },
+  /** Sends bytes of an image; after the last ones the server reads the whole file. */
+  upload: (image: string, of: UploadOptions & { content: string; offset: number; size: number }, bytes: Blob) =>
+    ask("PUT", path("images", image) + query({ ...of }), undefined, { content: bytes, timeout: of.offset + bytes.size < of.size ? 180_000 : unlimited }),
+  verifyImage: async (name: string) => parse<{ ok: boolean; message?: string }>(await ask("POST", path("images", name, "verify"), undefined, { timeout: unlimited })),
+  deleteImage: (name: string, force: boolean) => ask("DELETE", path("images", name) + query({ force })),
+  images: async () => parse<{ items?: Image[] | null }>(await ask("GET", "/v1/images")).items ?? [],
+  templates: async () => parse<{ items?: Template[] | null }>(await ask("GET", "/v1/templates")).items ?? [],
   /** The names of the images, or of the templates. */
   names: async (what: "images" | "templates") => (parse<{ items?: { name: string }[] | null }>(await ask("GET", path(what))).items ?? []).map((x) => x.name),
   /** A machine as it is, with what this page does not know of. */
   document: async (name: string) => parse<Doc>(await ask("GET", path("machines", name))),
   addMachine: async (doc: Doc) => parse<{ warnings?: string[] | null }>(await ask("POST", path("machines"), { machines: [doc] })).warnings ?? [],
   changeMachine: async (name: string, version: number, patch: Doc, clear: string[]) =>
-    parse<Doc>(await ask("PATCH", path("machines", name) + (clear.length > 0 ? `?clear=${clear.join(",")}` : ""), patch, { "Content-Type": "application/merge-patch+json", "If-Match": `"${version}"` })),
+    parse<Doc>(await ask("PATCH", path("machines", name) + (clear.length > 0 ? `?clear=${clear.join(",")}` : ""), patch, { headers: { "Content-Type": "application/merge-patch+json", "If-Match": `"${version}"` } })),
   deleteMachine: (name: string) => ask("DELETE", path("machines", name)),
   accept: (mac: string, nic: Doc) => ask("POST", path("seen", mac, "accept"), nic),
+  /** Stores a template; updated is when the one that it replaces was stored. */
+  putTemplate: async (name: string | undefined, source: string, updated: string | undefined) => parse<Template>(await ask("POST", path("templates"), { name, source, updated })),
+  deleteTemplate: (name: string) => ask("DELETE", path("templates", name)),
+  render: async (name: string, machine: string, source: string) => parse<Rendering>(await ask("POST", path("templates", name, "render"), { machine, source })),
+  tokens: async () => parse<{ items?: Token[] | null }>(await ask("GET", path("tokens"))).items ?? [],
+  makeToken: async (token: Doc) => parse<Token & { token: string }>(await ask("POST", path("tokens"), token)),
+  revokeToken: (name: string) => ask("DELETE", path("tokens", name)),
+  enableToken: (name: string) => ask("POST", path("tokens", name, "enable")),
+  power: (machine: string, action: string) => ask("POST", path("machines", machine, "power"), { action }),
+  bootDevice: (machine: string, device: string, how: { persistent: boolean; efiBoot: boolean }) => ask("POST", path("machines", machine, "boot-device"), { device, ...how }),
   seen: async () => parse<{ items?: Seen[] | null }>(await ask("GET", "/v1/seen")).items ?? [],
   workflow: async (machine: string) => parse<Workflow>(await ask("GET", path("machines", machine, "workflow"))),
   runEvents: async (run: string, after: number) =>

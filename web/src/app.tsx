@@ -4,6 +4,7 @@ import { Command } from "./command";
 import { Idle, RefusedNote, useRequests } from "./request";
 import { Header } from "./header";
 import { RunPanel } from "./history";
+import { Images } from "./images";
 import { arrange } from "./list";
 import { MachineTable } from "./machines";
 import { OperationPanel, OperationRow } from "./operations";
@@ -16,6 +17,8 @@ import { pathTo, tabOf, usePlace } from "./route";
 import type { Place } from "./route";
 import { standing } from "./steps";
 import type { Store } from "./store";
+import { Templates } from "./templates";
+import { Tokens } from "./tokens";
 import { ago, at, clock, span } from "./text";
 import type { MachineView, Operation } from "./types";
 
@@ -47,6 +50,7 @@ const narrow = () => matchMedia("(max-width: 60rem)").matches;
 export function App({ store }: { store: Store }) {
   useStore(store);
   const place = usePlace();
+  const tab = tabOf(place);
   const [only, setOnly] = useState<Tone | "">("");
   const [text, setText] = useState("");
   const now = store.now();
@@ -66,7 +70,7 @@ export function App({ store }: { store: Store }) {
 
   return (
     <div class="page" data-connection={store.link} data-chosen={place.name ? place.view : ""}>
-      <Header store={store} tab={tabOf(place)} />
+      <Header store={store} tab={tab} />
       <Banner store={store} />
       <div class="sr" role="status">
         {awaited > 0 && `${awaited} ${awaited === 1 ? "waits" : "wait"} for you.`}
@@ -75,6 +79,12 @@ export function App({ store }: { store: Store }) {
         <Denied store={store} />
       ) : !store.loaded ? (
         <p class="loading">Loading…</p>
+      ) : tab === "images" ? (
+        <Images store={store} place={place} now={now} />
+      ) : tab === "templates" ? (
+        <Templates store={store} place={place} now={now} />
+      ) : tab === "tokens" ? (
+        <Tokens store={store} now={now} />
       ) : all === 0 && operations.length === 0 && place.view !== "new" ? (
         <Empty store={store} />
       ) : (

@@ -106,10 +106,22 @@ export function FormNote({ requests, problems }: { requests: Requests; problems:
   );
 }
 
+interface ByNameProps {
+  name: string;
+  label: string;
+  sure: string;
+  choice: string;
+  /** What may be ticked once the server has refused because others need it. */
+  anyway?: string;
+  children?: ComponentChildren;
+  onDo: (anyway: boolean) => Promise<unknown>;
+}
+
 /** A button for what cannot be undone: it is off until the name was typed. */
-export function ByName({ name, label, sure, choice, children, onDo }: { name: string; label: string; sure: string; choice: string; children?: ComponentChildren; onDo: () => Promise<unknown> }) {
+export function ByName({ name, label, sure, choice, anyway, children, onDo }: ByNameProps) {
   const requests = useRequests();
   const [typed, setTyped] = useState("");
+  const [ticked, setTicked] = useState(false);
   return (
     <details class="by-name" data-by-name={choice}>
       <summary>{label}</summary>
@@ -117,13 +129,18 @@ export function ByName({ name, label, sure, choice, children, onDo }: { name: st
         class="install"
         onSubmit={(e) => {
           e.preventDefault();
-          if (typed === name) requests.run(choice, onDo);
+          if (typed === name) requests.run(choice, () => onDo(ticked));
         }}
       >
         {children}
         <label>
           Type <code>{name}</code> to confirm <input name="confirm" autocomplete="off" spellcheck={false} value={typed} onInput={(e) => setTyped(e.currentTarget.value)} />
         </label>
+        {anyway && (ticked || requests.refused?.status === 409) && (
+          <label>
+            <input type="checkbox" name="anyway" checked={ticked} onChange={(e) => setTicked(e.currentTarget.checked)} /> {anyway}
+          </label>
+        )}
         <div class="buttons">
           <button class="danger" data-choice={choice} disabled={typed !== name || requests.busy !== ""}>
             {sure}

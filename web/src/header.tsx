@@ -24,7 +24,9 @@ export function Header({ store, tab }: { store: Store; tab: string }) {
         </a>
         {store.link !== "denied" && tabs.length > 1 && (
           <nav aria-label="Views">
-            {tabs.map(([view, words]) => (
+            {tabs
+              .filter(([view]) => view !== "tokens" || store.caller?.role === "admin")
+              .map(([view, words]) => (
               <a key={view} href={view === "machines" ? "#/" : pathTo(view)} aria-current={view === tab ? "page" : undefined}>
                 {words}
               </a>

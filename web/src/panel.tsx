@@ -7,6 +7,7 @@ import { Ask, RefusedNote, useRequests } from "./request";
 import { Past } from "./history";
 import { Install } from "./install";
 import { Log } from "./log";
+import { Power } from "./machine-power";
 import { Sign, Window } from "./machines";
 import { doing, imageOf, isWeak, manual, isOver, stepsOf, tone } from "./phases";
 import { pathTo } from "./route";
@@ -152,6 +153,7 @@ export function MachinePanel({ machine: row, store, now }: { machine: MachineVie
         )}
         {w && <RunButtons machine={m} workflow={w} />}
         <Service machine={m} workflow={w} />
+        <Power machine={m} />
         {w && isWeak(w) && <p class="quiet" data-evidence="weak">Evidence: weak. The template has no phone-home of the installed system, so its start could not be proven.</p>}
       </div>
 

@@ -33,7 +33,7 @@ export function useRequests(): Requests {
   };
 }
 
-export function RefusedNote({ requests }: { requests: Requests }) {
+export function RefusedNote({ requests }: { requests: { refused?: Refused } }) {
   const r = requests.refused;
   if (!r) return null;
   return (

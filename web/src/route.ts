@@ -13,7 +13,12 @@ export interface Place {
 }
 
 /** The views that the navigation leads to, and their words. */
-export const tabs = [["machines", "Machines"]] as const;
+export const tabs = [
+  ["machines", "Machines"],
+  ["images", "Images"],
+  ["templates", "Templates"],
+  ["tokens", "Tokens"],
+] as const;
 
 /** Returns the link to a place. */
 export function pathTo(view: string, name = "", act = ""): string {

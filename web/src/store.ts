@@ -5,6 +5,7 @@ import { isRunning, tone } from "./phases";
 import type { Tone } from "./phases";
 import { Meter } from "./progress";
 import { at } from "./text";
+import { Transfers } from "./transfers";
 import type { Caller, MachineView, Operation, Seen, Status, Workflow } from "./types";
 
 export type Link = "connecting" | "live" | "lost" | "denied";
@@ -35,6 +36,8 @@ export class Store {
   readonly operations = new Map<string, Operation>();
   seen: Seen[] = [];
   readonly meter = new Meter();
+  /** Images on their way. */
+  readonly transfers = new Transfers(() => this.changed());
   private sorted?: string[];
   /** Server's clock minus the page's, ms. */
   private skew = 0;
@@ -65,7 +68,10 @@ export class Store {
       if (document.visibilityState === "visible" && this.link !== "live") this.again();
     };
     document.addEventListener("visibilitychange", awake);
+    const leave = (e: Event) => this.transfers.busy && e.preventDefault();
+    globalThis.addEventListener?.("beforeunload", leave);
     return () => {
+      globalThis.removeEventListener?.("beforeunload", leave);
       clearInterval(watch);
       document.removeEventListener("visibilitychange", awake);
       this.stream?.close();

@@ -211,3 +211,56 @@ export interface Seen {
   /** What the agent on it has reported. */
   facts?: { manufacturer?: string; product?: string; serial?: string; cpu?: string; memory?: number; disks?: Disk[] | null } | null;
 }
+
+export interface Image {
+  name: string;
+  url?: string;
+  size: number;
+  sha256: string;
+  /** Nobody declared the digest: the server computed it. */
+  firstSeen?: boolean;
+  format: string;
+  diskSize?: number;
+  inPlace?: { path: string } | null;
+  source?: { format: string; size: number; sha256: string } | null;
+  sectorSize?: number;
+  boots?: string[] | null;
+  contents?: string;
+  warning?: string;
+  use?: string;
+  created?: string;
+}
+
+/** An image of a publisher, in the catalogue. */
+export interface Offered {
+  name: string;
+  about?: string;
+  url: string;
+  user?: string;
+  template?: string;
+  use?: string;
+}
+
+export interface Template {
+  name: string;
+  source: string;
+  builtin?: boolean;
+  updated?: string;
+}
+
+/** What a template would do to a machine. */
+export interface Rendering {
+  actions?: { name: string; image: string; timeout: number; environment?: Record<string, string> | null }[] | null;
+  warnings?: string[] | null;
+}
+
+export interface Token {
+  id: string;
+  name: string;
+  role: string;
+  created?: string;
+  by?: string;
+  expires?: string;
+  /** Refused since a restore from a backup. */
+  off?: boolean;
+}

@@ -60,8 +60,8 @@ class Element {
 Object.defineProperty(globalThis, "navigator", { value: {}, configurable: true });
 globalThis.document = { createElementNS: (_, name) => new Element(name), createTextNode: (text) => new Element(undefined, text) };
 globalThis.location = { hash: "" };
-// Preact's own way calls setTimeout without a delay, which the test's clock never reaches while other timers run.
-options.requestAnimationFrame = (f) => setTimeout(f, 0);
+// Not by timers: one that a test leaves behind would stop the effects of the next test.
+options.requestAnimationFrame = setImmediate;
 
 export let answers; // by path: what the server answers, a function of the count of requests and of the request; [] by default
 export let root; // what is shown

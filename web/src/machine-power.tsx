@@ -1,0 +1,66 @@
+import { useState } from "preact/hooks";
+import { api } from "./api";
+import { ByName, Field } from "./form";
+import { manual } from "./phases";
+import { RefusedNote, useRequests } from "./request";
+import type { MachineView } from "./types";
+
+const devices: [string, string][] = [
+  ["pxe", "the network"],
+  ["http", "the network, by UEFI HTTP"],
+  ["disk", "the disk"],
+  ["cdrom", "the CD drive"],
+  ["bios", "the set-up of the firmware"],
+  ["none", "as the firmware is set"],
+];
+
+/** The acts that take a running system down. */
+const hard: [string, string][] = [
+  ["soft", "Shut down"],
+  ["off", "Switch off"],
+  ["cycle", "Off and on again"],
+  ["reset", "Reset"],
+];
+
+/** Switches a machine that has a BMC, and sets what it boots next; each is a job that the panel then shows. */
+export function Power({ machine: m }: { machine: MachineView }) {
+  const requests = useRequests();
+  const [texts, setTexts] = useState<Record<string, string>>({ device: "pxe", action: "soft" });
+  if (manual(m)) return null;
+  const form = { texts, problems: new Map(), change: (f: string, text: string) => setTexts((t) => ({ ...t, [f]: text })) };
+  const off = requests.busy !== "";
+  return (
+    <details class="service" data-power-of={m.name}>
+      <summary>Power and boot device</summary>
+      <div class="buttons">
+        <button type="button" data-choice="power-on" disabled={off} onClick={() => requests.run("on", () => api.power(m.name, "on"))}>
+          Switch on
+        </button>
+        <button type="button" data-choice="power-status" disabled={off} onClick={() => requests.run("status", () => api.power(m.name, "status"))}>
+          Ask whether it is on
+        </button>
+      </div>
+      <form
+        class="form"
+        onSubmit={(e) => {
+          e.preventDefault();
+          requests.run("boot", () => api.bootDevice(m.name, texts.device!, { persistent: !!texts.persistent, efiBoot: !!texts.efi }));
+        }}
+      >
+        <Field form={form} name="device" label="Boot next from" kind="choice" options={devices} />
+        <Field form={form} name="persistent" label="At each boot" kind="check" />
+        <Field form={form} name="efi" label="By UEFI" kind="check" />
+        <div class="buttons">
+          <button data-choice="boot-device" disabled={off}>
+            Set it
+          </button>
+        </div>
+      </form>
+      <RefusedNote requests={requests} />
+      <ByName name={m.name} label="Switch off or reset" sure={hard.find(([a]) => a === texts.action)![1]} choice="power" onDo={() => api.power(m.name, texts.action!)}>
+        <Field form={form} name="action" label="How" kind="choice" options={hard} />
+        <p>What runs on {m.name} ends. Refused while a run of Ingot holds the machine.</p>
+      </ByName>
+    </details>
+  );
+}

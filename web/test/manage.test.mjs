@@ -1,0 +1,89 @@
+// Tests of templates, tokens and power.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { answers, asked, load, mount, root, sent } from "./dom.mjs";
+
+const { Templates } = await load("templates.tsx");
+const { Tokens } = await load("tokens.tsx");
+const { Power } = await load("machine-power.tsx");
+
+const at = (view, name = "") => ({ view, name, act: "" });
+const store = { idle: false, names: ["m"] };
+const own = { name: "own", source: "name: own\ntasks: []\n", updated: "2026-01-01T00:00:00Z" };
+const templates = (...all) => () => [200, { items: all }];
+const editor = (page, value) => page.send(root.all((n) => n.localName === "textarea")[0], "input", { value });
+
+test("a template is saved with the version that was opened, and problems are shown at their lines", async () => {
+  answers["GET /v1/templates"] = templates(own, { name: "image", source: "x", builtin: true });
+  answers["POST /v1/templates"] = (n) => [[400, { error: "own:2: bad", problems: [{ line: 2, field: "tasks", what: "<b>no action</b>", remedy: "add one" }] }], [412, { error: "stale" }], [201, { ...own, updated: "2026-01-02T00:00:00Z" }]][n - 1];
+  const page = await mount(Templates, { store, place: at("templates", "own"), now: 0 });
+  assert.equal(page.find("data-choice", "save").attributes.disabled, true);
+  await editor(page, "name: own\ntasks: {}\n");
+  await page.press("save");
+  assert.match(page.find("data-problems").text, /line 2 tasks: <b>no action<\/b> \(add one\)/);
+  assert.deepEqual(root.all((n) => n.attributes.class === "wrong").map((n) => n.text), ["2"]);
+  await page.press("save");
+  assert.match(root.text, /Another has changed this template/);
+  await page.press("save");
+  assert.match(page.find("data-said").text, /Saved/);
+  assert.deepEqual(sent.map((s) => s.body.updated), Array(3).fill(own.updated));
+});
+
+test("a new template replaces no other, and one of Ingot is not changed", async () => {
+  answers["GET /v1/templates"] = templates(own, { name: "image", source: "x", builtin: true });
+  const page = await mount(Templates, { store, place: at("new", "template"), now: 0 });
+  await editor(page, "name: own\n");
+  await page.press("save");
+  assert.match(root.text, /a template named “own” already/);
+  assert.ok(!asked.includes("POST /v1/templates"));
+  await page.show({ store, place: at("templates", "image"), now: 0 });
+  assert.ok(!page.find("data-choice", "save"));
+  assert.ok(!page.find("data-by-name"));
+});
+
+test("what is edited is rendered for a machine", async () => {
+  answers["GET /v1/templates"] = templates(own);
+  answers["POST /v1/templates/own/render"] = () => [200, { actions: [{ name: "write", image: "image2disk", timeout: 60, environment: { DEST_DISK: "<i>x</i>" } }], warnings: ["odd"] }];
+  const page = await mount(Templates, { store, place: at("templates", "own"), now: 0 });
+  await editor(page, "name: own\n# new\n");
+  await page.type("machine", "m");
+  await page.send(page.find("data-render"), "submit");
+  assert.deepEqual(sent[0].body, { machine: "m", source: "name: own\n# new\n" });
+  assert.match(page.find("data-rendered").text, /odd.*write.*image2disk.*DEST_DISK<i>x<\/i>/);
+});
+
+test("a token is shown once, and revoked by its name", async () => {
+  answers["GET /v1/tokens"] = () => [200, { items: [{ id: "1", name: "ci", role: "read", by: "admin" }, { id: "2", name: "old", role: "operate", off: true }] }];
+  answers["POST /v1/tokens"] = () => [201, { id: "3", name: "ops", role: "operate", token: "ingot_secret" }];
+  answers["DELETE /v1/tokens/ci"] = answers["POST /v1/tokens/old/enable"] = () => [204];
+  const page = await mount(Tokens, { store, now: 0 });
+  await page.type("name", "ops");
+  await page.type("role", "operate");
+  await page.type("for", "24h");
+  await page.send(page.find("data-add").all((n) => n.localName === "form")[0], "submit");
+  assert.deepEqual(sent[0].body, { name: "ops", role: "operate", for: "24h" });
+  assert.equal(page.find("data-secret").text, "ingot_secret");
+  await page.press("kept");
+  assert.doesNotMatch(root.text, /ingot_secret/);
+  await page.press("enable");
+  const form = page.find("data-token", "ci").all((n) => n.localName === "form")[0];
+  await page.send(form.all((n) => n.attributes.name === "confirm")[0], "input", { value: "ci" });
+  await page.send(form, "submit");
+  assert.deepEqual(asked.filter((a) => /DELETE|enable/.test(a)), ["POST /v1/tokens/old/enable", "DELETE /v1/tokens/ci"]);
+});
+
+test("a machine is switched off by its name", async () => {
+  answers["POST /v1/machines/m/power"] = answers["POST /v1/machines/m/boot-device"] = () => [202, {}];
+  const page = await mount(Power, { machine: { name: "m", bmc: { driver: "ipmi" } } });
+  await page.press("power-on");
+  const form = page.find("data-by-name").all((n) => n.localName === "form")[0];
+  await page.type("action", "off");
+  await page.send(form, "submit");
+  await page.send(page.find("name", "confirm"), "input", { value: "m" });
+  await page.send(form, "submit");
+  await page.type("device", "disk");
+  await page.send(root.all((n) => n.localName === "form")[0], "submit");
+  assert.deepEqual(sent.map((s) => s.body), [{ action: "on" }, { action: "off" }, { device: "disk", persistent: false, efiBoot: false }]);
+  await page.show({ machine: { name: "m" } });
+  assert.equal(root.text, "");
+});
