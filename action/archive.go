@@ -59,7 +59,7 @@ func folderPath(env map[string]string, name string) error {
 
 func checksumNeeded(env map[string]string, name string) error {
 	if off, err := Bool(env, name, false); err != nil || off {
-		return fmt.Errorf("invalid %s; must be false, because the digest of an archive is always verified: give it in %s",
+		return fmt.Errorf("invalid %s; must be false, because the digest of an archive is always verified: give the digest in %s",
 			name, ArchiveDigestVariable)
 	}
 	return nil

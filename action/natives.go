@@ -103,7 +103,7 @@ var (
 		Name: "IMG_SHA256", Text: "digest of the file as it is served, 64 hex digits", Default: "the digest of the stored image",
 		check: sha256Digest,
 	}
-	imageSHA512 = Variable{Name: "IMG_SHA512", Text: "not read; allowed together with IMG_SHA256", check: onlyWith("IMG_SHA256")}
+	imageSHA512 = Variable{Name: "IMG_SHA512", Text: "not read; allowed only if IMG_SHA256 is set", check: onlyWith("IMG_SHA256")}
 	destination = Variable{Name: "DEST_DISK", Text: "path of the disk", Default: runDisk}
 	fileSystem  = Variable{
 		Name: FileSystemVariable, Text: "file system of the partition: " + strings.Join(FileSystems, ", "), Default: "detected",
@@ -196,7 +196,7 @@ var natives = map[string]Description{
 		},
 		Output: []string{"partition", "bytes"},
 		Limits: "A GPT disk.",
-		Adds:   "Documents that the template leaves out, when the agent gets the action.",
+		Adds:   "Documents that the template leaves out. They are added when the agent gets the action.",
 	},
 	GrowPart: {
 		Text:   "Grows a partition and its file system to the end of the disk.",

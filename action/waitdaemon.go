@@ -54,8 +54,8 @@ func LeavingCommand(command []string) (native string, ok bool) {
 // Ingot's agent always reports success before it carries out such an action, so the plan contains the other action in place of
 // waitdaemon.
 var waitDaemon = Description{
-	Text: "Replaced in the plan by the action that `IMAGE` names. The agent always reports success before it " +
-		"leaves.",
+	Text: "In the plan, the action that `IMAGE` names replaces waitdaemon. The agent always reports success before it carries out " +
+		"that action.",
 	Leaves: true,
 	Variables: []Variable{
 		{Name: InnerImageVariable, Text: "one of " + strings.Join(leaving, ", "), Required: true, check: leavingImage},
@@ -66,7 +66,7 @@ var waitDaemon = Description{
 	},
 	Limits: "The environment also contains the variables of that action. `IMAGE` may also name a container (`alpine`), if " +
 		"`command` restarts the machine or switches it off (`[reboot]`, `[poweroff]`, `[sh, -c, \"sleep 5; reboot\"]`): " +
-		"`reboot` or `poweroff` then takes its place, and no container runs.",
+		"the plan then contains `reboot` or `poweroff`, and no container runs.",
 }
 
 func leavingImage(env map[string]string, name string) error {

@@ -165,7 +165,8 @@ func (p *redfish) hasValidFlags() bool { return true }
 // device is none or want.
 func (p *redfish) describePending(want string) string {
 	if word := bootWord(p.transport.pending); word != "none" && word != want {
-		return "the BMC may use " + word + " at a later start, because " + clip(p.transport.settingsPath) + " requests it"
+		return "the BMC may use " + word + " at a later start, because the settings object " + clip(p.transport.settingsPath) +
+			" names this device"
 	}
 	return ""
 }

@@ -142,7 +142,7 @@ func TestRedfish(t *testing.T) {
 					require.Equal(t, "boot device "+device+" was read back, but without these flags: EFI", warning, "HPE has no mode")
 				case shape == vlab.RedfishStaleSettings && device != "pxe":
 					require.Equal(t, "boot device "+device+" was read back, but the BMC may use pxe at a later start, because "+
-						"/redfish/v1/Systems/1/SD requests it", warning)
+						"the settings object /redfish/v1/Systems/1/SD names this device", warning)
 				default:
 					require.Empty(t, warning)
 				}

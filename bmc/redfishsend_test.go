@@ -271,7 +271,8 @@ const settingsOfLab = "/redfish/v1/Systems/1/SD"
 func TestRedfishStaleSettings(t *testing.T) {
 	ignored := vlab.RedfishFault{Method: http.MethodPatch, Path: "/redfish/v1/Systems/1", Lie: true}
 	pxe, none := inventory.BootDevice{Device: "pxe", EFI: true}, inventory.BootDevice{Device: "none", EFI: true}
-	const pending = "boot device none was read back, but the BMC may use pxe at a later start, because " + settingsOfLab + " requests it"
+	const pending = "boot device none was read back, but the BMC may use pxe at a later start, " +
+		"because the settings object " + settingsOfLab + " names this device"
 
 	b := newRedfishBench(t, vlab.RedfishStaleSettings)
 	require.NoError(t, b.Set(t.Context(), b.bmc, password(), "on", nil))

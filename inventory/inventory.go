@@ -24,7 +24,7 @@ var (
 	ErrFenced = errors.New("fenced: another run owns the machine")
 	// ErrClaimed: a boot that a run has given up has started nevertheless: the agent has redeemed its claim, or the installer has fetched its
 	// payload.
-	ErrClaimed = errors.New("the boot that was given up has started after all")
+	ErrClaimed = errors.New("the run gave this boot up, but the boot has started")
 	// Errors of BMCs. If the BMC is unreachable, a run waits; if the BMC refused the credentials, it asks an operator; if the BMC does not
 	// support an operation, it stops.
 	ErrUnreachable = errors.New("unreachable")

@@ -84,7 +84,7 @@ func TestNativeActionsAreCheckedInPlan(t *testing.T) {
 		`image: oci2disk, environment: {IMG_URL: "ghcr.io/a/b:v1"}`:                                    "a tag can be moved to another image",
 		`image: oci2disk, environment: {IMG_URL: "user:secret@ghcr.io/a/b:v1"}`:                        "must be REGISTRY/REPOSITORY@sha256:DIGEST",
 		`image: archive2disk, environment: {ARCHIVE_URL: y, TARFILE_CHECKSUM: "00"}`:                   "ARCHIVE_URL",
-		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:        "give it in TARFILE_CHECKSUM",
+		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:        "give the digest in TARFILE_CHECKSUM",
 		`image: archive2disk, environment: {DEST_PATH: opt}`:                                           "absolute path of a folder",
 		`image: archive2disk, environment: {ARCHIVE_TYPE: zip}`:                                        "one of tar, targz",
 		`image: kexec, environment: {CMD_LINE: "a\nb"}`:                                                "must be one line",

@@ -50,7 +50,7 @@ func functions(g *guard) template.FuncMap {
 		"netmaskToCIDR":         netmaskToPrefixLength,
 		"toYaml":                toYAML,
 		"fromYaml":              fromYAML,
-		// These belong to the standard library. They are here so that g limits them, too.
+		// These functions belong to text/template. They are listed here so that g limits them, too.
 		"printf":   fmt.Sprintf,
 		"print":    fmt.Sprint,
 		"println":  fmt.Sprintln,

@@ -191,7 +191,7 @@ func sameShape(ctx context.Context, src string, d Data, out output, doc document
 	if err != nil {
 		return inventory.Problems{{
 			File: out.file, Remedy: remedy,
-			What: "cannot be rendered with placeholders for its data, so the effect of the data on the template's structure cannot be checked",
+			What: "cannot be rendered with placeholders in place of its data, so it is unknown whether the data changes the template's structure",
 		}}
 	}
 

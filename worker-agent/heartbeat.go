@@ -81,7 +81,7 @@ func (a *Agent) obey(o action.Orders) {
 			// when it arrives.
 			now := time.Now()
 			res = action.Result{
-				Key: key, ID: newID(), State: action.Stopped, Message: "stopped before it began", Started: now,
+				Key: key, ID: newID(), State: action.Stopped, Message: "the action was stopped before it began", Started: now,
 				Ended: now,
 			}
 			a.finished[key] = res

@@ -44,7 +44,7 @@ func setValue(v any, s strictyaml.Schema, path, text string) (any, error) {
 	case isList:
 		return setElement(v, elements, path, text)
 	}
-	return nil, errors.New("unexpected " + strconv.Quote(path) + " after the name of a value")
+	return nil, errors.New("unexpected " + strconv.Quote(path) + ": the value before it is neither a mapping nor a list")
 }
 
 // setMember sets the value at path in the member key of the object v.

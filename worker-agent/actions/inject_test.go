@@ -179,7 +179,7 @@ func TestInject(t *testing.T) {
 		`[{"path": "/x", "directory": true, "contents": "a"}]`:          "must not have contents",
 		`[{"path": "/x", "base64": "%"}]`:                               "base64",
 		`[{"path": "/x", "owner": "a b"}]`:                              "must be a name, or a number",
-		`[{"path": "/x", "owner": "nobody"}]`:                           `"nobody" in the file system's /etc/passwd: it is not there`,
+		`[{"path": "/x", "owner": "nobody"}]`:                           `"nobody" in the file system's /etc/passwd: not found`,
 		`[{"path": "/x", "owner": "bad"}]`:                              `invalid numeric id "no"`,
 		`[{"path": "/link", "directory": true}]`:                        "opening the directory",
 		`[{"path": "/etc/passwd/x"}]`:                                   "not a directory",

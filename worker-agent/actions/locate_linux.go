@@ -118,4 +118,4 @@ func (t *Task) findRoot(ctx context.Context, disk string, parts []filesys.Partit
 
 // errNotYet means that a partition or its file system is missing but may still appear: after a table is written, the device nodes
 // appear one by one.
-var errNotYet = errors.New("it is not there")
+var errNotYet = errors.New("not found")

@@ -43,5 +43,5 @@ func noop(ctx context.Context, t *Task) error {
 	if code == 0 {
 		return nil
 	}
-	return &exitError{code, cmp.Or(t.env["MESSAGE"], fmt.Sprintf("the action was told to exit with code %d", code))}
+	return &exitError{code, cmp.Or(t.env["MESSAGE"], fmt.Sprintf("exit code %d, as EXIT says", code))}
 }

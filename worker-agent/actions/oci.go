@@ -129,7 +129,7 @@ func layerOf(ctx context.Context, repo *remote.Repository) (v1.Descriptor, error
 
 	var m v1.Manifest
 	if err := json.Unmarshal(text, &m); err != nil {
-		return d, fmt.Errorf("reading it: %w", err)
+		return d, fmt.Errorf("reading the manifest: %w", err)
 	}
 	if len(m.Layers) != 1 {
 		return d, fmt.Errorf("the manifest has %d layers; must have one, the disk image: a container image cannot be written to a disk",

@@ -23,7 +23,7 @@ func runRootIO(ctx context.Context, t *Task) (err error) {
 	command := t.command[0]
 	t.output["command"] = command
 	if command == "version" {
-		t.logf("rootio is part of the agent")
+		t.logf("rootio is part of the agent and has the agent's version")
 		return nil
 	}
 

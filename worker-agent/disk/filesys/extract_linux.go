@@ -124,7 +124,7 @@ func (x *extraction) at(h *tar.Header, do func(parent int, base string, h *tar.H
 func (x *extraction) link(parent int, base, target string) error {
 	name, err := diskimage.EntryPath(target)
 	if err != nil {
-		return fmt.Errorf("its target: %w", err)
+		return fmt.Errorf("link target: %w", err)
 	}
 	from, err := File{Path: name}.parent(x.root, false)
 	if err != nil {

@@ -91,7 +91,7 @@ func (r Tree) account(file, name string) (int, error) {
 		return int(n), nil
 	}
 
-	return 0, errors.New("it is not there")
+	return 0, errors.New("not found")
 }
 
 // List returns the names in the directory dir, sorted, or nil if it cannot be read.
