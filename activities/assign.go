@@ -46,7 +46,7 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	}
 
 	if q.Key.Action < 0 || q.Key.Action >= len(plan.Actions) {
-		return fmt.Errorf("action %d of a plan with %d actions: %w", q.Key.Action, len(plan.Actions), inventory.ErrInvalid)
+		return fmt.Errorf("assigning action %d: the plan has only %d actions: %w", q.Key.Action, len(plan.Actions), inventory.ErrInvalid)
 	}
 
 	m, err := a.Machines.Machine(ctx, q.Owner.Machine)
@@ -132,7 +132,7 @@ func (a *assignments) sign(q AssignRequest, plan inventory.Plan, payload action.
 	case err != nil:
 		return nil, err
 	case d != plan.Digest:
-		return nil, fmt.Errorf("plan of run %q: the digest of its actions is %s, but must be %s: %w", q.Owner.Run, d, plan.Digest,
+		return nil, fmt.Errorf("checking the plan of run %q: the digest of its actions is %s, but must be %s: %w", q.Owner.Run, d, plan.Digest,
 			inventory.ErrInvalid)
 	}
 	return action.Sign(a.Site.PlanKey, action.Order{
@@ -157,7 +157,7 @@ func (a *assignments) Stop(ctx context.Context, q StopRequest) error {
 func (a *assignments) AgentFacts(ctx context.Context, o inventory.Owner) (action.Facts, error) {
 	agent, err := a.Agents.Agent(ctx, o)
 	if err != nil {
-		return action.Facts{}, fmt.Errorf("agent of %q: %w", o.Machine, err)
+		return action.Facts{}, fmt.Errorf("reading the agent of machine %q: %w", o.Machine, err)
 	}
 	return agent.Facts, nil
 }

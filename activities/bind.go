@@ -46,7 +46,7 @@ func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 
 	agent, err := a.Agents.Agent(ctx, q.Owner)
 	if err != nil {
-		return Bound{}, fmt.Errorf("agent of %q: %w", q.Owner.Machine, err)
+		return Bound{}, fmt.Errorf("reading the agent of machine %q: %w", q.Owner.Machine, err)
 	}
 
 	written, err := a.Disks.DisksWritten(ctx, m.Name)
@@ -99,7 +99,7 @@ func chooseDisk(m inventory.Machine, q BindRequest, f action.Facts) (*action.Dis
 
 	d, reason := chooseUnprotected(m, f.Disks, selector)
 	if d == nil && f.Truncated != "" {
-		reason += " (the agent left out of its report what would make it too long: " + f.Truncated + ")"
+		reason += " (the agent's report would have been too long; left out: " + f.Truncated + ")"
 	}
 	if d != nil && q.Selector == nil && known && m.DiskSelector != nil && !m.DiskSelector.Matches(*d) {
 		return nil, fmt.Sprintf("the earlier run wrote disk %s (serial %q, wwn %q), which does not match the "+
@@ -123,7 +123,7 @@ func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inven
 
 	d, reason := selector.Choose(free)
 	if d == nil && len(spared) > 0 {
-		reason += "; never written, because protected: " + strings.Join(spared, ", ")
+		reason += "; protected, so never written: " + strings.Join(spared, ", ")
 	}
 	return d, reason
 }

@@ -49,7 +49,7 @@ func TestBindLeavesProtectedDisksAlone(t *testing.T) {
 	b, err = a.Bind(t.Context(), BindRequest{Owner: owner, Selector: &inventory.DiskSelector{Serial: "S1"}})
 	require.NoError(t, err)
 	require.Nil(t, b.Disk)
-	require.Contains(t, b.Reason, `never written, because protected: /dev/S1 (serial "S1"`)
+	require.Contains(t, b.Reason, `protected, so never written: /dev/S1 (serial "S1"`)
 }
 
 // A disk that the agent could not report may match as well: only a selector of one unique

@@ -30,7 +30,7 @@ func (a *bmcs) BMCTasks(ctx context.Context, o inventory.Owner, job inventory.BM
 	}
 
 	if m.BMC.Manual() && !m.BMC.Wakes() {
-		return fmt.Errorf("job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported)
+		return fmt.Errorf("running BMC job %q: machine %q has no BMC: %w", job.Name, o.Machine, inventory.ErrUnsupported)
 	}
 	defer heartbeat(ctx)()
 	err = a.tasks(ctx, m, taskList{owner: o, job: job, fence: func(ctx context.Context) error { return a.fence(ctx, o) }})
@@ -97,7 +97,7 @@ func (a *bmcs) tasks(ctx context.Context, m inventory.Machine, l taskList) error
 		t.Message, err = a.task(ctx, m, l, *t)
 		if err == nil && l.after != nil {
 			if err = l.after(i); err != nil {
-				err = fmt.Errorf("after %s: %w", describe(*t), err)
+				err = fmt.Errorf("allowing the boot after %s: %w", describe(*t), err)
 			}
 		}
 		t.Seconds, t.State = a.Now().Sub(begun).Seconds(), inventory.StateSuccess
@@ -137,7 +137,7 @@ func (a *bmcs) keep(ctx context.Context, job inventory.BMCJob) error {
 			return err
 		}
 		a.Log.With(inventory.Owner{Machine: job.Machine, Run: job.Run}.LogKeys(0)...).
-			Warn("recording a BMC job; the server will try again", "job", job.Name, "in", pause, "error", err)
+			Warn("cannot record a BMC job; the server tries again", "job", job.Name, "in", pause, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -51,7 +51,7 @@ func (a *clusters) ClusterHas(ctx context.Context, q LabRequest) error {
 	s := &clusterSession{clusters: a.Clusters, at: e, password: c.Password}
 	defer func() {
 		if err := s.end(ctx); err != nil {
-			a.Log.Warn("logging out of the cluster; the session will expire", "cluster", e.URL, "error", err)
+			a.Log.Warn("cannot log out of the cluster; the session ends when it expires", "cluster", e.URL, "error", err)
 		}
 	}()
 	return a.until(ctx, func(ctx context.Context) error {

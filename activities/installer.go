@@ -100,7 +100,7 @@ func mayInstall(m inventory.Machine) (problems inventory.Problems) {
 	if len(m.ProtectedDisks) > 0 {
 		problems.Add("machine."+m.Name+".protectedDisks", "unplug the protected disks and remove them from protectedDisks, or "+
 			"use a template in which the agent writes the disk",
-			"an installer other than the agent does not spare protected disks, and the machine has %d", len(m.ProtectedDisks))
+			"an installer other than the agent does not spare protected disks, and the machine has %d of them", len(m.ProtectedDisks))
 	}
 	return problems
 }
@@ -185,7 +185,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 		if nic, _ := m.Netboot(); !nic.Address.IsValid() {
 			var p inventory.Problems
 			p.Add("machine."+m.Name, "give the machine's netboot interface an address",
-				"Ingot asks the machine's Talos API for proof, but the machine has no address")
+				"Ingot asks the machine's Talos API whether Talos is installed, but the machine has no address")
 			return d, p
 		}
 	}
@@ -241,7 +241,7 @@ func (a *plans) waitForProof(ctx context.Context, o inventory.Owner) (string, er
 	}
 	n := slices.IndexFunc(plan.Documents, func(d inventory.Document) bool { return systems.Of(d.Kind).Probe != nil })
 	if n < 0 {
-		return "", fmt.Errorf("plan of run %q: none of its documents is for a system that can prove its installation: %w",
+		return "", fmt.Errorf("reading the plan of run %q: no document is for a system that can prove its installation: %w",
 			o.Run, inventory.ErrInvalid)
 	}
 	m, err := a.Machines.Machine(ctx, o.Machine)

@@ -124,8 +124,11 @@ func (a *moves) RemoveTarget(ctx context.Context, q LabRequest) error {
 		return fmt.Errorf("%s is under way: cancel it first (ingot operation cancel %s): %w", last.ID, last.ID,
 			inventory.ErrConflict)
 	case moved:
-		return fmt.Errorf("the server has already moved to %q, which cannot be undone: migrate it back instead: %w", lab.Migrate.Target,
-			inventory.ErrConflict)
+		return fmt.Errorf(
+			"the site has already moved to %q, and the move cannot be undone: migrate the site back instead: %w",
+			lab.Migrate.Target,
+			inventory.ErrConflict,
+		)
 	}
 
 	k, err := a.kubeconfig(ctx, q)
@@ -170,7 +173,7 @@ func (a *moves) Migrated(ctx context.Context, q LabRequest) error {
 			return err
 		}
 		if len(last) == 0 || last[0].State != inventory.StateSuccess {
-			return fmt.Errorf("this server has not moved to %q: %w", lab.Migrate.Target, inventory.ErrInvalid)
+			return fmt.Errorf("the site has not moved to %q: %w", lab.Migrate.Target, inventory.ErrInvalid)
 		}
 		if lab.Router == nil {
 			return nil

@@ -95,7 +95,7 @@ func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string,
 		case !errors.Is(err, inventory.ErrNotFound):
 			return Outcome{}, err
 		case time.Since(began) > noRecord:
-			return Outcome{}, fmt.Errorf("%s %q has recorded nothing: %w", kind, q.Run, inventory.ErrNotFound)
+			return Outcome{}, fmt.Errorf("reading the record of %s %q: nothing was recorded: %w", kind, q.Run, inventory.ErrNotFound)
 		}
 		activity.RecordHeartbeat(ctx)
 		if err := pause(ctx, tick.C); err != nil {

@@ -101,7 +101,7 @@ func (a *plans) checkFirst(ctx context.Context, q PlanRequest) error {
 		return err
 	}
 	if i, ok := all[q.Machine]; ok && i.MayBeSystem() {
-		return fmt.Errorf("the machine may hold the system of run %s (to wipe it and install it again: ingot machine reprovision %s): %w",
+		return fmt.Errorf("the machine may hold the system of run %s (to wipe and install the machine again: ingot machine reprovision %s): %w",
 			i.Run, q.Machine, inventory.ErrConflict)
 	}
 	return nil

@@ -133,7 +133,7 @@ func (a *bmcs) wake(ctx context.Context, m inventory.Machine, q PowerRequest) (P
 	case errors.Is(err, inventory.ErrFenced) || ctx.Err() != nil:
 		return Powered{}, err
 	}
-	return a.recordStart(ctx, q, []string{"no magic packet sent, press the machine's power button (" + err.Error() + ")"}), nil
+	return a.recordStart(ctx, q, []string{"no magic packet was sent (" + err.Error() + "): press the machine's power button"}), nil
 }
 
 func (a *bmcs) start(ctx context.Context, m inventory.Machine, q PowerRequest) (Powered, error) {

@@ -242,8 +242,8 @@ func (a *labs) RelayProven(ctx context.Context, q LabRequest) error {
 		}
 		// A packet from the time before the router's latest installation proves nothing.
 		if at.Before(run.Started) {
-			return fmt.Errorf("no DHCP packet with giaddr %s has come: is a machine on that network switched on, and does "+
-				"the router relay to %s? %w",
+			return fmt.Errorf("no DHCP packet with giaddr %s has come: check that a machine on that network is switched on, "+
+				"and that the router relays to %s: %w",
 				lab.Network.Gateway, lab.Seed.Address, inventory.ErrUnreachable)
 		}
 		return nil

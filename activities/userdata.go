@@ -88,7 +88,7 @@ func (a *plans) checkResolved(ctx context.Context, machine string, actions []act
 		native, _ := action.Native(x.Image)
 		if action.Check(native, resolved.Environment) != nil {
 			// Leave out the error of Check: it may contain a part of a secret.
-			problems.Add(field, "pass the data in a separate variable (with inject, in from)",
+			problems.Add(field, "pass the data in a separate variable (action inject: name that variable in from)",
 				"the action's environment is invalid with the machine's user data or vendor data in it")
 		}
 	}

@@ -95,5 +95,6 @@ func (a *routers) relayTo(ctx context.Context, q RelayRequest, listed bool) erro
 			return refused
 		}
 	}
-	return fmt.Errorf("the router accepted the change of its DHCP relay, but does not show it: %w", inventory.ErrUnreachable)
+	return fmt.Errorf("the router accepted the change of its DHCP relay, but its configuration does not show the change: %w",
+		inventory.ErrUnreachable)
 }

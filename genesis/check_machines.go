@@ -109,7 +109,7 @@ func (f *file) checkLabels(prefix string, m Machine) {
 				what = "an image"
 			}
 			f.add(prefix+"labels", "add the label "+k,
-				"template %q needs %s as label %s: see ingot template get %s", m.Template, what, k, m.Template)
+				"template %q needs %s as label %s of the machine: see ingot template get %s", m.Template, what, k, m.Template)
 			continue
 		}
 		if wanted[k] && !f.lab.hasImage(v) {

@@ -120,7 +120,7 @@ func (l Lab) routerSteps() []Step {
 	install.Does = fmt.Sprintf(
 		"Installs VyOS and its config.boot on %s, which boots in the server's own network %s, because no relay exists yet.",
 		r.Machine, l.Seed.Segment)
-	install.Ready = "the VyOS installed by this run reports, and its API at " + r.API + " shows the configuration"
+	install.Ready = "the VyOS that this run installed has reported, and its API at " + r.API + " shows the configuration"
 	return []Step{install, {
 		Kind: StepRelay, Machine: r.Machine,
 		Does:  fmt.Sprintf("Waits for a DHCP packet that %s relays from %s.", r.Machine, l.Network.Prefix),

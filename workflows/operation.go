@@ -58,7 +58,7 @@ func newOperation(ctx workflow.Context, typ, id, name string, input any) (*opera
 	info := workflow.GetInfo(ctx)
 	if info.WorkflowExecution.ID != id || name == "" {
 		return nil, newError(activities.TypeInvalid,
-			"workflow id %q: a %s named %q must run under the id %q", info.WorkflowExecution.ID, typ, name, id)
+			"invalid workflow id %q; a %s named %q must run under the id %q", info.WorkflowExecution.ID, typ, name, id)
 	}
 
 	// After a reset to the first task, the workflow still has its old start time, so machines installed before the reset count as

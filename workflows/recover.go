@@ -148,7 +148,7 @@ func (r *recovery) canariesDone() bool {
 // reasonToStop returns why no further machine of this group may be started, or "".
 func (r *recovery) reasonToStop(group int) string {
 	if bad := r.bad(); r.in.AbortAfter > 0 && bad >= r.in.AbortAfter {
-		return fmt.Sprintf("not begun: %d machines had already gone wrong", bad)
+		return fmt.Sprintf("not begun: %d machines had already failed or waited for an operator", bad)
 	}
 	if r.in.Canary == 0 {
 		return ""

@@ -191,7 +191,7 @@ func TestRecoverStopsWhenTooManyGoWrong(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"m1 failed", "m2 failed", "m3 not-begun", "m4 not-begun"}, outcomes(out))
 	require.Equal(t, []string{"m1", "m2"}, r.began)
-	require.Contains(t, out.Machines[3].Message, "2 machines had already gone wrong")
+	require.Contains(t, out.Machines[3].Message, "2 machines had already failed or waited for an operator")
 }
 
 // The others begin only when each canary is installed, though a canary waits for its operator.

@@ -53,7 +53,7 @@ func newMachineRun(ctx workflow.Context, typ, id, machine string, input any) (*m
 	execution := workflow.GetInfo(ctx).WorkflowExecution
 	if execution.ID != id {
 		return nil, newError(activities.TypeInvalid,
-			"workflow id %q: a %s of machine %q must run under the id %q", execution.ID, typ, machine, id)
+			"invalid workflow id %q; a %s of machine %q must run under the id %q", execution.ID, typ, machine, id)
 	}
 
 	r := &machineRun{

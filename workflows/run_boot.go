@@ -126,8 +126,8 @@ func (b *boot) secureBootHint(received kinds) string {
 		last = "the file delivered last is GRUB's configuration"
 	case received[inventory.EventLoader]:
 		last = "the file delivered last is a loader, shimx64.efi or grubx64.efi: the firmware refuses a shim that it does not trust, " +
-			"and shim refuses a GRUB that is unsigned or revoked; with another DHCP server, GRUB asks the next-server which that " +
-			"server sends, and this must be the Ingot server"
+			"and shim refuses a GRUB that is unsigned or revoked; if another DHCP server answers, it must send the Ingot server as " +
+			"next-server, from which GRUB loads its configuration"
 	}
 	return "; with Secure Boot, the firmware, shim and GRUB each refuse unsigned files: " + last
 }
@@ -374,7 +374,7 @@ func (r *machineRun) resolveClaimConflict(ctx workflow.Context) error {
 
 	text := "another client presented this boot's claim: another machine or an attacker uses this MAC address"
 	if r.manual {
-		text += "; switch the machine off before you choose " + contract.Restart + ", for its agent may still be writing"
+		text += "; the machine's agent may still be writing, so switch the machine off before you choose " + contract.Restart
 	}
 
 	if _, err := r.ask(ctx, r.questionID("claim", r.boot.number), text, contract.Abort, contract.Restart); err != nil {

@@ -61,7 +61,7 @@ func (in RecoverInput) Validate() (ps inventory.Problems) {
 		ps.Add("canary", "0 means none", "invalid number of machines %d", in.Canary)
 	}
 	if in.Canary > 0 && len(in.Order) > 0 {
-		ps.Add("canary", "leave one out: a group of the order comes before the next one, too", "cannot be combined with order")
+		ps.Add("canary", "leave canary out: the first group of order is installed before the other groups, too", "cannot be combined with order")
 	}
 	return ps
 }
