@@ -128,7 +128,7 @@ isset ${tries} || set tries:int32 0
 imgfree
 inc tries
 iseq ${tries} 3 && goto fail ||
-echo Ingot: that did not work, again in 5 seconds
+echo Ingot: booting failed, next attempt in 5 seconds
 sleep 5
 chain --replace --autofree ` + again + ` || goto try
 :fail

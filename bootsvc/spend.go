@@ -42,7 +42,7 @@ func (q *spender) spend(ctx context.Context, d Decision, payload string) {
 	select {
 	case q.unspent <- u:
 	default:
-		q.cfg.Log.With(d.logKeys()...).Error("recording that a boot is spent: giving up, because too many boots wait for a retry")
+		q.cfg.Log.With(d.logKeys()...).Error("cannot record that a boot is spent, because too many boots wait to be recorded")
 	}
 }
 
@@ -54,9 +54,9 @@ func (q *spender) spendOnce(ctx context.Context, u unspent) bool {
 	case err == nil:
 		log.Info("the last payload of an installer was delivered", "payload", u.payload)
 	case errors.Is(err, inventory.ErrFenced):
-		log.Error("recording that a boot is spent", "error", err)
+		log.Error("cannot record that a boot is spent", "error", err)
 	default:
-		log.Warn("recording that a boot is spent; retrying later", "error", err)
+		log.Warn("cannot record that a boot is spent; trying again later", "error", err)
 		return false
 	}
 	return true
@@ -99,5 +99,5 @@ func (q *spender) spendAgain(ctx context.Context, u unspent) {
 		}
 		waited += wait
 	}
-	q.cfg.Log.With(u.logKeys()...).Error("recording that a boot is spent: giving up")
+	q.cfg.Log.With(u.logKeys()...).Error("cannot record that a boot is spent; giving up after the last attempt")
 }

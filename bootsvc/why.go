@@ -111,7 +111,7 @@ func (s *Server) relayReasons(i inventory.Interface) []string {
 	case len(ours) > 0 && s.cfg.RelayOnly:
 		return []string{"DHCP is answered only through a relay: " + relays}
 	case len(ours) > 0:
-		return []string{"a relay may ask for the address: " + relays}
+		return []string{"DHCP is also answered through a relay: " + relays}
 	}
 	return nil
 }

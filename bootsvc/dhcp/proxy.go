@@ -88,8 +88,8 @@ func (s *Server) mayProxy(ctx context.Context, e *exchange, asked bool) bool {
 	case !i.Address.Is4() && s.cfg.Relays.AreNear(to):
 	default:
 		e.log().Error("DHCP not answered: the machine's address is not in the network of this request; "+
-			"set the address that the other DHCP server assigns, or list the relay under netboot.relays, with the prefix length of "+
-			"its network unless that is 24, for example 10.10.30.0/23", "from", to.String())
+			"set the machine's address to the one that the other DHCP server assigns, or list the relay under netboot.relays, "+
+			"with the prefix length of its network (24 may be left out), for example 10.10.30.0/23", "from", to.String())
 		return false
 	}
 	if !asked && len(s.cfg.Relays) == 0 {

@@ -56,7 +56,7 @@ func (p *Prober) Probe(a netip.Addr, client string) (mac string, ok bool) {
 		if err == nil {
 			return mac, mac != ""
 		}
-		p.log.Warn("probing an address by ARP failed; asking the kernel instead", "interface", name, "address", a.String(), "error", err)
+		p.log.Warn("cannot probe an address by ARP; asking the kernel instead", "interface", name, "address", a.String(), "error", err)
 	}
 	mac, ok = p.AskKernel(a)
 	return mac, ok && mac != client

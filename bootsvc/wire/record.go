@@ -261,7 +261,7 @@ func (r *Recorder) flushEvents(ctx context.Context) {
 	if err == nil {
 		return
 	}
-	r.log.Warn("writing boot events; they are kept for the next try", "error", err, "events", len(batch.list))
+	r.log.Warn("cannot write boot events; they are kept for the next attempt", "error", err, "events", len(batch.list))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	newer := r.events.list
@@ -292,7 +292,7 @@ func (r *Recorder) flushSeen(ctx context.Context) {
 	if err == nil {
 		return
 	}
-	r.log.Warn("writing unknown MACs; they are kept for the next try", "error", err, "macs", len(batch))
+	r.log.Warn("cannot write unknown MACs; they are kept for the next attempt", "error", err, "macs", len(batch))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// Add the MACs that were seen during the write: they are more recent.
@@ -340,6 +340,6 @@ func (r *Recorder) flushSyslog(ctx context.Context) {
 	}
 	if err := r.journal.PutSyslog(ctx, lines); err != nil {
 		r.droppedSyslog.Add(int64(len(lines)))
-		r.log.Warn("writing syslog messages of machines; they are lost", "error", err, "lines", len(lines))
+		r.log.Warn("cannot write syslog messages of machines; the messages are lost", "error", err, "lines", len(lines))
 	}
 }

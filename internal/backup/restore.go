@@ -88,7 +88,8 @@ func (r *Restore) Look(ctx context.Context) (Manifest, error) {
 	defer func() { _ = f.Close() }() // only read
 	m, _, err := Read(f, nil)
 	if err == nil && (m.Temporal == nil) != (cfg.Temporal.Address != "") {
-		err = fmt.Errorf("the runs of the backup are in %s: set temporal.address of this host accordingly (unset: embedded): %w",
+		err = fmt.Errorf("the runs of the backup are in %s: set temporal.address of this host to that cluster, or leave it out for an "+
+			"embedded Temporal: %w",
 			cmp.Or(m.External, "an embedded Temporal"), inventory.ErrInvalid)
 	}
 

@@ -54,7 +54,7 @@ func (l *LostAttempts) Run(ctx context.Context, broken <-chan struct{}) {
 				if err == nil {
 					break
 				}
-				l.Log.Info("looking for lost activity attempts; trying again", "error", err)
+				l.Log.Info("cannot look for lost activity attempts; trying again", "error", err)
 				if clock.Sleep(ctx, time.Second) != nil {
 					return
 				}

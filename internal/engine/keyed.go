@@ -96,14 +96,14 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 		return "", nil
 	case last == "":
 		return "", inventory.Hint{
-			Err: fmt.Errorf("this request got no final answer before, and Temporal no longer has a run of %s: check whether the request "+
-				"was carried out before you send it with another Idempotency-Key: %w", k.Workflow, inventory.ErrConflict),
+			Err: fmt.Errorf("an earlier attempt of this request got no final answer, and Temporal no longer has a run of %s: check whether "+
+				"the request was carried out before you send it with another Idempotency-Key: %w", k.Workflow, inventory.ErrConflict),
 			Next: "ingot workflow list",
 		}
 	}
 	return "", inventory.Hint{
-		Err: fmt.Errorf("this request got no final answer before (only 5xx, or none), and run %s of %s was started since: "+
-			"check whether the request was carried out before you send it with another Idempotency-Key: %w", last, k.Workflow,
+		Err: fmt.Errorf("an earlier attempt of this request got no final answer (only 5xx, or none), and run %s of %s was started "+
+			"since: check whether the request was carried out before you send it with another Idempotency-Key: %w", last, k.Workflow,
 			inventory.ErrConflict),
 		Next: "ingot workflow list",
 	}

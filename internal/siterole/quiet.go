@@ -113,7 +113,7 @@ func (h *Host) listenRetired(ctx context.Context, s Site) (out []listener.Listen
 		}
 	}
 	if cert, err := identity.LoadCertificate(besideKeys(h.cfg, identity.AgentFile)); err != nil {
-		h.log.Warn("agents cannot be told to hold", "error", err)
+		h.log.Warn("the agent API of this retired server is not served, so agents do not learn that they must hold", "error", err)
 	} else {
 		sockets = append(sockets, listener.Socket{
 			Name: "agent API", Addr: config.Join(n.Bind(address), n.Agent), Key: "netboot.agent",

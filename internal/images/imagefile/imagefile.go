@@ -203,8 +203,8 @@ func (f *Files) openInPlace(i inventory.Image) (*os.File, error) {
 	}
 	sum, err := f.digest(file, i)
 	if err == nil && sum != i.SHA256 {
-		err = fmt.Errorf("image %q: %s has changed since it was added (sha256 %.12s, now %.12s): restore the file, or add it "+
-			"again and start again: %w", i.Name, i.InPlace.Path, i.SHA256, sum, inventory.ErrConflict)
+		err = fmt.Errorf("image %q: %s has changed since it was added (sha256 %.12s, now %.12s): restore the file, or add the "+
+			"image again and start the run again: %w", i.Name, i.InPlace.Path, i.SHA256, sum, inventory.ErrConflict)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())

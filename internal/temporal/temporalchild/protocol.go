@@ -114,8 +114,8 @@ func (c Config) Validate() error {
 			bad("data_dir", "the certificate %q is not an absolute path", c.Identity)
 		}
 		if c.Ports.UI != 0 {
-			bad("temporal.mutual_tls", "the UI's port on loopback has no login and would show everything to every process of this host: "+
-				"with mutual TLS, it must be 0")
+			bad("temporal.mutual_tls", "with mutual TLS, the UI's port must be 0: the port has no login and would show everything to every "+
+				"process of this host")
 		}
 	}
 

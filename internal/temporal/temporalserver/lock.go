@@ -45,7 +45,7 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 			return nil, errors.Join(&temporalchild.Failure{
 				Kind:    temporalchild.KindLock,
 				Holder:  holder,
-				Message: fmt.Sprintf("locking %q: for more than %s the lock has been held by %s", path, wait, holder),
+				Message: fmt.Sprintf("locking %q: %[3]s has held the lock for more than %[2]s", path, wait, holder),
 				Remedy:  remedy,
 			}, f.Close())
 		case <-time.After(50 * time.Millisecond):
