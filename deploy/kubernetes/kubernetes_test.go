@@ -388,6 +388,52 @@ extraSecrets:
 	}
 }
 
+// backupConfig and backupValues turn the backups of each night on.
+const (
+	backupConfig = "  backup: {dir: /var/backups/ingot, passphrase_file: /etc/ingot-backup/passphrase}\n" +
+		"  netboot: {interfaces: [eth1]}\n  temporal: {mutual_tls: true}\n"
+	backupValues = "backup: {enabled: true, nfs: {server: nas, path: /backups}}\nconfig: |\n" + backupConfig
+)
+
+// TestBackupJob: the server has the volume of the backups and their passphrase, and the job neither, but a token.
+func TestBackupJob(t *testing.T) {
+	objects := parse(t, render(t, valuesFile(t, backupValues)))
+	cfg := checkConfig(t, objects)
+	server := get(t, objects["Deployment ingot"], "spec", "template", "spec")
+	require.Contains(t, get(t, server, "volumes"), object{"name": "backups", "nfs": object{"server": "nas", "path": "/backups"}})
+	mounted := map[any]any{}
+	for _, m := range get(t, server, "containers", 0, "volumeMounts").([]any) {
+		mounted[get(t, m, "mountPath")] = get(t, m, "name")
+	}
+	require.Equal(t, "backups", mounted[cfg.Backup.Dir])
+	require.Equal(t, "backup-passphrase", mounted[filepath.Dir(cfg.Backup.PassphraseFile)])
+
+	job := get(t, objects["CronJob ingot-backup"], "spec", "jobTemplate", "spec", "template")
+	pod := get(t, job, "spec")
+	require.Equal(t, []any{
+		object{"name": "config", "configMap": object{"name": "ingot"}},
+		object{"name": "token", "secret": object{"secretName": "ingot-backup-token", "defaultMode": 0o400}},
+	}, get(t, pod, "volumes"))
+	require.Equal(t, []any{"backup", "run", "--token-file=/etc/ingot-backup-token/token"}, get(t, pod, "containers", 0, "args"))
+	require.NotEqual(t, get(t, objects["Deployment ingot"], "spec", "selector", "matchLabels"), get(t, job, "metadata", "labels"),
+		"the Deployment and the Service would take the job's pod for a server")
+	require.Equal(t, get(t, server, "containers", 0, "securityContext"), get(t, pod, "containers", 0, "securityContext"))
+
+	// The certificate that the server has made is all that the job sees of the site.
+	const beyond = "backup: {enabled: true, existingClaim: backups}\napi: {scheme: HTTPS}\nconfig: |\n  listen: 0.0.0.0:8080\n"
+	pod = get(t, parse(t, render(t, valuesFile(t, beyond+backupConfig)))["CronJob ingot-backup"], "spec", "jobTemplate", "spec", "template", "spec")
+	require.Contains(t, get(t, pod, "containers", 0, "volumeMounts"),
+		object{"name": "site", "mountPath": "/etc/ingot/operator.pem", "subPath": "etc/operator.pem", "readOnly": true})
+
+	for values, says := range map[string]string{
+		"backup: {enabled: true, existingClaim: backups}\n":   "with backup.enabled, write into config",
+		"backup: {enabled: true}\nconfig: |\n" + backupConfig: "backup.existingClaim or backup.nfs is needed",
+	} {
+		_, err := renderChart(t, valuesFile(t, values))
+		require.ErrorContains(t, err, says)
+	}
+}
+
 // checkConfig reads the configuration as the server does.
 func checkConfig(t *testing.T, objects map[string]object) config.Config {
 	t.Helper()
@@ -499,6 +545,7 @@ func TestTools(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, parse(t, want), parse(t, all))
 	t.Logf("all options: %s", run(t, all, "kubeconform", "-summary", "-schema-location", schemas, "-"))
+	t.Logf("backup: %s", run(t, render(t, valuesFile(t, backupValues)), "kubeconform", "-summary", "-schema-location", schemas, "-"))
 	t.Logf("rules: %s", run(t, rulesObject(t), "kubeconform", "-summary", "-schema-location", schemas, "-"))
 	for _, name := range append([]string{""}, overlays...) {
 		args, overlay := []string{"template", "ingot", "chart"}, "base"

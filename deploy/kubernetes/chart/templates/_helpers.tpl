@@ -24,11 +24,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- /* What both containers have in common. The program itself carries the two capabilities (low ports; DHCP to machines without an
 address): as it does not run as root it gets them when it starts, which allowPrivilegeEscalation must permit. Nothing else in the
 image carries any. */ -}}
-{{- define "ingot.container" -}}
+{{- define "ingot.security" -}}
 securityContext:
   allowPrivilegeEscalation: true
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL], add: [NET_BIND_SERVICE, NET_RAW]}
+{{- end -}}
+
+{{- define "ingot.container" -}}
+{{ include "ingot.security" . }}
 volumeMounts:
   - {name: site, mountPath: /etc/ingot, subPath: etc}
   - {name: site, mountPath: /var/lib/ingot, subPath: data}
@@ -36,6 +40,10 @@ volumeMounts:
   - {name: tmp, mountPath: /tmp}
   {{- if .Values.nfs.server }}
   - {name: images, mountPath: /mnt/images, readOnly: true}
+  {{- end }}
+  {{- if .Values.backup.enabled }}
+  - {name: backups, mountPath: /var/backups/ingot}
+  - {name: backup-passphrase, mountPath: /etc/ingot-backup, readOnly: true}
   {{- end }}
   {{- range $i, $s := .Values.extraSecrets }}
   - {name: secret-{{ $i }}, mountPath: {{ $s.mountPath | quote }}, readOnly: true}
