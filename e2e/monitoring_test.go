@@ -28,14 +28,21 @@ import (
 
 const monitoring = "../deploy/monitoring"
 
-// TestMonitoring: Debian's Prometheus scrapes a server with the token of /metrics alone. The alert about an open question fires
-// and resolves, each query of the board and each rule returns data, and the lines of the log of one run are joined by its keys.
+// TestMonitoring: Debian's Prometheus scrapes a server with the token of /metrics alone. The alerts about an open
+// question and a missing backup fire and resolve, another tells of the failed run, each query of the board and each rule returns
+// data, and the lines of the log of one run are joined by its keys.
 func TestMonitoring(t *testing.T) {
 	runInTurn(t, 40, 8)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
-	s, err := NewSite(ctx, Options{Root: "..", Dir: keepDir(t), LogFormat: "json"})
+	dir := t.TempDir()
+	backups, passphrase := filepath.Join(dir, "backups"), filepath.Join(dir, "passphrase")
+	require.NoError(t, os.Mkdir(backups, 0o700))
+	require.NoError(t, os.WriteFile(passphrase, []byte("correct horse battery\n"), 0o600))
+	s, err := NewSite(ctx, Options{
+		Root: "..", Dir: keepDir(t), LogFormat: "json", Top: fmt.Sprintf("backup: {dir: %s, passphrase_file: %s}", backups, passphrase),
+	})
 	require.NoError(t, err)
 	s.keep(t)
 	p := s.startPrometheus(ctx, t)
@@ -61,11 +68,15 @@ func TestMonitoring(t *testing.T) {
 	s.ended(ctx, t, m.Name(), inventory.StateSuccess)
 
 	p.until(ctx, t, "the question alerts", func() bool { return p.fires(ctx, t, "IngotQuestionOpen", asking.Machine) })
+	p.until(ctx, t, "the missing backup alerts", func() bool { return p.fires(ctx, t, "IngotBackupOld", "") })
 	p.checkBoard(ctx, t)
 	p.checkRules(ctx, t)
+	s.must(ctx, t, "backup", "run")
 	require.NoError(t, s.decides(ctx, asking.Machine, contract.Decision{Question: asking.Question.ID, Choice: contract.Abort}))
 	s.of(ctx, t, asking.Run, final)
 	p.until(ctx, t, "the alert is resolved", func() bool { return !p.fires(ctx, t, "IngotQuestionOpen", asking.Machine) })
+	p.until(ctx, t, "there is a backup", func() bool { return !p.fires(ctx, t, "IngotBackupOld", "") })
+	p.until(ctx, t, "the failed run alerts", func() bool { return p.fires(ctx, t, "IngotRunFailed", "") })
 	require.Empty(t, p.query(ctx, t, `up{job="ingot"} == 0`), "a scrape has failed")
 
 	p.promtool(ctx, t, s.must(ctx, t, "metrics", "show"), "check", "metrics")
