@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/selector"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows/contract"
@@ -151,6 +152,10 @@ func TestProvisionMany(t *testing.T) {
 	for i := 1; i <= 5; i++ {
 		c.AddMachine(fmt.Sprint("m", i), fmt.Sprintf("52:54:00:00:02:0%d", i))
 	}
+	dry := decode[apitypes.Started](t, c.do(http.MethodPost, "/v1/provision?dryRun=true",
+		`{"name":"new","selector":"!old","image":"debian-12","canary":1}`), http.StatusAccepted)
+	require.Equal(t, apitypes.Started{Workflow: "recover/new", Machines: []string{"m1", "m2", "m3", "m4", "m5"}}, dry)
+	require.Empty(t, c.Temporal.Inputs)
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/provision", `{"name":"new","machines":["m1","m2"],"image":"debian-12","canary":1}`)
 	require.Equal(t, contract.RecoverInput{
 		Name: "new", Machines: []string{"m1", "m2"}, Image: "debian-12", Canary: 1, First: true, By: "admin",

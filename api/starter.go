@@ -170,10 +170,20 @@ func (s *starter) decommission(ctx context.Context, in contract.DecommissionInpu
 // operationName is the pattern for names that are valid in URL paths and workflow ids.
 var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// provisionMachines starts a Recover workflow that installs machines for the first time: those that are selected now.
-func (s *starter) provisionMachines(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
-	in.First = true
-	return s.recoverMachines(ctx, in)
+type provisionMachines struct {
+	DryRun bool `query:"dryRun" json:"-"`
+	contract.RecoverInput
+}
+
+// provisionMachines starts a Recover workflow that installs machines for the first time: those that are selected now. With
+// DryRun it starts nothing, and returns their names in the order in which they would be installed.
+func (s *starter) provisionMachines(ctx context.Context, q provisionMachines) (apitypes.Started, error) {
+	q.First = true
+	in, err := s.checkRecover(ctx, q.RecoverInput)
+	if err != nil || q.DryRun {
+		return apitypes.Started{Workflow: contract.RecoverID(in.Name), Machines: in.Machines}, err
+	}
+	return s.startRecover(ctx, in)
 }
 
 // checkFirst adds a problem for each machine that cannot be installed for the first time now.
@@ -197,6 +207,22 @@ func (s *starter) checkFirst(ctx context.Context, problems *inventory.Problems, 
 
 // recoverMachines validates the input and starts a Recover workflow, which installs many machines.
 func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
+	in, err := s.checkRecover(ctx, in)
+	if err != nil {
+		return apitypes.Started{}, err
+	}
+	return s.startRecover(ctx, in)
+}
+
+func (s *starter) startRecover(ctx context.Context, in contract.RecoverInput) (apitypes.Started, error) {
+	in.By = httpapi.Actor(ctx)
+	return s.operations.start(ctx, engine.Start{
+		ID: contract.RecoverID(in.Name), Type: inventory.TypeRecover, Input: in,
+	}, in.Name)
+}
+
+// checkRecover validates the input of a Recover workflow. For a first installation, it names the machines that are selected now.
+func (s *starter) checkRecover(ctx context.Context, in contract.RecoverInput) (contract.RecoverInput, error) {
 	var problems inventory.Problems
 	if !operationName.MatchString(in.Name) {
 		problems.Add("name", "use letters, digits, - and _", "invalid name of a recovery %q", in.Name)
@@ -204,12 +230,12 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 	problems = append(problems, in.Validate()...)
 	if in.Template != "" {
 		if err := s.templates.check(ctx, &problems, "template", in.Template); err != nil {
-			return apitypes.Started{}, err
+			return in, err
 		}
 	}
 	if in.Image != "" {
 		if err := s.images.check(ctx, &problems, "image", in.Image); err != nil {
-			return apitypes.Started{}, err
+			return in, err
 		}
 	}
 	if in.Continued != nil {
@@ -217,13 +243,13 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 	}
 	all, err := s.machines.stores.Machines.Machines(ctx)
 	if err != nil {
-		return apitypes.Started{}, err
+		return in, err
 	}
 	groups, err := inventory.RecoverOrder(all, in.Machines, in.Selector, in.Order)
 	if err != nil {
 		var more inventory.Problems
 		if !errors.As(err, &more) {
-			return apitypes.Started{}, err
+			return in, err
 		}
 		problems = append(problems, more...)
 	}
@@ -237,18 +263,11 @@ func (s *starter) recoverMachines(ctx context.Context, in contract.RecoverInput)
 	}
 	if in.First && len(names) > 0 {
 		if err := s.checkFirst(ctx, &problems, names); err != nil {
-			return apitypes.Started{}, err
+			return in, err
 		}
 		in.Machines, in.Selector = names, nil
 	}
-	if err := problems.Err(); err != nil {
-		return apitypes.Started{}, err
-	}
-
-	in.By = httpapi.Actor(ctx)
-	return s.operations.start(ctx, engine.Start{
-		ID: contract.RecoverID(in.Name), Type: inventory.TypeRecover, Input: in,
-	}, in.Name)
+	return in, problems.Err()
 }
 
 type createWorkflow struct {

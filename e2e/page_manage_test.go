@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // A pageTab is a tab of the browser with the page.
@@ -184,6 +186,33 @@ func TestPageManagesImages(t *testing.T) {
 	require.Contains(t, said, "machine namer")
 	p.do("deleting it nevertheless", click(`[data-by-name] input[name="anyway"]`), click(`[data-choice="delete-image"]`),
 		chromedp.WaitNotPresent(`[data-image="some-disk"]`, chromedp.ByQuery))
+}
+
+// TestPageInstallsMany installs the machines of a selector that the page has shown before.
+func TestPageInstallsMany(t *testing.T) {
+	runInTurn(t, 8, 8)
+	s := newPageSite(t)
+	var ms []inventory.Machine
+	for i := range 5 {
+		ms = append(ms, inventory.Machine{
+			Name: fmt.Sprintf("fresh-%d", i), Image: "debian-12", Labels: map[string]string{"lot": "nine"},
+			Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("02:00:00:02:00:%02x", i)}},
+		})
+	}
+	require.NoError(t, s.store.Machines.PutMachines(t.Context(), ms, false, "test"))
+	p := openTab(t)
+	p.logIn(s, pageToken)
+	p.do("what cannot be installed", click(`a[href="#/new/installation"]`), see(`[data-add="installation"]`),
+		typeInto("machines", "fresh-0 node-1 hand-1"), click(`[data-choice="preview"]`), see(`[data-field="machines"] .failure li:nth-child(2)`))
+	p.do("what can", typeInto("machines", " "), typeInto("selector", "lot=nine\r"), see(`[data-preview="5"]`))
+	p.everywhere("install-many")
+	p.do("installing it", click(`[data-choice="install-many"]`), click(`[data-choice-sure="install-many"]`),
+		see(`[data-operation-panel] [data-choice="pause"]`))
+	started, _ := s.temporal.noted()
+	in := started[len(started)-1].(contract.RecoverInput)
+	require.Equal(t, []string{"fresh-0", "fresh-1", "fresh-2", "fresh-3", "fresh-4"}, in.Machines)
+	require.Equal(t, 1, in.Canary)
+	require.True(t, in.First)
 }
 
 // TestPageManagesTemplates corrects a template at the lines that the server names, and makes a token.

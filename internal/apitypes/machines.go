@@ -45,6 +45,8 @@ type Started struct {
 	// Existing means that this request has started nothing, because an earlier request has started this job, with the
 	// same name and tasks.
 	Existing bool `json:"existing,omitempty"`
+	// Machines are the machines that a dry run has found.
+	Machines []string `json:"machines,omitempty"`
 }
 
 // Installation is the body of the routes that install a machine. Its fields apply to this run only; its template and

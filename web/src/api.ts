@@ -45,6 +45,8 @@
 //   POST /v1/temporal-ui-links               {"url"}: opens Temporal's UI, once
 //   POST /v1/operations/:run/decide          {"question", "choice"}
 //   POST /v1/operations/:run/cancel          {}
+//   POST /v1/operations/:run/pause, /resume  only for the installation of many
+//   POST /v1/provision?dryRun                {"name", "machines" | "selector", …}: {"run", "machines" of a dry run}
 //
 // Errors are {"error", "next"?, "problems"?}. 401 anywhere means: not logged in.
 //
@@ -188,6 +190,11 @@ export const api = {
   makeToken: async (token: Doc) => parse<Token & { token: string }>(await ask("POST", path("tokens"), token)),
   revokeToken: (name: string) => ask("DELETE", path("tokens", name)),
   enableToken: (name: string) => ask("POST", path("tokens", name, "enable")),
+  /** The names of the machines that would be installed, in their order. */
+  previewMany: async (input: Doc) => parse<{ machines?: string[] | null }>(await ask("POST", "/v1/provision?dryRun=true", input)).machines ?? [],
+  /** Starts their installation, and returns its run. */
+  installMany: async (input: Doc) => parse<{ run: string }>(await ask("POST", "/v1/provision", input)).run,
+  pauseOperation: (run: string, pause: boolean) => ask("POST", path("operations", run, pause ? "pause" : "resume")),
   power: (machine: string, action: string) => ask("POST", path("machines", machine, "power"), { action }),
   bootDevice: (machine: string, device: string, how: { persistent: boolean; efiBoot: boolean }) => ask("POST", path("machines", machine, "boot-device"), { device, ...how }),
   seen: async () => parse<{ items?: Seen[] | null }>(await ask("GET", "/v1/seen")).items ?? [],

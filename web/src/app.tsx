@@ -5,6 +5,7 @@ import { Idle, RefusedNote, useRequests } from "./request";
 import { Header } from "./header";
 import { RunPanel } from "./history";
 import { Images } from "./images";
+import { InstallMany } from "./install-many";
 import { arrange } from "./list";
 import { MachineTable } from "./machines";
 import { OperationPanel, OperationRow } from "./operations";
@@ -119,6 +120,7 @@ export function App({ store }: { store: Store }) {
             {!store.idle && (
               <p class="acts">
                 <a href={pathTo("new", "machine")}>Add a machine</a>
+                {all > 0 && <a href={pathTo("new", "installation")}>Install many</a>}
               </p>
             )}
             {list.rows.length > 0 ? <MachineTable rows={list.rows} now={now} chosen={shown.machine?.name ?? ""} /> : <p class="quiet">{all === 0 ? "No machines yet." : "No machine matches."}</p>}
@@ -131,6 +133,8 @@ export function App({ store }: { store: Store }) {
             <Idle.Provider value={store.idle}>
               {place.view === "runs" ? (
                 <RunPanel key={place.name} run={place.name} store={store} now={now} />
+              ) : place.view === "new" && place.name === "installation" ? (
+                <InstallMany />
               ) : place.view === "new" ? (
                 <AddMachine key={place.act} store={store} mac={place.act} />
               ) : shown.machine && place.act === "edit" ? (

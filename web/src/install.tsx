@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { api, Refused } from "./api";
-import { Command } from "./command";
 import { RefusedNote, useRequests } from "./request";
+import { pathTo } from "./route";
 import { bytes } from "./text";
 import type { Disk, MachineView } from "./types";
 
@@ -99,7 +99,7 @@ export function Install({ machine: m }: { machine: MachineView }) {
       </label>
       {offer.images.length === 0 && template === usual && (
         <p class="quiet">
-          There is no image yet. <Command text="ingot image add debian-12 FILE" />
+          There is no image yet: <a href={pathTo("new", "image")}>add one</a>.
         </p>
       )}
       {stake && (

@@ -61,6 +61,7 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
         )}
         {!ended(o) && !offersAbort(o.question) && (
           <div class="buttons">
+            {o.type === "Recover" && <Pause operation={o} />}
             <Ask choice="cancel" label="Cancel" sure="End it" note="Steps that are done stay done." disabled={requests.busy !== ""} onDo={() => requests.run("cancel", () => api.cancelOperation(o.run))} />
           </div>
         )}
@@ -103,6 +104,20 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
         <Command text={`ingot operation get ${o.id}`} />
       </footer>
     </section>
+  );
+}
+
+/** Lets no further machine start, or lets them start again. */
+function Pause({ operation: o }: { operation: Operation }) {
+  const requests = useRequests();
+  const paused = /; paused by /.test(o.message ?? "");
+  return (
+    <>
+      <button type="button" data-choice={paused ? "resume" : "pause"} disabled={requests.busy !== ""} onClick={() => requests.run("pause", () => api.pauseOperation(o.run, !paused))}>
+        {paused ? "Resume" : "Pause"}
+      </button>
+      <RefusedNote requests={requests} />
+    </>
   );
 }
 

@@ -5,6 +5,8 @@ import { answers, asked, load, mount, root, sent } from "./dom.mjs";
 
 const { Templates } = await load("templates.tsx");
 const { Tokens } = await load("tokens.tsx");
+const { InstallMany } = await load("install-many.tsx");
+const { OperationPanel } = await load("operations.tsx");
 const { Power } = await load("machine-power.tsx");
 
 const at = (view, name = "") => ({ view, name, act: "" });
@@ -86,4 +88,41 @@ test("a machine is switched off by its name", async () => {
   assert.deepEqual(sent.map((s) => s.body), [{ action: "on" }, { action: "off" }, { device: "disk", persistent: false, efiBoot: false }]);
   await page.show({ machine: { name: "m" } });
   assert.equal(root.text, "");
+});
+
+test("many are installed as they were shown", async () => {
+  answers["POST /v1/provision?dryRun=true"] = (n) => (n > 1 ? [202, { workflow: "w", run: "", machines: ["a", "<b>b</b>", "c"] }] : [400, { error: "x", problems: [{ field: "selector", what: "unknown operator" }, { field: "machines", what: 'machine "d" is busy' }] }]);
+  answers["POST /v1/provision"] = () => [202, { workflow: "w", run: "r/1" }];
+  const page = await mount(InstallMany, {});
+  const form = root.all((n) => n.localName === "form")[0];
+  await page.type("selector", "rack~r1");
+  await page.send(form, "submit");
+  assert.match(page.find("data-field", "selector").text, /unknown operator/);
+  assert.match(page.find("data-field", "machines").text, /"d" is busy/);
+  assert.ok(!page.find("data-preview"));
+  await page.type("selector", "rack=r1");
+  await page.send(form, "submit");
+  assert.match(page.find("data-preview").text, /3 machines.*a first.*<b>b<\/b> c/);
+  // Another form is another list.
+  await page.type("concurrency", "3");
+  assert.ok(!page.find("data-preview"));
+  await page.send(form, "submit");
+  await page.press("install-many");
+  await page.press("install-many");
+  const { name, ...rest } = sent.at(-1).body;
+  assert.match(name, /^provision-\d{8}-\d{6}$/);
+  assert.deepEqual(rest, { concurrency: 3, canary: 1, machines: ["a", "<b>b</b>", "c"] });
+  assert.equal(location.hash, "#/operations/r%2F1");
+});
+
+test("an operation that installs many is paused and resumed", async () => {
+  const operation = { run: "o", id: "recover/x", type: "Recover", name: "x", state: "RUNNING", steps: [], message: "1 of 3 installed" };
+  answers["POST /v1/operations/o/pause"] = answers["POST /v1/operations/o/resume"] = () => [200, {}];
+  const page = await mount(OperationPanel, { operation, store: {}, now: 0 });
+  await page.press("pause");
+  await page.show({ operation: { ...operation, message: "1 of 3 installed; paused by admin" }, store: {}, now: 0 });
+  await page.press("resume");
+  assert.deepEqual(asked, ["POST /v1/operations/o/pause", "POST /v1/operations/o/resume"]);
+  await page.show({ operation: { ...operation, type: "Genesis" }, store: {}, now: 0 });
+  assert.ok(!page.find("data-choice", "pause"));
 });
