@@ -24,8 +24,10 @@
 //   DELETE /v1/templates/:name
 //   POST /v1/templates/:name/render          {"machine", "source"}: Rendering
 //   GET, POST /v1/tokens; DELETE /v1/tokens/:name; POST /v1/tokens/:name/enable
-//   POST /v1/machines/:name/power            {"action"}
-//   POST /v1/machines/:name/boot-device      {"device", "persistent", "efiBoot"}
+//   POST /v1/machines/:name/power            {"action"}: {"job"}
+//   POST /v1/bmc/check                       {"machine"}: BMCCheck
+//   GET  /v1/bmc/jobs/:machine/:job          {"state", "message"?, "ended"?}
+//   POST /v1/machines/:name/boot-device      {"device", "persistent", "efiBoot"}: {"job"}
 //   GET  /v1/images?unused=true              those that nothing names
 //   GET  /v1/image-catalog                   {"images": [Offered]}
 //   POST /v1/images                          {"name", "url" | "catalog": true, …}: answers when the file is there
@@ -65,7 +67,23 @@
 
 import type { Doc } from "./document";
 import { clean, shown } from "./text";
-import type { Disk, Event, Explanation, Image, MachineView, Offered, Rendering, Seen, Selector, Status, SyslogLine, Template, Token, Workflow } from "./types";
+import type {
+  BMCCheck,
+  Disk,
+  Event,
+  Explanation,
+  Image,
+  MachineView,
+  Offered,
+  Rendering,
+  Seen,
+  Selector,
+  Status,
+  SyslogLine,
+  Template,
+  Token,
+  Workflow,
+} from "./types";
 
 /** What the server finds wrong with an input: with a field, or with a line of a text. */
 export interface Problem {
@@ -195,8 +213,13 @@ export const api = {
   /** Starts their installation, and returns its run. */
   installMany: async (input: Doc) => parse<{ run: string }>(await ask("POST", "/v1/provision", input)).run,
   pauseOperation: (run: string, pause: boolean) => ask("POST", path("operations", run, pause ? "pause" : "resume")),
-  power: (machine: string, action: string) => ask("POST", path("machines", machine, "power"), { action }),
-  bootDevice: (machine: string, device: string, how: { persistent: boolean; efiBoot: boolean }) => ask("POST", path("machines", machine, "boot-device"), { device, ...how }),
+  /** Logs in to the BMC of a machine, and returns what it reports. */
+  checkBMC: async (machine: string) => parse<BMCCheck>(await ask("POST", "/v1/bmc/check", { machine }, { timeout: 60_000 })),
+  /** These two start a job, and return its name. */
+  power: async (machine: string, action: string) => parse<{ job: string }>(await ask("POST", path("machines", machine, "power"), { action })).job,
+  bootDevice: async (machine: string, device: string, how: { persistent: boolean; efiBoot: boolean }) =>
+    parse<{ job: string }>(await ask("POST", path("machines", machine, "boot-device"), { device, ...how })).job,
+  bmcJob: async (machine: string, job: string) => parse<{ state: string; message?: string; ended?: string }>(await ask("GET", path("bmc", "jobs", machine, job))),
   seen: async () => parse<{ items?: Seen[] | null }>(await ask("GET", "/v1/seen")).items ?? [],
   workflow: async (machine: string) => parse<Workflow>(await ask("GET", path("machines", machine, "workflow"))),
   runEvents: async (run: string, after: number) =>

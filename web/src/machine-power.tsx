@@ -1,8 +1,9 @@
 import { useState } from "preact/hooks";
-import { api } from "./api";
+import { api, Refused } from "./api";
 import { ByName, Field } from "./form";
 import { manual } from "./phases";
 import { RefusedNote, useRequests } from "./request";
+import { at } from "./text";
 import type { MachineView } from "./types";
 
 const devices: [string, string][] = [
@@ -22,10 +23,35 @@ const hard: [string, string][] = [
   ["reset", "Reset"],
 ];
 
-/** Switches a machine that has a BMC, and sets what it boots next; each is a job that the panel then shows. */
+/** How often a job is looked at, ms, and how many times. */
+const look = 1000;
+const looks = 120;
+
+/** Switches a machine that has a BMC, and sets what it boots next; each is a job, whose end is shown. */
 export function Power({ machine: m }: { machine: MachineView }) {
   const requests = useRequests();
+  const [result, setResult] = useState("");
+  const carryOut = async (start: Promise<string>) => {
+    setResult("");
+    const job = await start;
+    for (let i = 0; i < looks; i++) {
+      const j = await api.bmcJob(m.name, job);
+      if (at(j.ended) > 0) {
+        if (j.state !== "SUCCESS") throw new Refused(0, j.message || j.state);
+        setResult(j.message || "Done.");
+        return;
+      }
+      setResult("Under way…");
+      await new Promise((r) => setTimeout(r, look));
+    }
+  };
   const [texts, setTexts] = useState<Record<string, string>>({ device: "pxe", action: "soft" });
+  const check = async () => {
+    setResult("");
+    const b = await api.checkBMC(m.name);
+    if (!b.ok) throw new Refused(0, b.message || "The BMC does not answer.");
+    setResult([b.power && `power ${b.power}`, b.boot && `boots from ${b.boot}`, b.maker, b.model, b.firmware && `firmware ${b.firmware}`].filter(Boolean).join(" · "));
+  };
   if (manual(m)) return null;
   const form = { texts, problems: new Map(), change: (f: string, text: string) => setTexts((t) => ({ ...t, [f]: text })) };
   const off = requests.busy !== "";
@@ -33,18 +59,18 @@ export function Power({ machine: m }: { machine: MachineView }) {
     <details class="service" data-power-of={m.name}>
       <summary>Power and boot device</summary>
       <div class="buttons">
-        <button type="button" data-choice="power-on" disabled={off} onClick={() => requests.run("on", () => api.power(m.name, "on"))}>
+        <button type="button" data-choice="power-on" disabled={off} onClick={() => requests.run("on", () => carryOut(api.power(m.name, "on")))}>
           Switch on
         </button>
-        <button type="button" data-choice="power-status" disabled={off} onClick={() => requests.run("status", () => api.power(m.name, "status"))}>
-          Ask whether it is on
+        <button type="button" data-choice="check-bmc" disabled={off} onClick={() => requests.run("check", check)}>
+          Ask the BMC
         </button>
       </div>
       <form
         class="form"
         onSubmit={(e) => {
           e.preventDefault();
-          requests.run("boot", () => api.bootDevice(m.name, texts.device!, { persistent: !!texts.persistent, efiBoot: !!texts.efi }));
+          requests.run("boot", () => carryOut(api.bootDevice(m.name, texts.device!, { persistent: !!texts.persistent, efiBoot: !!texts.efi })));
         }}
       >
         <Field form={form} name="device" label="Boot next from" kind="choice" options={devices} />
@@ -56,8 +82,13 @@ export function Power({ machine: m }: { machine: MachineView }) {
           </button>
         </div>
       </form>
+      {result && (
+        <p role="status" class="text" data-result>
+          {result}
+        </p>
+      )}
       <RefusedNote requests={requests} />
-      <ByName name={m.name} label="Switch off or reset" sure={hard.find(([a]) => a === texts.action)![1]} choice="power" onDo={() => api.power(m.name, texts.action!)}>
+      <ByName name={m.name} label="Switch off or reset" sure={hard.find(([a]) => a === texts.action)![1]} choice="power" onDo={() => carryOut(api.power(m.name, texts.action!))}>
         <Field form={form} name="action" label="How" kind="choice" options={hard} />
         <p>What runs on {m.name} ends. Refused while a run of Ingot holds the machine.</p>
       </ByName>

@@ -4,6 +4,7 @@ import { ByName, Field, FormNote, problemsOf } from "./form";
 import type { Form } from "./form";
 import { useLoaded } from "./loaded";
 import { RefusedNote, useRequests } from "./request";
+import { pathTo } from "./route";
 import type { Store } from "./store";
 import { ago, at, clock } from "./text";
 import type { Token } from "./types";
@@ -30,6 +31,9 @@ export function Tokens({ store, now }: { store: Store; now: number }) {
   return (
     <main class="columns">
       <section class="list" aria-label="Tokens">
+        <p class="acts">
+          <a href={pathTo("new", "token")}>Make a token</a>
+        </p>
         <RefusedNote requests={tokens} />
         {tokens.value?.length === 0 && <p class="quiet">No tokens but the administrator's.</p>}
         <fieldset class="all-of-it" disabled={store.idle}>
@@ -39,6 +43,9 @@ export function Tokens({ store, now }: { store: Store; now: number }) {
         </fieldset>
       </section>
       <section class="side" aria-label="New token" tabIndex={0}>
+        <a class="back" href={pathTo("tokens")}>
+          ← All tokens
+        </a>
         <fieldset class="all-of-it" disabled={store.idle}>
           <NewToken changed={tokens.again} />
         </fieldset>

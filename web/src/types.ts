@@ -264,3 +264,14 @@ export interface Token {
   /** Refused since a restore from a backup. */
   off?: boolean;
 }
+
+/** What a BMC reports; ok is false, and message says why, if it does not. */
+export interface BMCCheck {
+  ok: boolean;
+  message?: string;
+  power?: string;
+  boot?: string;
+  maker?: string;
+  model?: string;
+  firmware?: string;
+}

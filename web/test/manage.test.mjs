@@ -1,7 +1,7 @@
 // Tests of templates, tokens and power.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { answers, asked, load, mount, root, sent } from "./dom.mjs";
+import { answers, asked, load, mount, pass, root, sent } from "./dom.mjs";
 
 const { Templates } = await load("templates.tsx");
 const { Tokens } = await load("tokens.tsx");
@@ -75,17 +75,25 @@ test("a token is shown once, and revoked by its name", async () => {
 });
 
 test("a machine is switched off by its name", async () => {
-  answers["POST /v1/machines/m/power"] = answers["POST /v1/machines/m/boot-device"] = () => [202, {}];
+  answers["POST /v1/machines/m/power"] = answers["POST /v1/machines/m/boot-device"] = () => [202, { job: "j" }];
+  answers["GET /v1/bmc/jobs/m/j"] = (n) => [200, [{ state: "RUNNING" }, { state: "SUCCESS", message: "power is on", ended: "2026-01-01T00:00:00Z" }, { state: "FAILED", message: "<b>no answer</b>", ended: "2026-01-01T00:00:00Z" }][Math.min(n, 3) - 1]];
   const page = await mount(Power, { machine: { name: "m", bmc: { driver: "ipmi" } } });
   await page.press("power-on");
+  assert.match(page.find("data-result").text, /Under way/);
+  await pass(2000);
+  assert.match(page.find("data-result").text, /power is on/);
+  answers["POST /v1/bmc/check"] = () => [200, { ok: true, power: "on", model: "<b>X</b>" }];
+  await page.press("check-bmc");
+  assert.equal(page.find("data-result").text, "power on · <b>X</b>");
   const form = page.find("data-by-name").all((n) => n.localName === "form")[0];
   await page.type("action", "off");
   await page.send(form, "submit");
   await page.send(page.find("name", "confirm"), "input", { value: "m" });
   await page.send(form, "submit");
+  assert.match(form.text, /<b>no answer<\/b>/);
   await page.type("device", "disk");
   await page.send(root.all((n) => n.localName === "form")[0], "submit");
-  assert.deepEqual(sent.map((s) => s.body), [{ action: "on" }, { action: "off" }, { device: "disk", persistent: false, efiBoot: false }]);
+  assert.deepEqual(sent.map((s) => s.body), [{ action: "on" }, { machine: "m" }, { action: "off" }, { device: "disk", persistent: false, efiBoot: false }]);
   await page.show({ machine: { name: "m" } });
   assert.equal(root.text, "");
 });
