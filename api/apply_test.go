@@ -199,7 +199,7 @@ func TestS65ApplyPrunesItsSetOnly(t *testing.T) {
 	want := []string{"machine n1 unchanged", "machine n2 kept", "machine n3 kept", "machine n4 deleted", "template own kept"}
 	dry := s.apply(`,"set":"rack-1","prune":true,"dryRun":true`, at(1))
 	require.Equal(t, want, results(t, dry))
-	require.Equal(t, []string{"", "its run run-2 is open", "changed since: template", "", "machine n1 names it"}, whys(dry.value))
+	require.Equal(t, []string{"", "its run run-2 is open", "changed since: image, template", "", "machine n1 names it"}, whys(dry.value))
 	require.Equal(t, want, results(t, s.apply(`,"set":"rack-1","prune":true`, at(1))))
 	for _, name := range []string{"n1", "n2", "n3", "n5", "n6"} {
 		s.storedMachine(name)

@@ -2,6 +2,8 @@ package inventory
 
 import (
 	"fmt"
+	"maps"
+	"strconv"
 	"strings"
 )
 
@@ -81,10 +83,12 @@ func shown(value string) string {
 // LastApplied is what was applied last to an object: for each field that the document had, a digest of its value.
 type LastApplied map[string]string
 
-// States reports whether the document that was applied last had the field at path, or a field inside it. It is an argument of Merge, which
-// asks for the entries of labels and notes one by one.
-func (l LastApplied) States(path string) bool {
-	if _, ok := l[path]; ok || ruleOf(path) == byEntry {
+// states reports whether the document that was applied last had the field at path, or a field inside it. An entry of labels or notes is one
+// field, though its name may contain dots.
+func (l LastApplied) states(path string) bool {
+	_, ok := l[path]
+	first, _, _ := strings.Cut(path, ".")
+	if ok || fieldRules[first] == byEntry {
 		return ok
 	}
 	for p := range l {
@@ -95,17 +99,55 @@ func (l LastApplied) States(path string) bool {
 	return false
 }
 
-// AppliedValues returns the values that the document m has, by path. Secrets are left out.
-func AppliedValues(m Machine) (map[string]string, error) {
+// Merge returns the document given, completed from stored: a field that neither given nor the document that was applied last has is copied.
+func (l LastApplied) Merge(stored, given Machine) Machine {
+	return Merge(stored, given, func(path string) bool { return l.states(pathByMAC(given, path)) })
+}
+
+// ValuesByMAC returns the values of m by path, as Differences shows them. In a path, a MAC stands for the index of an interface.
+func ValuesByMAC(m Machine) (map[string]string, error) {
+	m = Canonical(m)
 	values, err := valuesOf(m)
 	if err != nil {
 		return nil, err
 	}
+	out := make(map[string]string, len(values))
+	for path, value := range values {
+		out[pathByMAC(m, path)] = value
+	}
+	return out, nil
+}
+
+// StatedValues returns those of the values of m that a document can state: all but its secrets, and the driver of a machine without a BMC.
+func StatedValues(m Machine, values map[string]string) map[string]string {
+	out := maps.Clone(values)
 	for _, f := range m.SecretFields() {
-		delete(values, f.Name)
+		delete(out, f.Name)
 	}
-	if m.BMC == nil {
-		delete(values, "bmc.driver") // valuesOf adds it
+	if out["bmc.driver"] == DriverManual {
+		delete(out, "bmc.driver") // the same as no BMC, see valuesOf
 	}
-	return values, nil
+	return out
+}
+
+// pathByMAC returns the path of a field of m. If it is a field of an interface, other than its MAC, the path has the MAC in place of the
+// index: another client may change the order of the interfaces.
+func pathByMAC(m Machine, path string) string {
+	rest, ok := strings.CutPrefix(path, "interfaces[")
+	index, field, inside := strings.Cut(rest, "].")
+	at, err := strconv.Atoi(index)
+	if !ok || !inside || field == "mac" || err != nil || at >= len(m.Interfaces) {
+		return path
+	}
+	return "interfaces[" + m.Interfaces[at].MAC + "]." + field
+}
+
+// PathByIndex returns the path of a field of m in which the index of an interface stands for its MAC, see ValuesByMAC.
+func PathByIndex(m Machine, path string) string {
+	for n, i := range Canonical(m).Interfaces {
+		if field, ok := strings.CutPrefix(path, "interfaces["+i.MAC+"]."); ok {
+			return fmt.Sprintf("interfaces[%d].%s", n, field)
+		}
+	}
+	return path
 }

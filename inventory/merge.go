@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -118,15 +119,19 @@ func Differences(old, next Machine) ([]Change, error) {
 		return nil, err
 	}
 
-	names := maps.Clone(a)
-	maps.Copy(names, b)
-	var out []Change
+	return Changes(a, b), nil
+}
+
+// Changes returns the paths at which the values of old and next differ, sorted.
+func Changes(old, next map[string]string) (out []Change) {
+	names := maps.Clone(old)
+	maps.Copy(names, next)
 	for _, k := range slices.Sorted(maps.Keys(names)) {
-		if a[k] != b[k] {
-			out = append(out, Change{Field: k, Old: a[k], New: b[k]})
+		if old[k] != next[k] {
+			out = append(out, Change{Field: k, Old: old[k], New: next[k]})
 		}
 	}
-	return out, nil
+	return out
 }
 
 // valuesOf returns the values of a machine by path.
@@ -159,6 +164,9 @@ func valuesOf(m Machine) (map[string]string, error) {
 	return out, nil
 }
 
+// emptyEntry is what valuesOf returns for an entry of labels or notes without a value, because "" is an entry that does not exist.
+const emptyEntry = `""`
+
 // flatten adds each scalar in v to out, by its path. A list of scalars counts as one scalar.
 func flatten(v any, path string, out map[string]string) {
 	switch v := v.(type) {
@@ -173,13 +181,22 @@ func flatten(v any, path string, out map[string]string) {
 			case map[string]any, []any:
 				flatten(x, fmt.Sprintf("%s[%d]", path, n), out)
 			default:
-				words = append(words, fmt.Sprint(x))
+				word := fmt.Sprint(x)
+				if strings.Contains(word, ", ") || strings.HasPrefix(word, `"`) {
+					word = strconv.Quote(word) // lists with different elements are different texts
+				}
+				words = append(words, word)
 			}
 		}
 		if len(words) > 0 {
 			out[path] = strings.Join(words, ", ")
 		}
 	case nil:
+	case string:
+		out[path] = v
+		if first, _, _ := strings.Cut(path, "."); v == "" && fieldRules[first] == byEntry {
+			out[path] = emptyEntry
+		}
 	default:
 		out[path] = fmt.Sprint(v)
 	}

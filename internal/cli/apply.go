@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,6 +49,7 @@ type application struct {
 	offline           bool // needs no server
 	create            bool // refuse to change what exists
 	force             bool // overwrite conflicts
+	keepMachines      bool // do not overwrite conflicts of machines
 	prune             bool
 	start             bool
 	yes               bool // do not ask
@@ -91,7 +93,8 @@ func diffCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "diff --file FILE…", Short: "Show what apply would change", Args: cobra.ArbitraryArgs,
 		Long: `Compare documents with what is stored, as "ingot apply" would do it. The exit code is
-0 if nothing differs, and 1 if something does. Secrets are compared, and never shown.`,
+0 if nothing differs, 1 if something does, and another one after an error. Secrets are
+compared, and never shown.`,
 		Example: "  ingot diff --file site/",
 	}
 	a := &application{dryRun: true, failOnDifferences: true}
@@ -138,10 +141,13 @@ func (a *application) run(c *Call) error {
 		return err
 	}
 	read, err := importfile.Read(files)
-	if err != nil {
-		return err
+	if err == nil {
+		err = a.apply(c, read)
 	}
-	return a.apply(c, read)
+	if a.failOnDifferences && err != nil && !errors.As(err, new(reported)) && exitCode(commandError{err}) == exitFailure {
+		return human.WithKind(err, client.ErrUnavailable) // 1 means that something differs
+	}
+	return err
 }
 
 // readFiles reads the files with these names, and the documents in the directories with these names. The error is an
@@ -212,6 +218,11 @@ func newApplied(read importfile.Import) applied {
 // apply makes the server apply the documents.
 func (a *application) apply(c *Call, read importfile.Import) error {
 	out := newApplied(read)
+	if a.start && !a.dryRun {
+		if err := a.confirmStarts(c, read.Starts); err != nil {
+			return err
+		}
+	}
 	switch {
 	case a.offline:
 		for _, t := range read.Templates {
@@ -229,14 +240,15 @@ func (a *application) apply(c *Call, read importfile.Import) error {
 	if err := out.show(c, a.start && !a.dryRun); err != nil {
 		return err
 	}
-	if a.failOnDifferences && slices.ContainsFunc(out.Objects, func(x appliedObject) bool { return x.Result != inventory.ResultUnchanged }) {
+	differs := func(x appliedObject) bool { return x.Result != inventory.ResultUnchanged || x.Foreign != nil }
+	if a.failOnDifferences && slices.ContainsFunc(out.Objects, differs) {
 		return reported{errors.New("something differs")}
 	}
 	if len(conflicts) > 0 {
 		return inventory.Conflicts(conflicts)
 	}
 	if a.start && !a.dryRun {
-		return a.startAll(c, read.Starts)
+		return startAll(c, read.Starts)
 	}
 	return nil
 }
@@ -321,18 +333,20 @@ func (a *application) confirm(c *Call, body map[string]any, read importfile.Impo
 	return c.Confirm(a.yes, "deletes "+strings.Join(lost, ", "), "yes")
 }
 
-// startAll runs the commands that start what the documents describe.
-func (a *application) startAll(c *Call, starts []importfile.Start) error {
+// confirmStarts asks before anything is stored or started.
+func (a *application) confirmStarts(c *Call, starts []importfile.Start) error {
 	if len(starts) == 0 {
 		return nil
 	}
 	var what []string
 	for _, s := range starts {
-		what = append(what, s.Command)
+		what = append(what, Inert(s.Command+"   # "+s.Object))
 	}
-	if err := c.Confirm(a.yes, "runs:\n  "+strings.Join(what, "\n  ")+"\nThe content of disks may be lost", "yes"); err != nil {
-		return err
-	}
+	return c.Confirm(a.yes, "runs:\n  "+strings.Join(what, "\n  ")+"\nThe content of disks may be lost", "yes")
+}
+
+// startAll runs the commands that start what the documents describe.
+func startAll(c *Call, starts []importfile.Start) error {
 	for _, s := range starts {
 		root := Root(c.ProgramVersion)
 		cmd, _, err := root.Find(s.Args[1:])
@@ -350,6 +364,9 @@ func (a *application) startAll(c *Call, starts []importfile.Start) error {
 		}
 		root.SetArgs(args)
 		root.SetIn(c.InOrStdin())
+		if s.Input != nil {
+			root.SetIn(bytes.NewReader(s.Input))
+		}
 		root.SetOut(c.OutOrStdout())
 		root.SetErr(c.ErrOrStderr())
 		if err := root.ExecuteContext(c.Context()); err != nil {
@@ -385,20 +402,23 @@ func locateApplied(err error, read importfile.Import) error {
 
 // placeProblems adds file and line to problems. The field of a problem begins with the name of its machine, unless there is only one.
 func placeProblems(ps inventory.Problems, read importfile.Import) inventory.Problems {
-	places := placesOf(read)
+	places, machines := placesOf(read), map[string]int{}
+	for n, m := range read.Machines {
+		machines[m.Name] = n
+	}
 	for n, p := range ps {
 		of, field, _ := strings.Cut(p.Field, ": ")
 		if m := machineInProblem.FindStringSubmatch(p.What); m != nil {
 			of, field = m[1], strings.TrimPrefix(p.Field, m[1]+": ")
 		}
-		at := slices.IndexFunc(read.Machines, func(m importfile.Machine) bool { return m.Name == of })
-		if at < 0 && len(read.Machines) == 1 && len(read.Templates) == 0 {
-			at, field = 0, p.Field
+		at, known := machines[of]
+		if !known && len(read.Machines) == 1 && len(read.Templates) == 0 {
+			known, field = true, p.Field
 		}
 		switch place, ok := places[inventory.KindTemplate+" "+of]; {
-		case at >= 0:
+		case known:
 			m := read.Machines[at]
-			ps[n].File, ps[n].Line, ps[n].Field = m.File, m.LineOf(field), field
+			ps[n].File, ps[n].Line, ps[n].Field = m.File, m.LineOf(inventory.PathByIndex(m.Machine, field)), field
 		case ok:
 			ps[n].File, ps[n].Line, ps[n].Field = place.File, place.Line, field
 		}
@@ -412,6 +432,9 @@ func (x applied) show(c *Call, starting bool) error {
 	return ShowValue(c, x, func(w io.Writer) error {
 		for _, o := range x.Objects {
 			fmt.Fprintf(w, "%s %s %s%s\n", o.Kind, Inert(o.Name), o.Result, Inert(prefixed(": ", o.Why)))
+			if o.Foreign != nil {
+				fmt.Fprintf(w, "  conflict: belongs to the set %q\n", *o.Foreign)
+			}
 			for _, change := range o.Changes {
 				mark := ""
 				if change.Conflict {
@@ -458,6 +481,7 @@ func applyOther(c *Call, file importfile.File, a *application) (bool, error) {
 	if err != nil {
 		return true, err
 	}
+	a.force = a.force && !(a.keepMachines && len(read.Machines) > 0)
 	return true, a.apply(c, read)
 }
 

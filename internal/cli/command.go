@@ -19,6 +19,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/documents/importfile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/text/human"
@@ -386,7 +387,7 @@ func requireFlags(cmd *cobra.Command, flags ...string) {
 func readInput(cmd *cobra.Command, file string) (name string, b []byte, err error) {
 	if file == "-" {
 		b, err = io.ReadAll(cmd.InOrStdin())
-		return "stdin", b, err
+		return importfile.Stdin, b, err
 	}
 
 	b, err = os.ReadFile(file)

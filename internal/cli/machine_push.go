@@ -60,7 +60,7 @@ A document of Tinkerbell or EKS Anywhere is imported; see "ingot import --help".
 		if err != nil {
 			return err
 		}
-		if other, err := applyOther(c, importfile.File{Name: name, Content: b}, &application{create: !*replace, force: true}); other {
+		if other, err := applyOther(c, importfile.File{Name: name, Content: b}, &application{create: !*replace, force: *replace}); other {
 			return err
 		}
 

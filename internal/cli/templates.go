@@ -42,7 +42,7 @@ Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
 		if err != nil {
 			return err
 		}
-		if other, err := applyOther(c, importfile.File{Name: from, Content: b}, &application{force: true}); other {
+		if other, err := applyOther(c, importfile.File{Name: from, Content: b}, &application{force: true, keepMachines: true}); other {
 			return err
 		}
 		// Parse the template here, too: the problems that the server reports cannot name the file.

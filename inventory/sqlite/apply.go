@@ -125,7 +125,6 @@ func (p *applicationPlan) readRecords(ctx context.Context, tx *transaction, wher
 	}
 	for _, r := range records {
 		// A record that no key opens counts as the record of no field: then more values are in conflict.
-		r.fields = inventory.LastApplied{}
 		if plain, err := p.open(sealPlan, runBinding(r.Run), r.Sealed); err == nil {
 			if err := json.Unmarshal(plain, &r.fields); err != nil {
 				return fmt.Errorf("reading what was applied to %q: %w", r.Run, err)
@@ -153,10 +152,11 @@ func (p *applicationPlan) compareTemplate(t inventory.Template) {
 
 func (p *applicationPlan) compareMachine(given inventory.Machine) error {
 	given = inventory.Canonical(given)
-	fields, err := inventory.AppliedValues(given)
+	stated, err := inventory.ValuesByMAC(given)
 	if err != nil {
 		return err
 	}
+	fields := inventory.StatedValues(given, stated)
 	for _, f := range given.SecretFields() {
 		if !f.Value.IsZero() {
 			fields[f.Name] = f.Value.Reveal()
@@ -168,18 +168,24 @@ func (p *applicationPlan) compareMachine(given inventory.Machine) error {
 	next, values, current := given, map[string]string(nil), false
 	if exists {
 		last := p.records[appliedKey(done.Kind, given.Name)].fields
-		next, current = inventory.Merge(old.describe(), given, last.States), given.Version == old.sealed.Version
+		next, current = last.Merge(old.describe(), given), given.Version == old.sealed.Version
+		if next.BMC != nil && bmcBinding(next.Name, next.BMC) != bmcBinding(old.Name, old.BMC) {
+			next.BMC.HasPassword = false // putMachine deletes the password
+		}
 		for _, f := range next.SecretFields() {
 			if !f.Value.IsZero() && p.isStored(old, next, f.Name, *f.Value) {
 				*f.Value, *f.Stored = inventory.Secret{}, true
 			}
 		}
-		if done.Changes, err = inventory.Differences(old.describe(), next); err != nil {
+		before, err := inventory.ValuesByMAC(old.describe())
+		if err != nil {
 			return err
 		}
-		if values, err = p.plainValues(old); err != nil {
+		after, err := inventory.ValuesByMAC(next)
+		if err != nil {
 			return err
 		}
+		done.Changes, values = inventory.Changes(before, after), p.plainValues(old, before)
 		done.Result = inventory.ResultUnchanged
 	}
 	next.Version = 0
@@ -221,12 +227,9 @@ func isApplied(last inventory.LastApplied, values map[string]string, path string
 	return applied == set && (!set || digest == digestField(path, value))
 }
 
-// plainValues returns the values of the fields of a stored machine by path, with the texts of its secrets.
-func (s *db) plainValues(m storedMachine) (map[string]string, error) {
-	out, err := inventory.AppliedValues(m.describe())
-	if err != nil {
-		return nil, err
-	}
+// plainValues returns the values of the fields of a stored machine by path, with the texts of its secrets. values are those of ValuesByMAC.
+func (s *db) plainValues(m storedMachine, values map[string]string) map[string]string {
+	out := inventory.StatedValues(m.Machine, values)
 	for _, f := range m.sealed.sealedFields() {
 		plain, err := s.open(f.purpose, f.binding, f.sealed)
 		if err != nil {
@@ -235,7 +238,7 @@ func (s *db) plainValues(m storedMachine) (map[string]string, error) {
 		out[f.name] = string(plain)
 	}
 	delete(out, "bmc.candidate")
-	return out, nil
+	return out
 }
 
 // store stores what the plan changes, or returns its conflicts.
@@ -335,23 +338,26 @@ func (p *applicationPlan) whyKept(ctx context.Context, tx *transaction, r applie
 			return "an image is in its virtual drive", nil
 		}
 		if err == nil {
-			values, err = p.plainValues(p.machines[name])
+			values, err = inventory.ValuesByMAC(p.machines[name].describe())
 		}
 		if err != nil {
 			return "", err
 		}
-	} else if n := slices.IndexFunc(p.next, func(m inventory.Machine) bool { return m.Template == name }); n >= 0 {
-		return "machine " + p.next[n].Name + " names it", nil
-	} else {
-		for _, m := range slices.Sorted(maps.Keys(p.machines)) {
-			if p.machines[m].Template == name {
-				return "machine " + m + " names it", nil
-			}
-		}
+		values = p.plainValues(p.machines[name], values)
+	} else if m := p.userOf(name); m != "" {
+		return "machine " + m + " names it", nil
 	}
 
+	if r.fields == nil && !p.in.Force {
+		return "no key opens what was applied last", nil
+	}
+	if _, given := r.fields["bmc.password"]; !given {
+		delete(values, "bmc.password") // it was given for the BMC of the document, or comes from a rotation
+	}
+	paths := maps.Clone(values)
+	maps.Copy(paths, r.fields)
 	var changed []string
-	for path := range r.fields {
+	for path := range paths {
 		if !isApplied(r.fields, values, path) {
 			changed = append(changed, path)
 		}
@@ -361,4 +367,21 @@ func (p *applicationPlan) whyKept(ctx context.Context, tx *transaction, r applie
 	}
 	slices.Sort(changed)
 	return "changed since: " + strings.Join(changed[:min(len(changed), maxFields)], ", "), nil
+}
+
+// userOf returns a machine that will name the template, or "".
+func (p *applicationPlan) userOf(template string) string {
+	users := map[string]bool{}
+	for name, m := range p.machines {
+		users[name] = m.Template == template
+	}
+	for _, m := range p.next {
+		users[m.Name] = m.Template == template
+	}
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		if users[name] {
+			return name
+		}
+	}
+	return ""
 }

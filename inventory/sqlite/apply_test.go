@@ -53,6 +53,11 @@ func TestS24S65AppliedSurvivesNewKeys(t *testing.T) {
 	m.BMC, m.Image = nil, "debian-14"
 	_, err = w.Applications.Apply(t.Context(), inventory.Application{Machines: []inventory.Machine{m}}, accept, "test")
 	require.ErrorIs(t, err, inventory.ErrConflict)
+
+	_, err = w.rw.ExecContext(t.Context(), "UPDATE applied SET set_name = 's'")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"m1": inventory.ResultKept, "m9": inventory.ResultAdded},
+		w.apply(inventory.Application{Set: "s", Prune: true, Machines: []inventory.Machine{machine("m9", 9)}}))
 }
 
 // TestApplyStoresAllOrNone: an error of the check, or of any object, undoes everything; so does a dry run.

@@ -107,16 +107,27 @@ func TestOwnDocuments(t *testing.T) {
 	const tasks = "tasks: [{name: a, worker: x, actions: [{name: b, image: reboot, timeout: {{.seconds}}}]}]\n"
 	got, err := Read([]File{
 		{"t.yaml", []byte("# ours\nversion: '0.1'\nname: own\n" + tasks)},
-		{"all.yaml", []byte("name: n\ninterfaces: [{mac: \"" + mac1 + "\"}]\n---\ntype: Inspect\ninput: {machine: n}\n---\n" +
-			"name: home\nseed: {address: 192.0.2.1}\nmachines: []\n")},
+		{"all.yaml", []byte("name: n\ninterfaces: [{mac: \"" + mac1 + "\"}]\n---\ntype: Inspect\ninput: {machine: n}\n")},
+		{"lab.yaml", []byte("name: home\nseed: {address: 192.0.2.1}\nmachines: []\n")},
+		{Stdin, []byte("type: Provision\ninput: {machine: m}\n")},
 	})
 	require.NoError(t, err)
 	require.Equal(t, "own", got.Templates[0].Name)
 	require.Equal(t, "# ours\nversion: '0.1'\nname: own\n"+tasks, got.Templates[0].Source)
 	require.Equal(t, "n", got.Machines[0].Name)
-	require.Equal(t, "ingot workflow create --file all.yaml", got.Starts[0].Command)
+	require.Equal(t, "ingot apply --file all.yaml --start", got.Starts[0].Command, "workflow create reads no file with other documents")
+	require.Equal(t, "workflow Inspect of n", got.Starts[0].Object)
+	require.Equal(t, "type: Inspect\ninput: {machine: n}\n", string(got.Starts[0].Input), "what was read and shown is started")
+	require.Equal(t, "ingot apply --file - --start", got.Starts[2].Command)
 	require.Equal(t, "lab home", got.Starts[1].Object)
-	require.Equal(t, []string{"ingot", "genesis", "start", "all.yaml"}, got.Starts[1].Args)
+	require.Equal(t, []string{"ingot", "genesis", "start", "lab.yaml"}, got.Starts[1].Args)
+
+	_, err = Read([]File{{"all.yaml", []byte("name: n\n---\nname: home\nseed: {address: 192.0.2.1}\nmachines: []\n")}})
+	require.ErrorContains(t, err, "all.yaml:3: a lab of Genesis must be the only document of a file")
+
+	_, err = Read([]File{{"all.yaml", []byte("name: n\ninterfaces: [{mac: \"" + mac1 + "\"}]\n---\nversion: '0.1'\nname: own\n" + tasks)}})
+	require.Error(t, err, "no document is left out silently")
+	t.Log(err)
 
 	_, err = Read([]File{{"t.yaml", []byte("version: '0.1'\nname: own\nbogus: 1\ntasks: []\n")}})
 	require.ErrorContains(t, err, "t.yaml:3: bogus: unknown key")

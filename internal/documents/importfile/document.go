@@ -56,12 +56,35 @@ func (r *reader) readDocument(d strictyaml.Document) {
 func (r *reader) readOwn(d strictyaml.Document) {
 	switch {
 	case d.Has("type") && d.Has("input"):
-		r.starts.addCommand(object{doc: d, kind: "workflow", name: d.Text("type")}, "ingot", "workflow", "create", "--file", d.File)
+		r.readOwnWorkflow(d)
 	case d.Has("seed") && d.Has("machines"):
+		if !r.alone {
+			r.found.add(d, "", "write it to a file of its own", "a lab of Genesis must be the only document of a file")
+			return
+		}
 		r.starts.addCommand(object{doc: d, kind: "lab", name: d.Text("name")}, "ingot", "genesis", "start", d.File)
 	default:
 		r.machines.readOwn(d)
 	}
+}
+
+// readOwnWorkflow adds the command that starts the workflow of d. It starts what was read, even if the file changes, or cannot be read again.
+func (r *reader) readOwnWorkflow(d strictyaml.Document) {
+	o := object{doc: d, kind: "workflow", name: d.Text("type")}
+	if m := d.Text("input.machine"); m != "" {
+		o.name += " of " + m
+	}
+	input, err := d.YAML()
+	r.found.report(err)
+	start := Start{Place: o.place(), Object: o.String(), Input: input, Args: []string{"ingot", "workflow", "create", "--file", "-"}}
+	start.Command = command("ingot", "workflow", "create", "--file", d.File)
+	switch {
+	case d.File == Stdin:
+		start.Command = "ingot apply --file - --start"
+	case !r.alone:
+		start.Command = command("ingot", "apply", "--file", d.File, "--start")
+	}
+	r.starts.commands = append(r.starts.commands, start)
 }
 
 // maxKeys limits the keys and elements of all documents together, after YAML aliases are expanded. It is enough for

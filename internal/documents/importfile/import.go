@@ -14,6 +14,9 @@ type File struct {
 	Content []byte
 }
 
+// Stdin is the name of standard input as a File.
+const Stdin = "stdin"
+
 // A Place is a line of an input file.
 type Place struct {
 	File string `json:"file"`
@@ -53,7 +56,8 @@ type Start struct {
 	Place
 	Object  string   `json:"object"`  // such as "Workflow node-1"
 	Command string   `json:"command"` // the command of ingot that does the same
-	Args    []string `json:"-"`       // the words of Command
+	Args    []string `json:"-"`       // the words of the command that starts the same now
+	Input   []byte   `json:"-"`       // standard input of Args; nil = that of the caller
 }
 
 // An Ignored is a key that was not imported.

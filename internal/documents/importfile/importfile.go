@@ -54,7 +54,8 @@ type reader struct {
 	starts    *starts
 
 	documents int
-	keys      int // number of keys in all documents, see tooLarge
+	alone     bool // the file that is read has one document, and can be read again
+	keys      int  // number of keys in all documents, see tooLarge
 }
 
 func newReader() *reader {
@@ -96,6 +97,7 @@ func (r *reader) readFile(f File) {
 	}
 	docs, err := strictyaml.Documents(f.Name, f.Content)
 	r.found.report(err)
+	r.alone = len(docs) == 1 && f.Name != Stdin
 	for _, d := range docs {
 		r.readDocument(d)
 	}

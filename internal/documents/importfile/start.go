@@ -110,7 +110,7 @@ func (r *starts) startWorkflow(w workflow) {
 
 // addCommand adds the command that starts what o describes.
 func (r *starts) addCommand(o object, words ...string) {
-	r.commands = append(r.commands, Start{o.place(), o.String(), command(words...), words})
+	r.commands = append(r.commands, Start{Place: o.place(), Object: o.String(), Command: command(words...), Args: words})
 }
 
 // hardwareMapWord returns key=value as an argument of --hardware-map. It returns false if the flag cannot express the pair:
