@@ -104,7 +104,7 @@ func (l LastApplied) Merge(stored, given Machine) Machine {
 	return Merge(stored, given, func(path string) bool { return l.states(pathByMAC(given, path)) })
 }
 
-// ValuesByMAC returns the values of m by path, as Differences shows them. In a path, a MAC stands for the index of an interface.
+// ValuesByMAC returns the values of m by path, as Differences shows them. In a path, the MAC of an interface replaces its index.
 func ValuesByMAC(m Machine) (map[string]string, error) {
 	m = Canonical(m)
 	values, err := valuesOf(m)
@@ -142,7 +142,7 @@ func pathByMAC(m Machine, path string) string {
 	return "interfaces[" + m.Interfaces[at].MAC + "]." + field
 }
 
-// PathByIndex returns the path of a field of m in which the index of an interface stands for its MAC, see ValuesByMAC.
+// PathByIndex returns the path of a field of m with the index of an interface in place of its MAC, see ValuesByMAC.
 func PathByIndex(m Machine, path string) string {
 	for n, i := range Canonical(m).Interfaces {
 		if field, ok := strings.CutPrefix(path, "interfaces["+i.MAC+"]."); ok {

@@ -57,7 +57,7 @@ type Start struct {
 	Object  string   `json:"object"`  // such as "Workflow node-1"
 	Command string   `json:"command"` // the command of ingot that does the same
 	Args    []string `json:"-"`       // the words of the command that starts the same now
-	Input   []byte   `json:"-"`       // standard input of Args; nil = that of the caller
+	Input   []byte   `json:"-"`       // standard input of Args; nil = standard input of the caller
 }
 
 // An Ignored is a key that was not imported.
