@@ -79,8 +79,10 @@ func TestScripts(t *testing.T) {
 			if err := os.CopyFS(filepath.Join(e.WorkDir, "lab"), os.DirFS(lab)); err != nil {
 				return err
 			}
-			if err := writeRESTScript(e, config.Join("127.0.0.1", port)); err != nil {
-				return err
+			for _, page := range []string{"rest", "automation"} {
+				if err := writePageScript(e, page, config.Join("127.0.0.1", port)); err != nil {
+					return err
+				}
 			}
 			// The files that init writes, with ports of this test.
 			return os.WriteFile(filepath.Join(e.WorkDir, "site.yaml"), fmt.Appendf(nil,
@@ -93,10 +95,10 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// writeRESTScript writes the shell lines of docs/rest.md to rest.sh, for this test's server.
-func writeRESTScript(e *testscript.Env, listen string) error {
+// writePageScript writes the shell lines of docs/PAGE.md to PAGE.sh, for this test's server.
+func writePageScript(e *testscript.Env, page, listen string) error {
 	_, here, _, _ := runtime.Caller(0)
-	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../../docs/rest.md"))
+	doc, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../../docs", page+".md"))
 	if err != nil {
 		return err
 	}
@@ -108,7 +110,7 @@ func writeRESTScript(e *testscript.Env, listen string) error {
 	}
 	script := strings.NewReplacer("127.0.0.1:8080", listen, "/etc/ingot/token", filepath.Join(e.WorkDir, "etc/ingot/token")).
 		Replace(lines.String())
-	return os.WriteFile(filepath.Join(e.WorkDir, "rest.sh"), []byte(script), 0o600)
+	return os.WriteFile(filepath.Join(e.WorkDir, page+".sh"), []byte(script), 0o600)
 }
 
 // processState is held by a command that uses the environment and the working
