@@ -68,7 +68,7 @@ func (r *reader) readOwn(d strictyaml.Document) {
 	}
 }
 
-// readOwnWorkflow adds the command that starts the workflow of d. It starts what was read, even if the file changes, or cannot be read again.
+// readOwnWorkflow adds the command that starts the workflow of d. The command gets what was read: the file may change, or be a pipe.
 func (r *reader) readOwnWorkflow(d strictyaml.Document) {
 	o := object{doc: d, kind: "workflow", name: d.Text("type")}
 	if m := d.Text("input.machine"); m != "" {
