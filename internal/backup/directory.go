@@ -35,8 +35,9 @@ const (
 
 func (d Directory) prefix() string { return "ingot-" + d.Site + "-" }
 
-// List returns the backups of the site, from the oldest to the newest.
-func (d Directory) List() ([]Stored, error) {
+// List returns the backups of the site, from the oldest to the newest. It leaves out what was made after now: the clock was
+// wrong then, and such a backup would be the newest one for years.
+func (d Directory) List(now time.Time) ([]Stored, error) {
 	entries, err := os.ReadDir(d.Path) // sorted by name, and therefore by time
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func (d Directory) List() ([]Stored, error) {
 		}
 		at, _, _ := strings.Cut(id, "-")
 		created, err := time.Parse(idTime, at)
-		if err != nil {
+		if err != nil || created.After(now) {
 			continue
 		}
 		info, err := e.Info()
@@ -116,10 +117,10 @@ func (d Directory) write(draft *Draft, path string) (int64, error) {
 	return n, errors.Join(err, f.Close())
 }
 
-// Prune deletes all backups of the site except the newest one of each of the last days (in UTC) that have a backup. It
+// Prune deletes all listed backups of the site except the newest one of each of the last days (in UTC) that have a backup. It
 // returns the paths of the deleted ones.
-func (d Directory) Prune(days int) (deleted []string, err error) {
-	all, err := d.List()
+func (d Directory) Prune(now time.Time, days int) (deleted []string, err error) {
+	all, err := d.List(now)
 	if err != nil {
 		return nil, err
 	}

@@ -45,19 +45,21 @@ func TestPruneKeepsDays(t *testing.T) {
 	touch(t, dir,
 		"ingot-site-20200102T010000Z-a.tar", "ingot-site-20200102T230000Z-b.tar", "ingot-site-20260301T010000Z-c.tar",
 		"ingot-site-20260302T010000Z-d.tar", "ingot-site-20260302T010000Z-e.tar", "ingot-site-20260302T020000Z-f.tar")
-	d := Directory{dir, "site"}
+	touch(t, dir, "ingot-site-20990101T000000Z-a.tar") // the clock was wrong
+	others = append(others, "ingot-site-20990101T000000Z-a.tar")
+	d, now := Directory{dir, "site"}, time.Date(2026, 3, 2, 3, 0, 0, 0, time.UTC)
 
-	deleted, err := d.Prune(3)
+	deleted, err := d.Prune(now, 3)
 	require.NoError(t, err)
 	require.Len(t, deleted, 3)
 	kept := []string{"ingot-site-20200102T230000Z-b.tar", "ingot-site-20260301T010000Z-c.tar", "ingot-site-20260302T020000Z-f.tar"}
 	require.ElementsMatch(t, append(kept, others...), namesIn(t, dir))
 
-	all, err := d.List()
+	all, err := d.List(now)
 	require.NoError(t, err)
 	require.Len(t, all, 3)
 	require.Equal(t, time.Date(2026, 3, 2, 2, 0, 0, 0, time.UTC), all[2].Created)
-	_, err = d.Prune(1)
+	_, err = d.Prune(now, 1)
 	require.NoError(t, err)
 	require.ElementsMatch(t, append(kept[2:], others...), namesIn(t, dir), "the newest one always stays")
 }

@@ -71,7 +71,7 @@ func (b *backups) tryStore(ctx context.Context) (out apitypes.StoredBackup, err 
 		return out, err
 	}
 	out = apitypes.StoredBackup{ID: draft.ID(), File: s.Path, Created: s.Created, SizeBytes: s.Size}
-	if out.Deleted, err = dir.Prune(b.cfg.Backup.KeepDays); err != nil {
+	if out.Deleted, err = dir.Prune(time.Now(), b.cfg.Backup.KeepDays); err != nil {
 		return out, fmt.Errorf("%s is complete, but deleting old backups failed: %w", s.Path, err)
 	}
 
@@ -114,15 +114,13 @@ func (b *backups) look(ctx context.Context) {
 	var all []backup.Stored
 	dir, err := b.directory(ctx)
 	if err == nil {
-		all, err = dir.List()
+		all, err = dir.List(time.Now())
 	}
 	if _, e := StoragePassphrase(c); e != nil {
 		err = e // it says more than an error of List
 	}
-	for _, s := range all {
-		if !s.Created.After(time.Now()) { // else the clock was wrong, and the backup would seem new for years
-			st.Verified, st.File = s.Created, s.Path
-		}
+	if n := len(all); n > 0 {
+		st.Verified, st.File = all[n-1].Created, all[n-1].Path
 	}
 	if ctx.Err() != nil {
 		return
