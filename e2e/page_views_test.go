@@ -125,6 +125,20 @@ func TestPageViews(t *testing.T) {
 	p.do("the desktop again", at(1440, 900, "light"), chromedp.Navigate(s.URL+"/#/"))
 	p.answersMany(s)
 	p.showsThePast(s)
+	p.findsEverything(s)
+}
+
+// findsEverything searches by keyboard, and lists the operations.
+func (p *pageTab) findsEverything(s *pageSite) {
+	p.t.Helper()
+	const field = `input[name="everything"]`
+	p.do("a search", chromedp.SendKeys(field, "slow", chromedp.ByQuery), see(`[data-found] a[href="#/runs/run-slow"]`))
+	p.everywhere("search")
+	p.do("the first hit", chromedp.SendKeys(field, kb.Enter, chromedp.ByQuery), see(`[data-panel="slow"]`),
+		chromedp.WaitNotPresent(`[data-found]`, chromedp.ByQuery))
+	p.do("the operations", chromedp.Navigate(s.URL+"/#/operations"), see(`[data-operation] progress`))
+	p.everywhere("operations")
+	p.do("one of them", click(`[data-operation="recover/rack-2"] a`), see(`[data-operation-panel="recover/rack-2"] [data-choice="pause"]`))
 }
 
 // hostileText is what a machine may send to take over a reader's browser.

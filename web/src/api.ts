@@ -12,6 +12,9 @@
 //                                            text/plain, i = index in actions, from 0; n = 0: the newest; 404 = nothing yet
 //   GET  /v1/workflows/:run                  Workflow, complete
 //   GET  /v1/workflows?machine=NAME&limit=n  {"items": [Workflow]}, the newest first
+//   GET  /v1/operations?limit=n              {"items": [Operation]}, the newest first
+//   GET  /v1/operations/:run                 Operation
+//   POST /v1/operations/:run/pause, resume   {}
 //   GET  /v1/machines/:name/syslog?sort=-seq {"items": [SyslogLine]}, the newest first
 //   GET  /v1/machines/:name/why              Explanation
 //   GET  /v1/seen                            {"items": [Seen]}
@@ -75,6 +78,7 @@ import type {
   Image,
   MachineView,
   Offered,
+  Operation,
   Rendering,
   Seen,
   Selector,
@@ -229,6 +233,9 @@ export const api = {
   log: async (run: string, action: number, attempt: number) => shown(await ask("GET", `${path("workflows", run, "logs")}?action=${action}&attempt=${attempt}`)),
   run: async (run: string) => parse<Workflow>(await ask("GET", path("workflows", run))),
   runs: async (machine: string) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?machine=${encodeURIComponent(machine)}&limit=50`)).items ?? [],
+  newestRuns: async () => parse<{ items?: Workflow[] | null }>(await ask("GET", "/v1/workflows?limit=200")).items ?? [],
+  operations: async () => parse<{ items?: Operation[] | null }>(await ask("GET", "/v1/operations?limit=100")).items ?? [],
+  operation: async (run: string) => parse<Operation>(await ask("GET", path("operations", run))),
   syslog: async (machine: string) => parse<{ items?: SyslogLine[] | null }>(await ask("GET", `${path("machines", machine, "syslog")}?sort=-seq&limit=200`)).items ?? [],
   why: async (machine: string) => parse<Explanation>(await ask("GET", path("machines", machine, "why"))),
   decide: (run: string, question: string, choice: string, diskSelector?: Selector) =>

@@ -8,7 +8,7 @@ import { Images } from "./images";
 import { InstallMany } from "./install-many";
 import { arrange } from "./list";
 import { MachineTable } from "./machines";
-import { OperationPanel, OperationRow } from "./operations";
+import { OperationPanel, OperationRow, Operations } from "./operations";
 import { MachinePanel } from "./panel";
 import type { Tone } from "./phases";
 import { AddMachine, EditMachine } from "./machine-form";
@@ -86,6 +86,8 @@ export function App({ store }: { store: Store }) {
         <Templates store={store} place={place} now={now} />
       ) : tab === "tokens" ? (
         <Tokens store={store} now={now} />
+      ) : tab === "operations" ? (
+        <Operations store={store} run={place.name} now={now} />
       ) : all === 0 && operations.length === 0 && place.view !== "new" ? (
         <Empty store={store} />
       ) : (
@@ -145,7 +147,7 @@ export function App({ store }: { store: Store }) {
                 <MachinePanel key={shown.machine.name} machine={shown.machine} store={store} now={now} />
               ) : (
                 <section class="panel">
-                  <p>{place.view === "operations" ? `There is no operation with the run “${place.name}” here any more.` : place.name ? `There is no machine named “${place.name}”.` : "Choose something on the left."}</p>
+                  <p>{place.name ? `There is no machine named “${place.name}”.` : "Choose something on the left."}</p>
                 </section>
               )}
             </Idle.Provider>
@@ -170,6 +172,17 @@ function usePick(store: Store, place: Place, operations: Operation[], asking: Op
 }
 
 function Banner({ store }: { store: Store }) {
+  if (store.outdated)
+    return (
+      <div class="banner" role="alert" data-outdated>
+        <span>
+          <b>The server has been upgraded</b> to {store.status?.version}; this page is of the version before.
+        </span>
+        <button type="button" onClick={() => location.reload()}>
+          Reload
+        </button>
+      </div>
+    );
   if (store.link !== "lost") return null;
   const left = Math.max(0, (store.due - Date.now()) / 1000);
   return (

@@ -1,4 +1,5 @@
 import { pathTo, tabs } from "./route";
+import { Search } from "./search";
 import type { Store } from "./store";
 import { TemporalLink } from "./temporal";
 import { span } from "./text";
@@ -33,6 +34,7 @@ export function Header({ store, tab }: { store: Store; tab: string }) {
             ))}
           </nav>
         )}
+        {store.loaded && store.link !== "denied" && <Search store={store} />}
         {s && store.link !== "denied" && (
           <div class="pills">
             <Pill id="temporal" good={t?.ready ?? false} name="Temporal">

@@ -14,7 +14,7 @@ import type { Event, Workflow } from "./types";
 const again = 5_000;
 
 /** Loads while it is shown, and again every few seconds as long as more can come. */
-function useLoaded<T>(load: (() => Promise<T>) | undefined, more: (t: T) => boolean, keys: unknown[]): { got?: T; failed: string } {
+export function useLoaded<T>(load: (() => Promise<T>) | undefined, more: (t: T) => boolean, keys: unknown[]): { got?: T; failed: string } {
   const [got, setGot] = useState<T>();
   const [failed, setFailed] = useState("");
   useEffect(() => {

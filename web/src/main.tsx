@@ -9,6 +9,7 @@ import "./style/panel.css";
 import "./style/run.css";
 import "./style/operations.css";
 import "./style/manage.css";
+import "./style/search.css";
 
 const store = new Store();
 render(<App store={store} />, document.getElementById("page")!);

@@ -4,20 +4,20 @@ import type { Operation, OperationStep } from "./types";
 import { Command } from "./command";
 import { Decision, offersAbort } from "./decision";
 import { Ask, RefusedNote, useRequests } from "./request";
+import { useLoaded } from "./history";
 import { linkTo, Sign } from "./machines";
 import { doing, manual, isOver } from "./phases";
+import { pathTo } from "./route";
 import type { Store } from "./store";
-import { acting, ended, late, progress, saying, standing, stateOf, stepTone, took } from "./steps";
+import { acting, ended, late, progress, saying, standing, stateOf, stepsDone, stepTone, took } from "./steps";
 import { ago, at, clock, span } from "./text";
-
-const link = (o: Operation) => `#/operations/${encodeURIComponent(o.run)}`;
 
 export function OperationRow({ operation: o, store, now, chosen }: { operation: Operation; store: Store; now: number; chosen: boolean }) {
   const t = standing(o, store.machines);
   const detail = o.question?.text || (ended(o) && o.state === "SUCCESS" ? "" : o.message);
   return (
     <li data-operation={o.id} data-state={o.state} data-step={o.step ?? ""} data-tone={t}>
-      <a class={`row ${t}`} href={link(o)} aria-current={chosen ? "true" : undefined}>
+      <a class={`row ${t}`} href={pathTo("operations", o.run)} aria-current={chosen ? "true" : undefined}>
         <span class="row-top">
           <Sign tone={t} />
           <span class="name">
@@ -25,10 +25,39 @@ export function OperationRow({ operation: o, store, now, chosen }: { operation: 
           </span>
           <span class="quiet netboot">{progress(o)}</span>
         </span>
+        {!ended(o) && (o.steps?.length ?? 0) > 0 && <progress value={stepsDone(o)} max={o.steps!.length} aria-label={progress(o)} />}
         <span class="now">{ended(o) ? `${outcome(o)} ${at(o.ended) ? ago(at(o.ended), now) : ""}` : t === "waiting" ? "Waits for you" : `Step ${o.step ?? ""}`}</span>
         {detail && <span class={`detail ${t}`}>{detail}</span>}
       </a>
     </li>
+  );
+}
+
+/** All operations that the server remembers, and the chosen one. */
+export function Operations({ store, run, now }: { store: Store; run: string; now: number }) {
+  const live = store.link === "live";
+  const { got, failed } = useLoaded(live ? api.operations : undefined, () => true, [live]);
+  // The stream has the newest state of those that it sends.
+  const all = [...new Map([...(got ?? []), ...store.operations.values()].map((o) => [o.run, o])).values()].sort((a, b) => at(b.started) - at(a.started));
+  const chosen = all.find((o) => o.run === run);
+  return (
+    <main class="columns">
+      <section class="list" aria-label="Operations">
+        {failed && <p class="failure">{failed}</p>}
+        {all.length === 0 && <p class="quiet">No operations yet: neither a Genesis nor a migration, nor an installation of many machines.</p>}
+        <ul class="operations">
+          {all.map((o) => (
+            <OperationRow key={o.run} operation={o} store={store} now={now} chosen={o.run === run} />
+          ))}
+        </ul>
+      </section>
+      <section class="side" aria-label="Details" tabIndex={0}>
+        <a class="back" href={pathTo("operations")}>
+          ← All operations
+        </a>
+        {chosen ? <OperationPanel key={run} operation={chosen} store={store} now={now} /> : <p class="quiet">{run && got ? `There is no operation with the run “${run}” here any more.` : !run && "Choose an operation on the left."}</p>}
+      </section>
+    </main>
   );
 }
 
@@ -39,6 +68,7 @@ function outcome(o: Operation): string {
 export function OperationPanel({ operation: o, store, now }: { operation: Operation; store: Store; now: number }) {
   const t = standing(o, store.machines);
   const requests = useRequests();
+  // The record says so by the command that ends the pause.
   return (
     <section class="panel" aria-labelledby="panel-name" data-operation-panel={o.id} data-state={o.state}>
       <div class="panel-head">

@@ -15,6 +15,7 @@ export interface Place {
 /** The views that the navigation leads to, and their words. */
 export const tabs = [
   ["machines", "Machines"],
+  ["operations", "Operations"],
   ["images", "Images"],
   ["templates", "Templates"],
   ["tokens", "Tokens"],

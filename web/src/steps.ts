@@ -77,10 +77,14 @@ export function saying(s: OperationStep): string {
   return s.does;
 }
 
+/** Returns how many steps are done, or left out. */
+export function stepsDone(o: Operation): number {
+  return (o.steps ?? []).filter((s) => s.state === "done" || s.state === "skipped").length;
+}
+
 /** Returns "3 of 11" for the step under way, or "" when the operation has no steps yet. */
 export function progress(o: Operation): string {
   const all = o.steps ?? [];
   if (all.length === 0) return "";
-  const done = all.filter((s) => s.state === "done" || s.state === "skipped").length;
-  return `${done} of ${all.length} steps done`;
+  return `${stepsDone(o)} of ${all.length} steps done`;
 }

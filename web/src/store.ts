@@ -28,6 +28,8 @@ export class Store {
   /** False until the machines came for the first time. */
   loaded = false;
   status?: Status;
+  /** The version of the server when the page was opened. */
+  private version?: string;
   caller?: Caller;
   readonly machines = new Map<string, MachineView>();
   /** The state of each machine. */
@@ -94,6 +96,11 @@ export class Store {
     return this.link === "lost" || this.caller?.role === "read";
   }
 
+  /** Whether the page is of another version than the server. */
+  get outdated(): boolean {
+    return this.link === "live" && this.version !== (this.status?.version || this.version);
+  }
+
   /** When the connection is tried next, ms of the page's clock, 0 = now. */
   get due(): number {
     return this.stream?.due ?? 0;
@@ -145,6 +152,7 @@ export class Store {
 
   private setStatus(s: Status): void {
     this.status = s;
+    this.version ||= s.version;
     if (at(s.time)) this.skew = at(s.time) - Date.now();
   }
 

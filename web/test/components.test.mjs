@@ -7,7 +7,7 @@ import { answers, asked, load, mount, pass, root, sent, times } from "./dom.mjs"
 const { PowerOn } = await load("power.tsx");
 const { Install } = await load("install.tsx");
 const { Idle, MachinePanel } = await load("../test/idle.ts");
-const { OperationPanel } = await load("operations.tsx");
+const { OperationPanel, Operations } = await load("operations.tsx");
 const { Log } = await load("log.tsx");
 const { SameQuestions } = await load("many.tsx");
 const { arrange } = await load("list.ts");
@@ -236,4 +236,19 @@ test("a run of the past shows its log with control characters in sight, and is a
   assert.equal(page.find("data-log", "write").text, "a\u241b[31m\nb<U+202E>\tc");
   await pass(20_000);
   assert.equal(times("GET /v1/workflows/old"), 1);
+});
+
+test("operations that the stream no longer sends are listed, and a recovery is paused and goes on", async () => {
+  const recover = { ...operation, run: "new", id: "recover/x", type: "Recover", name: "x", question: undefined, next: undefined, started: "2026-01-02T00:00:00Z", steps: [{ name: "a", state: "done" }, { name: "b", state: "pending" }] };
+  answers["/v1/operations?limit=100"] = () => [200, { items: [{ ...recover, steps: [] }, { ...operation, run: "old", state: "SUCCESS", question: undefined, started: "2026-01-01T00:00:00Z" }] }];
+  const held = { ...store, machines: new Map(), operations: new Map([["new", recover]]) };
+  const page = await mount(Operations, { store: held, run: "new", now: 0 });
+  await pass();
+  assert.deepEqual(root.all((n) => "data-operation" in n.attributes).map((n) => n.attributes["data-operation"]), ["recover/x", "genesis/lab"]);
+  assert.equal(root.all((n) => n.localName === "progress")[0].attributes["aria-label"], "1 of 2 steps done");
+  await page.press("pause");
+  held.operations.set("new", { ...recover, next: "ingot operation resume recover/x" });
+  await page.show({ store: held, run: "new", now: 0 });
+  await page.press("resume");
+  assert.deepEqual(asked.filter((a) => a.startsWith("POST")), ["POST /v1/operations/new/pause", "POST /v1/operations/new/resume"]);
 });

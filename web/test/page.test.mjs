@@ -11,6 +11,7 @@ const { stepsOf, tone, doing, current, eventText, imageOf, isWeak } = await load
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
 const { arrange, matches, topsOf, visible } = await load("list.ts");
+const { find } = await load("search.tsx");
 const { atStake } = await load("install.tsx");
 
 test("machine-supplied text loses its control characters", () => {
@@ -216,4 +217,16 @@ test("S47: an operation's text is inert", () => {
   const o = parse(JSON.stringify(genesis([row("router", "failed", { message: "\x1b]0;owned\x07\x1b[31mno\u202e answer" })], { message: "<img src=x onerror=alert(1)>\x00" })));
   assert.equal(saying(o.steps[0]), "no answer");
   assert.equal(o.message, "<img src=x onerror=alert(1)>"); // shown as text: nothing in the page takes HTML
+});
+
+test("a search finds everything, and counts what it does not show", () => {
+  const many = Array.from({ length: 9 }, (_, i) => ({ name: `node-${i}`, interfaces: [{ mac: "02:00:00:00:00:0f", address: `10.0.0.${i}` }] }));
+  const hay = { machines: many, operations: [genesis([])], images: ["debian-12", "talos"], templates: ["image"], runs: [{ run: "r-1", machine: "node-3", image: "debian-12", state: "FAILED", started: "2026-01-01T10:20:30Z" }] };
+  const found = (text) => find(text, hay).map((k) => [k.kind, k.count, k.hits.length, k.hits[0].link]);
+  assert.deepEqual(found("node-"), [["Machines", 9, 6, "#/machines/node-0"], ["Runs", 1, 1, "#/runs/r-1"]]);
+  assert.deepEqual(found("debian"), [["Images", 1, 1, "#/images/debian-12"], ["Runs", 1, 1, "#/runs/r-1"]]);
+  assert.deepEqual(found("home"), [["Operations", 1, 1, "#/operations/r"]]);
+  assert.deepEqual(found("imag"), [["Templates", 1, 1, "#/templates/image"]]);
+  assert.deepEqual(found("nothing"), []);
+  assert.equal(find("r-1", hay)[0].hits[0].about, "failed, 2026-01-01 10:20");
 });

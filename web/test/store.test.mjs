@@ -134,3 +134,19 @@ test("a session that may only read does nothing", () => {
   assert.equal(store.idle, true);
   assert.equal(store.caller.name, "bob");
 });
+
+test("after an upgrade of the server the page asks for a reload, after a restart it does not", async () => {
+  const store = begin();
+  newest().say("machines", { items: [] });
+  newest().say("status", { version: "v1" });
+  newest().onerror();
+  await pass(1);
+  newest().say("machines", { items: [] });
+  newest().say("status", { version: "v1" });
+  assert.equal(store.outdated, false);
+  newest().onerror();
+  await pass(1);
+  newest().say("machines", { items: [] });
+  newest().say("status", { version: "v2" });
+  assert.equal(store.outdated, true);
+});
