@@ -128,7 +128,7 @@ func TestPageViews(t *testing.T) {
 	p.findsEverything(s)
 }
 
-// findsEverything searches by keyboard, and lists the operations.
+// findsEverything searches by keyboard, lists the operations, and shows the charts.
 func (p *pageTab) findsEverything(s *pageSite) {
 	p.t.Helper()
 	const field = `input[name="everything"]`
@@ -139,6 +139,9 @@ func (p *pageTab) findsEverything(s *pageSite) {
 	p.do("the operations", chromedp.Navigate(s.URL+"/#/operations"), see(`[data-operation] progress`))
 	p.everywhere("operations")
 	p.do("one of them", click(`[data-operation="recover/rack-2"] a`), see(`[data-operation-panel="recover/rack-2"] [data-choice="pause"]`))
+	p.do("the charts", chromedp.Navigate(s.URL+"/#/statistics"), see(`[data-chart="days"] rect`), click(`[data-chart="days"] summary`),
+		see(`[data-chart="days"] table`))
+	p.everywhere("statistics")
 }
 
 // hostileText is what a machine may send to take over a reader's browser.

@@ -233,7 +233,7 @@ export const api = {
   log: async (run: string, action: number, attempt: number) => shown(await ask("GET", `${path("workflows", run, "logs")}?action=${action}&attempt=${attempt}`)),
   run: async (run: string) => parse<Workflow>(await ask("GET", path("workflows", run))),
   runs: async (machine: string) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?machine=${encodeURIComponent(machine)}&limit=50`)).items ?? [],
-  newestRuns: async () => parse<{ items?: Workflow[] | null }>(await ask("GET", "/v1/workflows?limit=200")).items ?? [],
+  newestRuns: async (limit: number) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?limit=${limit}`)).items ?? [],
   operations: async () => parse<{ items?: Operation[] | null }>(await ask("GET", "/v1/operations?limit=100")).items ?? [],
   operation: async (run: string) => parse<Operation>(await ask("GET", path("operations", run))),
   syslog: async (machine: string) => parse<{ items?: SyslogLine[] | null }>(await ask("GET", `${path("machines", machine, "syslog")}?sort=-seq&limit=200`)).items ?? [],

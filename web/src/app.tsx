@@ -1,5 +1,6 @@
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { login, Refused } from "./api";
+import { Statistics } from "./charts";
 import { Command } from "./command";
 import { Idle, RefusedNote, useRequests } from "./request";
 import { Header } from "./header";
@@ -88,6 +89,8 @@ export function App({ store }: { store: Store }) {
         <Tokens store={store} now={now} />
       ) : tab === "operations" ? (
         <Operations store={store} run={place.name} now={now} />
+      ) : tabOf(place) === "statistics" ? (
+        <Statistics store={store} now={now} />
       ) : all === 0 && operations.length === 0 && place.view !== "new" ? (
         <Empty store={store} />
       ) : (

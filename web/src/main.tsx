@@ -10,6 +10,7 @@ import "./style/run.css";
 import "./style/operations.css";
 import "./style/manage.css";
 import "./style/search.css";
+import "./style/charts.css";
 
 const store = new Store();
 render(<App store={store} />, document.getElementById("page")!);

@@ -19,6 +19,7 @@ export const tabs = [
   ["images", "Images"],
   ["templates", "Templates"],
   ["tokens", "Tokens"],
+  ["statistics", "Statistics"],
 ] as const;
 
 /** Returns the link to a place. */

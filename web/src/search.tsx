@@ -54,7 +54,7 @@ export function Search({ store }: { store: Store }) {
     if (!open) return;
     let gone = false;
     const names = (all: { name: string }[]) => all.map((x) => x.name);
-    Promise.all([api.images().then(names), api.templates().then(names), api.newestRuns()]).then(
+    Promise.all([api.images().then(names), api.templates().then(names), api.newestRuns(200)]).then(
       ([images, templates, runs]) => !gone && (setFar({ images, templates, runs }), setFailed("")),
       (e: unknown) => !gone && setFailed(e instanceof Error ? e.message : String(e)),
     );

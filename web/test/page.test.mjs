@@ -11,6 +11,7 @@ const { stepsOf, tone, doing, current, eventText, imageOf, isWeak } = await load
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
 const { arrange, matches, topsOf, visible } = await load("list.ts");
+const { perAction, perDay } = await load("charts.tsx");
 const { find } = await load("search.tsx");
 const { atStake } = await load("install.tsx");
 
@@ -229,4 +230,18 @@ test("a search finds everything, and counts what it does not show", () => {
   assert.deepEqual(found("imag"), [["Templates", 1, 1, "#/templates/image"]]);
   assert.deepEqual(found("nothing"), []);
   assert.equal(find("r-1", hay)[0].hits[0].about, "failed, 2026-01-01 10:20");
+});
+
+test("installations are counted on the day on which they ended", () => {
+  const noon = new Date(2026, 2, 30, 12).getTime(); // after the night in which Europe's clocks change
+  const ended = (days, state, more) => run("done", state, { ended: new Date(new Date(noon).setDate(30 - days)).toISOString(), ...more });
+  const runs = [ended(0, "SUCCESS"), ended(0, "TIMEOUT"), ended(1, "SUCCESS"), ended(2, "FAILED"), ended(9, "SUCCESS"), ended(0, "CANCELLED"), ended(0, "SUCCESS", { type: "Inspect" }), ended(0, "SUCCESS", { noSystem: true }), run("action", "RUNNING")];
+  assert.deepEqual(perDay(runs, noon, 3).map((b) => b.parts), [[0, 1], [1, 0], [1, 1]]);
+  assert.equal(new Set(perDay([], noon, 30).map((b) => b.label)).size, 30);
+});
+
+test("the duration of an action is the median of those that succeeded", () => {
+  const actions = (...seconds) => run("done", "SUCCESS", { actions: [...seconds.map((s) => ({ name: "write", state: "SUCCESS", seconds: s })), { name: "boot", state: "FAILED", seconds: 900 }] });
+  assert.deepEqual(perAction([actions(5, 100), actions(7)]), [{ label: "write", parts: [7] }]);
+  assert.deepEqual(perAction([]), []);
 });
