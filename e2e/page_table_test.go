@@ -277,13 +277,13 @@ func TestPageWithManyMachines(t *testing.T) {
 	do("loading it", chromedp.Reload(), see(`[data-panel="node-19"]`))
 	do(
 		"searching",
-		chromedp.SendKeys(`input[type="search"]`, "rack=r02", chromedp.ByQuery),
+		chromedp.SendKeys(`.filters input[type="search"]`, "rack=r02", chromedp.ByQuery),
 		chromedp.WaitNotPresent(`[data-machine="node-19"]`, chromedp.ByQuery),
 		see(`[data-machine="node-85"]`),
 	)
 	do(
 		"the filter",
-		chromedp.SendKeys(`input[type="search"]`, "\b\b\b\b\b\b\b\b", chromedp.ByQuery),
+		chromedp.SendKeys(`.filters input[type="search"]`, "\b\b\b\b\b\b\b\b", chromedp.ByQuery),
 		click(`.chip.failed`),
 		chromedp.WaitNotPresent(`[data-tone="waiting"][data-machine]`, chromedp.ByQuery),
 		click(`.chip`),

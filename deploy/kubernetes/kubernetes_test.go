@@ -421,7 +421,15 @@ func TestBackupJob(t *testing.T) {
 
 	// The certificate that the server has made is all that the job sees of the site.
 	const beyond = "backup: {enabled: true, existingClaim: backups}\napi: {scheme: HTTPS}\nconfig: |\n  listen: 0.0.0.0:8080\n"
-	pod = get(t, parse(t, render(t, valuesFile(t, beyond+backupConfig)))["CronJob ingot-backup"], "spec", "jobTemplate", "spec", "template", "spec")
+	pod = get(
+		t,
+		parse(t, render(t, valuesFile(t, beyond+backupConfig)))["CronJob ingot-backup"],
+		"spec",
+		"jobTemplate",
+		"spec",
+		"template",
+		"spec",
+	)
 	require.Contains(t, get(t, pod, "containers", 0, "volumeMounts"),
 		object{"name": "site", "mountPath": "/etc/ingot/operator.pem", "subPath": "etc/operator.pem", "readOnly": true})
 

@@ -481,7 +481,7 @@ func applyOther(c *Call, file importfile.File, a *application) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	a.force = a.force && !(a.keepMachines && len(read.Machines) > 0)
+	a.force = a.force && (!a.keepMachines || len(read.Machines) == 0)
 	return true, a.apply(c, read)
 }
 

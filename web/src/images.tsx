@@ -4,7 +4,7 @@ import type { Doc } from "./document";
 import { ByName, Field, FormNote, problemsOf } from "./form";
 import type { Form } from "./form";
 import { useLoaded } from "./loaded";
-import { RefusedNote, useRequests } from "./request";
+import { Idle, RefusedNote, useRequests } from "./request";
 import { go, pathTo } from "./route";
 import type { Place } from "./route";
 import type { Store } from "./store";
@@ -74,7 +74,7 @@ export function Images({ store, place, now }: { store: Store; place: Place; now:
         <a class="back" href={pathTo("images")}>
           ← All images
         </a>
-        <fieldset class="all-of-it" disabled={store.idle}>
+        <Idle.Provider value={store.idle}>
           {place.view === "new" ? (
             <AddImage store={store} />
           ) : chosen ? (
@@ -84,7 +84,7 @@ export function Images({ store, place, now }: { store: Store; place: Place; now:
               <p>{place.name && images.value ? `There is no image named “${place.name}”.` : "Choose an image on the left."}</p>
             </section>
           )}
-        </fieldset>
+        </Idle.Provider>
       </section>
     </main>
   );
@@ -174,7 +174,7 @@ function ImagePanel({ image: i, now, changed }: { image: Image; now: number; cha
         >
           Read it again
         </button>
-        <span role="status">{requests.busy ? "Reading…" : verified}</span>
+        <span role="status">{requests.busy === "verify" ? "Reading…" : verified}</span>
       </div>
       <RefusedNote requests={requests} />
       <ByName
@@ -270,7 +270,7 @@ function AddImage({ store }: { store: Store }) {
           <button class="primary" data-choice="add-image" disabled={requests.busy !== ""}>
             Add
           </button>
-          {requests.busy && <span role="status">It goes on while you look at something else; the list on the left says how far it is.</span>}
+          {requests.busy === "add" && <span role="status">It goes on while you look at something else; the list on the left says how far it is.</span>}
         </div>
         <FormNote requests={requests} problems={problems} />
       </form>

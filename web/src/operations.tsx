@@ -140,7 +140,7 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
 /** Lets no further machine start, or lets them start again. */
 function Pause({ operation: o }: { operation: Operation }) {
   const requests = useRequests();
-  const paused = /; paused by /.test(o.message ?? "");
+  const paused = o.next?.startsWith("ingot operation resume ") ?? false;
   return (
     <>
       <button type="button" data-choice={paused ? "resume" : "pause"} disabled={requests.busy !== ""} onClick={() => requests.run("pause", () => api.pauseOperation(o.run, !paused))}>

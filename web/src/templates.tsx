@@ -3,7 +3,7 @@ import { api, Refused } from "./api";
 import type { Problem } from "./api";
 import { ByName, Field, problemText } from "./form";
 import { useLoaded } from "./loaded";
-import { RefusedNote, useRequests } from "./request";
+import { Idle, RefusedNote, useRequests } from "./request";
 import { go, pathTo } from "./route";
 import type { Place } from "./route";
 import type { Store } from "./store";
@@ -60,7 +60,7 @@ export function Templates({ store, place, now }: { store: Store; place: Place; n
         <a class="back" href={pathTo("templates")}>
           ← All templates
         </a>
-        <fieldset class="all-of-it" disabled={store.idle}>
+        <Idle.Provider value={store.idle}>
           {place.view === "new" ? (
             <TemplatePanel key="new" store={store} names={templates.value?.map((t) => t.name)} changed={templates.again} />
           ) : chosen ? (
@@ -70,7 +70,7 @@ export function Templates({ store, place, now }: { store: Store; place: Place; n
               <p>{place.name && templates.value ? `There is no template named “${place.name}”.` : "Choose a template on the left."}</p>
             </section>
           )}
-        </fieldset>
+        </Idle.Provider>
       </section>
     </main>
   );

@@ -3,7 +3,7 @@ import { api } from "./api";
 import { ByName, Field, FormNote, problemsOf } from "./form";
 import type { Form } from "./form";
 import { useLoaded } from "./loaded";
-import { RefusedNote, useRequests } from "./request";
+import { Idle, RefusedNote, useRequests } from "./request";
 import { pathTo } from "./route";
 import type { Store } from "./store";
 import { ago, at, clock } from "./text";
@@ -36,19 +36,19 @@ export function Tokens({ store, now }: { store: Store; now: number }) {
         </p>
         <RefusedNote requests={tokens} />
         {tokens.value?.length === 0 && <p class="quiet">No tokens but the administrator's.</p>}
-        <fieldset class="all-of-it" disabled={store.idle}>
+        <Idle.Provider value={store.idle}>
           {tokens.value?.map((t) => (
             <TokenCard key={t.id} token={t} now={now} changed={tokens.again} />
           ))}
-        </fieldset>
+        </Idle.Provider>
       </section>
       <section class="side" aria-label="New token" tabIndex={0}>
         <a class="back" href={pathTo("tokens")}>
           ← All tokens
         </a>
-        <fieldset class="all-of-it" disabled={store.idle}>
+        <Idle.Provider value={store.idle}>
           <NewToken changed={tokens.again} />
-        </fieldset>
+        </Idle.Provider>
       </section>
     </main>
   );

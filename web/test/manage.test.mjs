@@ -128,7 +128,7 @@ test("an operation that installs many is paused and resumed", async () => {
   answers["POST /v1/operations/o/pause"] = answers["POST /v1/operations/o/resume"] = () => [200, {}];
   const page = await mount(OperationPanel, { operation, store: {}, now: 0 });
   await page.press("pause");
-  await page.show({ operation: { ...operation, message: "1 of 3 installed; paused by admin" }, store: {}, now: 0 });
+  await page.show({ operation: { ...operation, next: "ingot operation resume provision/rack" }, store: {}, now: 0 });
   await page.press("resume");
   assert.deepEqual(asked, ["POST /v1/operations/o/pause", "POST /v1/operations/o/resume"]);
   await page.show({ operation: { ...operation, type: "Genesis" }, store: {}, now: 0 });

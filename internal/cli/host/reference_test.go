@@ -25,7 +25,9 @@ func TestCommandsAreListed(t *testing.T) {
 	}
 	got, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, want, string(got), "%s differs from the commands: run make docs", file)
+	if want != string(got) {
+		t.Errorf("%s differs from the commands: run make docs", file)
+	}
 }
 
 // commandPage returns docs/commands.md: a table of the commands without subcommands, and one for each group.
