@@ -166,7 +166,7 @@ bench-page: deps-test build ## the page with 5,000 machines in a headless browse
 check: test lint e2e ## everything that CI runs
 
 size: ## lines of code, comments and blanks per package; what is too long
-	@go test -count=1 -run '^TestPrintSize$$' . -args -size
+	@go test -v -count=1 -run '^TestPrintSize$$' . -args -size
 
 graph: ## draw the import graph into docs/architecture.md
 	@go test -count=1 -run '^TestImportGraph$$' . -args -graph

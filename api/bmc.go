@@ -276,13 +276,11 @@ func (b *bmcRoutes) forgetKey(ctx context.Context, q forgetKey) (struct{}, error
 	switch {
 	case err != nil:
 		return struct{}{}, err
-	case m.BMC.Manual() || m.BMC.Fingerprint != "":
-		return struct{}{}, inventory.Invalid(
-			"machine",
-			"correct bmc.fingerprint, if the machine has one",
-			"the server has remembered no key of the BMC of %q",
-			m.Name,
-		)
+	case m.BMC.Manual():
+		return struct{}{}, inventory.Invalid("machine", "", "%q has no BMC", m.Name)
+	case m.BMC.Fingerprint != "":
+		return struct{}{}, inventory.Invalid("machine", "change bmc.fingerprint",
+			"no key is stored for the BMC of %q, because its bmc.fingerprint says which key is trusted", m.Name)
 	case b.bmc.ForgetKey == nil:
 		return struct{}{}, fmt.Errorf("this server is not set up to reach BMCs: %w", inventory.ErrUnavailable)
 	}

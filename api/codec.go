@@ -12,8 +12,8 @@ import (
 // maxPayloads limits a request of /codec, in bytes. Temporal limits a payload to 2 MiB.
 const maxPayloads = 16 << 20
 
-// codecRoutes returns the routes of the codec server. Temporal's UI and command line send payloads there to decrypt and
-// encrypt them. Pages of this server and of the configured Temporal UI may use a browser session there.
+// codecRoutes returns the routes of the codec server, which decrypts and encrypts payloads for Temporal's UI and command
+// line. It refuses requests from web pages, except pages of this server and of the configured Temporal UI.
 //
 // The requests are described at https://docs.temporal.io/codec-server.
 func (a *access) codecRoutes(codec http.Handler) []httpapi.Route {

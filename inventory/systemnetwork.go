@@ -145,7 +145,7 @@ func checkNetwork(ps *Problems, m Machine) {
 		field := fmt.Sprintf("network.ethernets[%d]", i)
 		c.link(field, e.SystemLink)
 		if mac, err := ParseMAC(e.MAC); err != nil || groupMAC(mac) {
-			c.Add(field+".mac", macRemedy(e.MAC), "invalid MAC address of one interface %q", e.MAC)
+			c.Add(field+".mac", macRemedy(e.MAC), "invalid MAC address %q, or the address of a group", e.MAC)
 		}
 		c.unique(field+".mac", "MAC address", e.MAC)
 	}

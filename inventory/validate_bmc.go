@@ -149,7 +149,7 @@ func checkWOL(ps *Problems, b BMC) {
 	}
 	if b.MAC != "" {
 		if mac, err := ParseMAC(b.MAC); err != nil || groupMAC(mac) || mac == "00:00:00:00:00:00" {
-			ps.Add("bmc.mac", macRemedy(b.MAC), "invalid MAC address of one interface %q", b.MAC)
+			ps.Add("bmc.mac", macRemedy(b.MAC), "invalid MAC address %q, or the address of a group", b.MAC)
 		}
 	}
 

@@ -178,7 +178,14 @@ func (s *server) report(ctx context.Context, r action.Result) (httpapi.Empty, er
 	a := agentOf(ctx)
 	if r.Key.Epoch != a.Epoch {
 		return httpapi.Empty{}, refuseAgent(
-			fmt.Errorf("reporting %s: the agent belongs to epoch %d: %w", r.Key, a.Epoch, inventory.ErrFenced))
+			fmt.Errorf(
+				"refusing the result of action %s: it belongs to epoch %d, and the agent to epoch %d: %w",
+				r.Key,
+				r.Key.Epoch,
+				a.Epoch,
+				inventory.ErrFenced,
+			),
+		)
 	}
 	if err := checkResult(r); err != nil {
 		return httpapi.Empty{}, err

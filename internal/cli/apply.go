@@ -85,7 +85,7 @@ what somebody else has changed since is kept.
 	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that somebody else has changed, and take objects from other sets")
 	x.BoolVar(&a.prune, "prune", false, "delete what was applied earlier with the same --set and is in no document now")
 	x.BoolVar(&a.start, "start", false, "start the runs and BMC jobs that the documents describe")
-	x.BoolVar(&a.yes, "yes", false, "delete and start without asking")
+	x.BoolVar(&a.yes, "yes", false, "do not ask before --prune deletes or --start starts")
 	return o.NewCommand(cmd, a.run)
 }
 

@@ -86,12 +86,12 @@ func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 
 func bmcForgetKeyCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "forget-key NAME", Short: "Forget the stored key of a BMC's certificate, after its replacement",
+		Use: "forget-key NAME", Short: "Forget the stored key of a BMC whose certificate was replaced",
 		Long: `Forget the stored key of a BMC's certificate, for example because the certificate
 was replaced. Ingot stores the key at the first log-in, and then sends the password
-only to a BMC that presents this key. After this command, Ingot stores the next key
-that it sees: run it only where no other host can answer in place of the BMC, or set
-bmc.fingerprint of the machine to the fingerprint of the new key.`,
+only to a BMC that presents this key. After this command, Ingot trusts the next key
+that it sees. If another host could answer in place of the BMC, do not run it: set
+bmc.fingerprint of the machine to the fingerprint of the new key instead.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc forget-key node-1",
 	}, func(c *Call) error {
 		_, err := post[struct{}](c, client.Path("bmc", "forget-key"), map[string]string{"machine": c.Args[0]})

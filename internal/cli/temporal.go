@@ -29,9 +29,10 @@ temporal.ui_listen, by default port 8234 of the host of "listen".`,
 func temporalTokenCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "token", Short: "Create a token that opens /codec for a day, and print it", Args: cobra.NoArgs,
-		Long: `Create a token with which Temporal's own command asks "ingot serve" to decrypt
-payloads (temporal.encryption_key_file), and print it once. The token opens nothing
-else and is valid for 24 hours. For a program, see "ingot token create --role codec".`,
+		Long: `Create a token for Temporal's command line (the program temporal), and print it once.
+With the token, that program can have "ingot serve" decrypt the payloads that
+temporal.encryption_key_file encrypts. The token opens nothing else and is valid for
+24 hours. For a program of your own, see "ingot token create --role codec".`,
 		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
 	}, func(c *Call) error {
 		return c.createToken(apitypes.TokenRequest{

@@ -115,7 +115,7 @@ func assignedBefore(ctx context.Context, tx *transaction, a inventory.Assignment
 		a.Epoch, a.Key.Action, a.Key.Attempt)
 	switch {
 	case errors.Is(err, inventory.ErrNotFound) && (g.Boot == 0 || g.Boot == want && !g.Spent):
-		return fmt.Errorf("no agent has claimed boot %d: %w", g.Boot, inventory.ErrConflict)
+		return fmt.Errorf("no agent has redeemed the claim of boot %d yet: %w", g.Boot, inventory.ErrConflict)
 	case errors.Is(err, inventory.ErrNotFound):
 		return fmt.Errorf("the current boot is %d, not %d: %w", g.Boot, want, inventory.ErrConflict)
 	case err != nil:

@@ -32,7 +32,8 @@ func newPhases(after int64) *phases {
 		run:   histogram("ingot_run_duration_seconds", []float64{10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 4 * 3600, 24 * 3600}),
 		ended: counter("ingot_runs_ended_total"),
 	}
-	// Prometheus sees no increase in a counter whose first value is 1. The alert about a failed run needs these.
+	// Create the counters of failed runs with the value 0: Prometheus sees no increase in a counter that begins at 1, and the
+	// alert about a failed run needs the increase.
 	for _, kind := range []string{inventory.TypeProvision, inventory.TypeReprovision, inventory.TypeDecommission} {
 		p.ended.WithLabelValues(kind, inventory.PhaseFailed)
 	}

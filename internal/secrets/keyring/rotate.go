@@ -15,11 +15,12 @@ import (
 // machines currently hold are derived from it.
 func Sealing() []string { return []string{BMC, UserData, Plan} }
 
-// Rotate replaces the keys of the purposes in Sealing by new ones, first in the file at path and then in r. The old keys are kept for
-// Open until Retire. If the file already holds an unfinished rotation, Rotate loads the keys of that rotation and makes no new ones.
+// Rotate makes a new key for each purpose that Sealing returns. It stores the new keys in the file at path, and then uses them in r. Until
+// Retire deletes the old keys, Open still accepts them. If the file already holds an unfinished rotation, Rotate loads the keys of that
+// rotation and makes no new ones.
 //
-// At any moment, the file holds every key with which a value is sealed. If the file lacks a key of r, Rotate returns inventory.ErrSealed
-// and changes neither the file nor r.
+// At any moment, the file holds every key with which a value is sealed. If the file lacks a key with which r seals, Rotate returns
+// inventory.ErrSealed and changes neither the file nor r.
 func (r *Ring) Rotate(path string) error {
 	stored, err := Load(path)
 	if err != nil {
