@@ -56,7 +56,8 @@ that have a URL; with --offline it is not asked.`,
 	}
 
 	offline := cmd.Flags().Bool("offline", false, "do not ask the server, and do not read images")
-	replace := cmd.Flags().Bool("replace", false, "plan as genesis start --replace would: machines become what the file says, without the fields that it leaves out")
+	replace := cmd.Flags().
+		Bool("replace", false, "plan as genesis start --replace would: machines become what the file says, without the fields that it leaves out")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if !isFile(c.Args[0]) {
