@@ -78,7 +78,7 @@ func TestRecover(t *testing.T) {
 	require.Contains(t, status, "two waits for the operator")
 	t.Log(status)
 
-	// The page shows the same in its table, and the question in the machine's panel.
+	// The page shows the same in the operation, and the question in the machine's panel.
 	s.walkPage(
 		ctx,
 		t,
@@ -90,7 +90,7 @@ func TestRecover(t *testing.T) {
 		see(
 			`[data-operation-step="two"][data-step-state="waiting"]`,
 		),
-		click(`[data-machine="two"] a`),
+		click(`[data-operation-step="two"] a`),
 		see(`[data-panel="two"] [data-question]`),
 	)
 	var views struct {
