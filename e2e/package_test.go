@@ -237,6 +237,7 @@ func TestNewcomer(t *testing.T) {
 	l, image := packageLab(ctx, t, files)
 	m, err := l.Machine(ctx, lab.Spec{Name: "node-1", Firmware: lab.Simulated, Agent: "../bin/worker-agent"})
 	require.NoError(t, err)
+	rack := newRack(ctx, t, l, files)
 	guest, err := l.ServerHost(ctx, image, files)
 	require.NoError(t, err)
 	h := host{guest, t}
@@ -258,6 +259,7 @@ func TestNewcomer(t *testing.T) {
 	h.must(ctx, "ingot machine provision node-1 --image sim --wait --require-evidence")
 	require.Equal(t, inventory.StateSuccess, h.workflow(ctx, "node-1").State)
 	require.Equal(t, []int{1, 1, 1}, []int{m.PowerOns(), m.Writers(), m.Resets()}, "power-ons, writers, reboots")
+	h.installRack(ctx, rack)
 	h.backUpByTimer(ctx)
 }
 
@@ -279,6 +281,75 @@ func (h host) backUpByTimer(ctx context.Context) {
 	_, err = h.run(ctx, "systemctl start ingot-backup")
 	require.Error(h.t, err, "the token is off since the restore")
 	h.must(ctx, "ingot token enable backup && systemctl start ingot-backup && ls /var/backups/ingot")
+}
+
+// wrongDisk is the machine of the rack whose document names a disk that it does not have.
+const wrongDisk = "rack-05"
+
+// newRack adds twenty machines to the lab, and one file with all of their documents to the files of the host.
+func newRack(ctx context.Context, t *testing.T, l *lab.Lab, files string) map[string]*lab.Machine {
+	t.Helper()
+	rack := map[string]*lab.Machine{}
+	var docs strings.Builder
+	for n := 1; n <= 20; n++ {
+		name := fmt.Sprintf("rack-%02d", n)
+		m, err := l.Machine(ctx, lab.Spec{Name: name, Firmware: lab.Simulated, Agent: "../bin/worker-agent"})
+		require.NoError(t, err)
+		rack[name] = m
+		serial := m.Spec().DiskSerial
+		if name == wrongDisk {
+			serial = "NOT-THERE"
+		}
+		b := m.BMC()
+		fmt.Fprintf(&docs, "---\nname: %s\nimage: sim\nlabels: {rack: a1}\ndiskSelector: {serial: %s}\n"+
+			"interfaces:\n- {mac: \"%s\", address: 10.10.20.%d/24, gateway: %s}\n"+
+			"bmc: {driver: ipmi, host: %s, user: %s, password: %s, cipherSuite: \"%d\"}\n",
+			name, serial, m.Spec().MAC, 150+n, lab.DirectGateway, b.Address, b.User, b.Password, lab.BMCCipher)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(files, "rack.yaml"), []byte(docs.String()), 0o644))
+	return rack
+}
+
+// installRack does what many-machines.md and day-2.md show: twenty machines from one file, one edited, some labelled, eight installed by
+// their label after a canary; one of these fails, is corrected and tried again.
+func (h host) installRack(ctx context.Context, rack map[string]*lab.Machine) {
+	h.t.Helper()
+	h.must(
+		ctx,
+		"cp /media/rack.yaml rack.yaml && ingot apply --file rack.yaml --set rack-a1 --dry-run && ingot apply --file rack.yaml --set rack-a1",
+	)
+	require.Equal(h.t, "20", h.must(ctx, "ingot machine list --selector rack=a1 -o name | wc -l"))
+	h.must(ctx, `EDITOR='sed -i s/^image:/template:\x20image\n&/' script -qec 'ingot machine edit rack-02' /dev/null`)
+	require.Equal(h.t, "image", h.must(ctx, "ingot machine get rack-02 -o jsonpath='{.template}'"))
+	h.must(ctx, "for n in 1 2 3 4 5 6 7 8; do ingot machine label rack-0$n batch=first || exit; done")
+	h.must(ctx, "ingot machine provision --selector batch=first --name first --canary 1 --concurrency 4 --yes")
+
+	first := h.must(ctx, "ingot machine list --selector batch=first -o name")
+	require.Len(h.t, strings.Fields(first), 8)
+	done := func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess }
+	h.until(ctx, "ingot workflow get "+wrongDisk+` -o json | grep -q '"question"'`)
+	h.must(ctx, "ingot workflow decide "+wrongDisk+" --choice abort")
+	h.until(ctx, "ingot workflow get "+wrongDisk+` -o json | grep -q '"state": "FAILED"'`)
+	right := rack[wrongDisk].Spec().DiskSerial
+	h.must(ctx, "ingot machine set "+wrongDisk+" diskSelector.serial="+right)
+	h.must(ctx, "ingot workflow retry "+wrongDisk+" --from start --yes")
+	for n := 1; n <= 8; n++ {
+		name := fmt.Sprintf("rack-%02d", n)
+		h.follow(ctx, name, done)
+		m := rack[name]
+		require.Equal(h.t, 1, m.Writers(), "%s was written once", name)
+	}
+	for n := 9; n <= 20; n++ {
+		m := rack[fmt.Sprintf("rack-%02d", n)]
+		require.Equal(h.t, []int{0, 0, 0}, []int{m.PowerOns(), m.Writers(), m.Resets()}, "%s was not asked for", m.Name())
+	}
+
+	// The file is stale now, which its next use says; corrected, it changes nothing, and what was added by hand stays.
+	out, err := h.run(ctx, "ingot apply --file rack.yaml --set rack-a1")
+	require.Error(h.t, err)
+	require.Contains(h.t, out, wrongDisk+`": another client has set diskSelector.serial`)
+	h.must(ctx, "sed -i s/NOT-THERE/"+right+"/ rack.yaml && ingot diff --file rack.yaml --set rack-a1")
+	require.Equal(h.t, first, h.must(ctx, "ingot machine list --selector batch=first -o name"))
 }
 
 // The backup that install.md makes before an upgrade.

@@ -25,4 +25,5 @@ owners "${files[@]}" > "$work/host"
 
 packages=(-packages "$work/host")
 for name in kernel programs secureboot ipxe; do packages+=(-packages "$CACHE/$name/.packages"); done
+shopt -s nullglob # a package is also made from programs without the clients
 go run ./deploy/release sbom -version "$2" -seconds "$3" "${packages[@]}" -out "$4" "$1/ingot" "$1/worker-agent" "$1"/client/*
