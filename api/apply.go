@@ -37,6 +37,7 @@ type applyDocuments struct {
 	Templates      []templateDocument  `json:"templates"`
 	ForceConflicts bool                `json:"forceConflicts"`
 	Prune          bool                `json:"prune"`
+	PruneOnly      []string            `json:"pruneOnly"`
 	DryRun         bool                `json:"dryRun"`
 }
 
@@ -57,7 +58,14 @@ func (q *applyDocuments) Validate() error {
 
 // apply stores machines and templates, all or none.
 func (a *applications) apply(ctx context.Context, q applyDocuments) (apitypes.Application, error) {
-	in := inventory.Application{Set: q.Set, Machines: q.Machines, Force: q.ForceConflicts, Prune: q.Prune, DryRun: q.DryRun}
+	in := inventory.Application{
+		Set:       q.Set,
+		Machines:  q.Machines,
+		Force:     q.ForceConflicts,
+		Prune:     q.Prune,
+		PruneOnly: q.PruneOnly,
+		DryRun:    q.DryRun,
+	}
 	templates := map[string]bool{}
 	for _, t := range q.Templates {
 		parsed, err := t.parse()

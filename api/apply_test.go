@@ -200,6 +200,9 @@ func TestS65ApplyPrunesItsSetOnly(t *testing.T) {
 	dry := s.apply(`,"set":"rack-1","prune":true,"dryRun":true`, at(1))
 	require.Equal(t, want, results(t, dry))
 	require.Equal(t, []string{"", "its run run-2 is open", "changed since: image, template", "", "machine n1 names it"}, whys(dry.value))
+	// What a client was not asked about stays.
+	asked := results(t, s.apply(`,"set":"rack-1","prune":true,"dryRun":true,"pruneOnly":["machine/n9"]`, at(1)))
+	require.Equal(t, "machine n4 kept", asked[3])
 	require.Equal(t, want, results(t, s.apply(`,"set":"rack-1","prune":true`, at(1))))
 	for _, name := range []string{"n1", "n2", "n3", "n5", "n6"} {
 		s.storedMachine(name)

@@ -17,6 +17,8 @@ type Application struct {
 	Templates []Template
 	Force     bool // overwrite conflicting values, and take objects over from other sets
 	Prune     bool // delete the objects of the set that are in none of these documents
+	// PruneOnly, if not nil, holds the objects that Prune may delete, each as KIND/NAME: those that an operator was asked about.
+	PruneOnly []string
 	DryRun    bool // store nothing; conflicts are only reported in the result
 }
 

@@ -218,7 +218,8 @@ func (c *Conn) Answer(ctx context.Context) error {
 // confirm tells Answer that packets are read, and removes the read deadline that woke the worker. If ctx has ended, it keeps
 // that deadline, because Serve ends the workers by it.
 func (c *Conn) confirm(ctx context.Context) {
-	_ = c.conn.SetReadDeadline(time.Time{}) // fails only on a closed socket, as below
+	// Both calls fail only on a closed socket.
+	_ = c.conn.SetReadDeadline(time.Time{})
 	if ctx.Err() != nil {
 		_ = c.conn.SetReadDeadline(past)
 	}

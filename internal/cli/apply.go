@@ -314,11 +314,12 @@ func (a *application) confirm(c *Call, body map[string]any, read importfile.Impo
 	}
 	body["dryRun"] = false
 	var lost []string
+	only := []string{} // what is applied to the set after the question is not deleted
 	var ps inventory.Problems
 	for _, x := range answer.Value.Items {
 		switch {
 		case x.Result == inventory.ResultDeleted:
-			lost = append(lost, x.Kind+" "+x.Name)
+			lost, only = append(lost, x.Kind+" "+x.Name), append(only, x.Kind+"/"+x.Name)
 		case x.Result == inventory.ResultChanged && a.create:
 			ps.Add(x.Name, "show the difference with: ingot diff --file FILE; give --replace to change it", "%s %q exists, with other values",
 				x.Kind, x.Name)
@@ -327,6 +328,7 @@ func (a *application) confirm(c *Call, body map[string]any, read importfile.Impo
 	if len(ps) > 0 {
 		return inventory.Conflicts(placeProblems(ps, read))
 	}
+	body["pruneOnly"] = only
 	if len(lost) == 0 {
 		return nil
 	}

@@ -113,7 +113,10 @@ func (c *Call) runEditor(file string) (string, error) {
 	editor.Stdin, editor.Stdout, editor.Stderr = os.Stdin, os.Stdout, os.Stderr
 	failed := editor.Run()
 	if failed != nil {
-		failed = human.Advise(fmt.Errorf("running the editor %s: %w", words[0], failed), "EDITOR="+standard+" "+c.CommandPath())
+		failed = human.Advise(
+			fmt.Errorf("running the editor %s: %w", words[0], failed),
+			strings.Join(append([]string{"EDITOR=" + standard, c.CommandPath()}, c.Args...), " "),
+		)
 	}
 	b, err := os.ReadFile(file)
 	text := string(b)

@@ -12,7 +12,7 @@ import (
 
 func temporalCommand(o *Options) *cobra.Command {
 	return Group("temporal", "Prepare a Temporal cluster, and use Temporal's own command with this site",
-		"  ingot temporal setup\n  eval \"$(ingot temporal env)\"",
+		"  ingot temporal ui\n  ingot temporal token",
 		temporalUICommand(o), temporalTokenCommand(o))
 }
 

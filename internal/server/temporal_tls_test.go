@@ -80,7 +80,7 @@ func TestS57TemporalAsksForACertificate(t *testing.T) {
 	_, err = net.Dial("tcp", config.Join("127.0.0.1", ports.ui))
 	require.Error(t, err, "the UI would show everything to everybody")
 	uiOnSocket(ctx, t, filepath.Join(filepath.Dir(identity), "ui.sock"))
-	refuseSecondUser(ctx, t, cfg.DataDir, identity)
+	t.Run("a second local user", func(t *testing.T) { refuseSecondUser(ctx, t, cfg.DataDir, identity) })
 
 	// History, matching and the worker of this site work.
 	run, err := c.ExecuteWorkflow(

@@ -323,15 +323,24 @@ func (p *applicationPlan) prune(ctx context.Context, tx *transaction, by string)
 
 // whyKept returns why prune must not delete an object, or "".
 func (p *applicationPlan) whyKept(ctx context.Context, tx *transaction, r appliedRecord, kind, name string) (string, error) {
+	if p.in.PruneOnly != nil && !slices.Contains(p.in.PruneOnly, appliedKey(kind, name)) {
+		return "it is not among those that were to be deleted; apply the documents again", nil
+	}
 	values := map[string]string{"source": p.templates[name].Source}
 	if kind == inventory.KindMachine {
 		run, err := openRun(ctx, tx, name)
-		if err != nil || run != "" {
-			return "its run " + run + " is open", err
+		if err != nil {
+			return "", err
+		}
+		if run != "" {
+			return "its run " + run + " is open", nil
 		}
 		out, err := optional(scalar[int](ctx, tx, "SELECT 1 FROM standing WHERE machine = ?", name))
-		if err != nil || out == 1 {
-			return "it was decommissioned; delete it with ingot machine delete " + name, err
+		if err != nil {
+			return "", err
+		}
+		if out == 1 {
+			return "it was decommissioned; delete it with ingot machine delete " + name, nil
 		}
 		err = noMedia(ctx, tx, name)
 		if errors.Is(err, inventory.ErrConflict) {

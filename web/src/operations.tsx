@@ -68,7 +68,6 @@ function outcome(o: Operation): string {
 export function OperationPanel({ operation: o, store, now }: { operation: Operation; store: Store; now: number }) {
   const t = standing(o, store.machines);
   const requests = useRequests();
-  // The record says so by the command that ends the pause.
   return (
     <section class="panel" aria-labelledby="panel-name" data-operation-panel={o.id} data-state={o.state}>
       <div class="panel-head">
@@ -140,6 +139,7 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
 /** Lets no further machine start, or lets them start again. */
 function Pause({ operation: o }: { operation: Operation }) {
   const requests = useRequests();
+  // The record of a paused operation names the command that ends the pause.
   const paused = o.next?.startsWith("ingot operation resume ") ?? false;
   return (
     <>
