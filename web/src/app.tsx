@@ -23,6 +23,7 @@ import { Templates } from "./templates";
 import { Tokens } from "./tokens";
 import { ago, at, clock, span } from "./text";
 import type { MachineView, Operation } from "./types";
+import { Side } from "./side";
 
 /** Draws again at each change of the store, and each second for the clocks. */
 function useStore(store: Store): void {
@@ -131,30 +132,25 @@ export function App({ store }: { store: Store }) {
             {list.rows.length > 0 ? <MachineTable rows={list.rows} now={now} chosen={shown.machine?.name ?? ""} /> : <p class="quiet">{all === 0 ? "No machines yet." : "No machine matches."}</p>}
             <SeenList store={store} now={now} />
           </section>
-          <section class="side" aria-label="Details" tabIndex={0}>
-            <a class="back" href="#/">
-              ← All machines
-            </a>
-            <Idle.Provider value={store.idle}>
-              {place.view === "runs" ? (
-                <RunPanel key={place.name} run={place.name} store={store} now={now} />
-              ) : place.view === "new" && place.name === "installation" ? (
-                <InstallMany />
-              ) : place.view === "new" ? (
-                <AddMachine key={place.act} store={store} mac={place.act} />
-              ) : shown.machine && place.act === "edit" ? (
-                <EditMachine key={shown.machine.name} name={shown.machine.name} />
-              ) : shown.operation ? (
-                <OperationPanel key={shown.operation.run} operation={shown.operation} store={store} now={now} />
-              ) : shown.machine ? (
-                <MachinePanel key={shown.machine.name} machine={shown.machine} store={store} now={now} />
-              ) : (
-                <section class="panel">
-                  <p>{place.name ? `There is no machine named “${place.name}”.` : "Choose something on the left."}</p>
-                </section>
-              )}
-            </Idle.Provider>
-          </section>
+          <Side store={store} back="#/" all="All machines">
+            {place.view === "runs" ? (
+              <RunPanel key={place.name} run={place.name} store={store} now={now} />
+            ) : place.view === "new" && place.name === "installation" ? (
+              <InstallMany />
+            ) : place.view === "new" ? (
+              <AddMachine key={place.act} store={store} mac={place.act} />
+            ) : shown.machine && place.act === "edit" ? (
+              <EditMachine key={shown.machine.name} name={shown.machine.name} />
+            ) : shown.operation ? (
+              <OperationPanel key={shown.operation.run} operation={shown.operation} store={store} now={now} />
+            ) : shown.machine ? (
+              <MachinePanel key={shown.machine.name} machine={shown.machine} store={store} now={now} />
+            ) : (
+              <section class="panel">
+                <p>{place.name ? `There is no machine named “${place.name}”.` : "Choose something on the left."}</p>
+              </section>
+            )}
+          </Side>
         </main>
       )}
     </div>

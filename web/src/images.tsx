@@ -4,7 +4,7 @@ import type { Doc } from "./document";
 import { ByName, Field, FormNote, problemsOf } from "./form";
 import type { Form } from "./form";
 import { useLoaded } from "./loaded";
-import { Idle, RefusedNote, useRequests } from "./request";
+import { RefusedNote, useRequests } from "./request";
 import { go, pathTo } from "./route";
 import type { Place } from "./route";
 import type { Store } from "./store";
@@ -12,6 +12,7 @@ import { isOpen } from "./transfers";
 import type { Transfer } from "./transfers";
 import { at, bytes, clock } from "./text";
 import type { Image } from "./types";
+import { Side } from "./side";
 
 const what = (i: Image) => (i.use === "installer" ? "installer" : i.use || "disk image");
 
@@ -70,22 +71,17 @@ export function Images({ store, place, now }: { store: Store; place: Place; now:
           </div>
         )}
       </section>
-      <section class="side" aria-label="Details" tabIndex={0}>
-        <a class="back" href={pathTo("images")}>
-          ← All images
-        </a>
-        <Idle.Provider value={store.idle}>
-          {place.view === "new" ? (
-            <AddImage store={store} />
-          ) : chosen ? (
-            <ImagePanel key={chosen.name} image={chosen} now={now} changed={images.again} />
-          ) : (
-            <section class="panel">
-              <p>{place.name && images.value ? `There is no image named “${place.name}”.` : "Choose an image on the left."}</p>
-            </section>
-          )}
-        </Idle.Provider>
-      </section>
+      <Side store={store} back={pathTo("images")} all="All images">
+        {place.view === "new" ? (
+          <AddImage store={store} />
+        ) : chosen ? (
+          <ImagePanel key={chosen.name} image={chosen} now={now} changed={images.again} />
+        ) : (
+          <section class="panel">
+            <p>{place.name && images.value ? `There is no image named “${place.name}”.` : "Choose an image on the left."}</p>
+          </section>
+        )}
+      </Side>
     </main>
   );
 }

@@ -11,6 +11,7 @@ import { pathTo } from "./route";
 import type { Store } from "./store";
 import { acting, ended, late, progress, saying, standing, stateOf, stepsDone, stepTone, took } from "./steps";
 import { ago, at, clock, span } from "./text";
+import { Side } from "./side";
 
 export function OperationRow({ operation: o, store, now, chosen }: { operation: Operation; store: Store; now: number; chosen: boolean }) {
   const t = standing(o, store.machines);
@@ -51,12 +52,9 @@ export function Operations({ store, run, now }: { store: Store; run: string; now
           ))}
         </ul>
       </section>
-      <section class="side" aria-label="Details" tabIndex={0}>
-        <a class="back" href={pathTo("operations")}>
-          ← All operations
-        </a>
+      <Side store={store} back={pathTo("operations")} all="All operations">
         {chosen ? <OperationPanel key={run} operation={chosen} store={store} now={now} /> : <p class="quiet">{run && got ? `There is no operation with the run “${run}” here any more.` : !run && "Choose an operation on the left."}</p>}
-      </section>
+      </Side>
     </main>
   );
 }

@@ -3,12 +3,13 @@ import { api, Refused } from "./api";
 import type { Problem } from "./api";
 import { ByName, Field, problemText } from "./form";
 import { useLoaded } from "./loaded";
-import { Idle, RefusedNote, useRequests } from "./request";
+import { RefusedNote, useRequests } from "./request";
 import { go, pathTo } from "./route";
 import type { Place } from "./route";
 import type { Store } from "./store";
 import { ago, at } from "./text";
 import type { Rendering, Template } from "./types";
+import { Side } from "./side";
 
 const example = `version: "0.1"
 name: my-template
@@ -56,22 +57,17 @@ export function Templates({ store, place, now }: { store: Store; place: Place; n
           </div>
         )}
       </section>
-      <section class="side" aria-label="Details" tabIndex={0}>
-        <a class="back" href={pathTo("templates")}>
-          ← All templates
-        </a>
-        <Idle.Provider value={store.idle}>
-          {place.view === "new" ? (
-            <TemplatePanel key="new" store={store} names={templates.value?.map((t) => t.name)} changed={templates.again} />
-          ) : chosen ? (
-            <TemplatePanel key={chosen.name} template={chosen} store={store} changed={templates.again} />
-          ) : (
-            <section class="panel">
-              <p>{place.name && templates.value ? `There is no template named “${place.name}”.` : "Choose a template on the left."}</p>
-            </section>
-          )}
-        </Idle.Provider>
-      </section>
+      <Side store={store} back={pathTo("templates")} all="All templates">
+        {place.view === "new" ? (
+          <TemplatePanel key="new" store={store} names={templates.value?.map((t) => t.name)} changed={templates.again} />
+        ) : chosen ? (
+          <TemplatePanel key={chosen.name} template={chosen} store={store} changed={templates.again} />
+        ) : (
+          <section class="panel">
+            <p>{place.name && templates.value ? `There is no template named “${place.name}”.` : "Choose a template on the left."}</p>
+          </section>
+        )}
+      </Side>
     </main>
   );
 }

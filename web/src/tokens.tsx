@@ -8,6 +8,7 @@ import { pathTo } from "./route";
 import type { Store } from "./store";
 import { ago, at, clock } from "./text";
 import type { Token } from "./types";
+import { Side } from "./side";
 
 const roles: [string, string][] = [
   ["read", "read: see machines, runs and logs"],
@@ -42,14 +43,9 @@ export function Tokens({ store, now }: { store: Store; now: number }) {
           ))}
         </Idle.Provider>
       </section>
-      <section class="side" aria-label="New token" tabIndex={0}>
-        <a class="back" href={pathTo("tokens")}>
-          ← All tokens
-        </a>
-        <Idle.Provider value={store.idle}>
-          <NewToken changed={tokens.again} />
-        </Idle.Provider>
-      </section>
+      <Side store={store} back={pathTo("tokens")} all="All tokens" label="New token">
+        <NewToken changed={tokens.again} />
+      </Side>
     </main>
   );
 }

@@ -251,4 +251,6 @@ test("operations that the stream no longer sends are listed, and a recovery is p
   await page.show({ store: held, run: "new", now: 0 });
   await page.press("resume");
   assert.deepEqual(asked.filter((a) => a.startsWith("POST")), ["POST /v1/operations/new/pause", "POST /v1/operations/new/resume"]);
+  await page.show({ store: { ...held, idle: true }, run: "new", now: 0 });
+  assert.deepEqual(root.all((n) => n.localName === "button" && !n.attributes.disabled && !n.disabled).map((n) => n.attributes["data-choice"]), [], "a session that only reads");
 });
