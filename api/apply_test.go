@@ -114,7 +114,7 @@ func TestS65ApplyOverwritesNothingOfOthers(t *testing.T) {
 	require.Equal(t, fields, conflicting(t, s.apply("", stale)))
 	require.Equal(t, []string{"machine m1 changed image! labels.rack! labels.row!"}, results(t, s.apply(`,"dryRun":true`, stale)))
 	require.Equal(t, []string{"m1: image", "m1: labels.rack"}, conflicting(t, s.apply("", m1Document(""))),
-		"removing what another has set is a conflict, too; a label that is gone is no difference")
+		"to remove a value of another client is a conflict, and a label that it has removed is not")
 	require.Equal(t, before, s.storedMachine("m1"))
 
 	// Nothing of the request is stored if one object is in conflict.
@@ -122,7 +122,7 @@ func TestS65ApplyOverwritesNothingOfOthers(t *testing.T) {
 	_, err := s.Store.Machines.Machine(t.Context(), "m2")
 	require.ErrorIs(t, err, inventory.ErrNotFound)
 
-	// A document that was made from what is stored now is no conflict, and --force-conflicts overwrites.
+	// A document that was made from what is stored now is not in conflict, and --force-conflicts overwrites.
 	current := m1Document(fmt.Sprintf(`,"image":"debian-14","labels":{"rack":"b2"},"version":%d`, before.Version))
 	require.Equal(t, []string{"machine m1 changed image"}, results(t, s.apply("", current)))
 	require.Equal(t, []string{"machine m1 unchanged"}, results(t, s.apply("", current)), "the same file, though the version is old now")

@@ -44,7 +44,7 @@ type sessions struct {
 func (s *sessions) answerReady(c *gin.Context) {
 	if s.silent != nil {
 		if part := s.silent(); part != "" {
-			_ = c.Error(fmt.Errorf("%s: no answer: %w", part, inventory.ErrUnavailable))
+			httpapi.Fail(c, fmt.Errorf("%s: no answer: %w", part, inventory.ErrUnavailable))
 			return
 		}
 	}
