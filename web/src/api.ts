@@ -179,7 +179,6 @@ export const api = {
   status: async () => parse<Status>(await ask("GET", "/v1/status")),
   machine: async (name: string) => parse<MachineView>(await ask("GET", path("machines", name))),
   disks: async (machine: string) => parse<{ items?: Disk[] | null }>(await ask("GET", path("machines", machine, "disks"))).items ?? [],
-  image: async (name: string) => parse<Image>(await ask("GET", path("images", name))),
   unusedImages: async () => parse<{ items?: Image[] | null }>(await ask("GET", "/v1/images?unused=true")).items ?? [],
   catalog: async () => parse<{ images?: Offered[] | null }>(await ask("GET", "/v1/image-catalog")).images ?? [],
   fetchImage: (image: Doc) => ask("POST", path("images"), image, { timeout: unlimited }),
@@ -235,7 +234,6 @@ export const api = {
   runs: async (machine: string) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?machine=${encodeURIComponent(machine)}&limit=50`)).items ?? [],
   newestRuns: async (limit: number) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?limit=${limit}`)).items ?? [],
   operations: async () => parse<{ items?: Operation[] | null }>(await ask("GET", "/v1/operations?limit=100")).items ?? [],
-  operation: async (run: string) => parse<Operation>(await ask("GET", path("operations", run))),
   syslog: async (machine: string) => parse<{ items?: SyslogLine[] | null }>(await ask("GET", `${path("machines", machine, "syslog")}?sort=-seq&limit=200`)).items ?? [],
   why: async (machine: string) => parse<Explanation>(await ask("GET", path("machines", machine, "why"))),
   decide: (run: string, question: string, choice: string, diskSelector?: Selector) =>
