@@ -25,7 +25,6 @@ var readFiles = map[string]string{
 	"internal/doctor/network.go":                  "the kernel's files",
 	"internal/host/hostnet/routes.go":             "the kernel's files",
 	"internal/secrets/identity/identity.go":       "certificates",
-	"internal/pcap/pcap.go":                       "captured packets",
 	"internal/server/alone.go":                    "the id of the data directory",
 	"internal/server/backup.go":                   "the configuration",
 	"internal/siterole/identities.go":             "address and fingerprint of a peer",

@@ -21,8 +21,8 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files of this package")

@@ -25,8 +25,8 @@ import (
 
 	"github.com/ingotmetal/ingot/bootsvc/dhcp"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
-	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 // get sends a request to the handler, with source as the client's address.

@@ -15,8 +15,8 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc/neighbours"
 	"github.com/ingotmetal/ingot/bootsvc/tftp"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
-	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 func symlink(t testing.TB, target, name string) {

@@ -30,6 +30,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/observe/notify"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/lab/webhook"
 	"github.com/ingotmetal/ingot/workflows"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
@@ -534,7 +535,7 @@ func (s *Site) listenForNotices(ctx context.Context, t *testing.T, x *told) {
 		body, err := io.ReadAll(r.Body)
 		var n inventory.Notice
 		if err == nil {
-			err = notify.Verify(key, r.Header, body, time.Now(), time.Minute)
+			err = webhook.Verify(key, r.Header, body, time.Now(), time.Minute)
 		}
 		if err == nil {
 			err = json.Unmarshal(body, &n)

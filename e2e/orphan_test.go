@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/ingotmetal/ingot/internal/host/freeport"
+	"github.com/ingotmetal/ingot/lab/freeport"
 )
 
 // TestKilledServerLeavesNoOrphan kills "ingot serve" of an unprivileged user with SIGKILL. Its

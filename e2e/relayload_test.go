@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 // A relayLoad is machines on VLAN 20 that continuously request an address, each time with a new

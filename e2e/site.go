@@ -22,9 +22,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ingotmetal/ingot/internal/netserve/keptsocket/manager"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
+	"github.com/ingotmetal/ingot/lab/manager"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 

@@ -24,8 +24,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
-	"github.com/ingotmetal/ingot/internal/pcap"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 var (

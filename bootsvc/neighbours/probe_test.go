@@ -11,7 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"github.com/ingotmetal/ingot/internal/pcap"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 // A fakeNetwork is a socket on a network whose servers answer at once. A read without an answer times out.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ingotmetal/ingot/internal/pcap"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 // tftpPackets returns the TFTP packets of the captures: requests of clients, and acknowledged options.

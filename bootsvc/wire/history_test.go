@@ -8,7 +8,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
-	"github.com/ingotmetal/ingot/internal/pcap"
+	"github.com/ingotmetal/ingot/lab/pcap"
 )
 
 // The last requests of a client are listed oldest first, also after older ones were replaced.

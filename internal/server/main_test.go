@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ingotmetal/ingot/internal/host/freeport"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+	"github.com/ingotmetal/ingot/lab/freeport"
 )
 
 // TestMain starts the embedded Temporal where the server executes itself.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/observe/notify"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/webhook"
 )
 
 // The server as it is configured: a run that waits for an operator is told of,
@@ -30,7 +31,7 @@ func TestS25ServerTellsSomebody(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var n inventory.Notice
-		if err != nil || notify.Verify(key, r.Header, body, time.Now(), time.Minute) != nil || json.Unmarshal(body, &n) != nil {
+		if err != nil || webhook.Verify(key, r.Header, body, time.Now(), time.Minute) != nil || json.Unmarshal(body, &n) != nil {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/host/freeport"
+	"github.com/ingotmetal/ingot/lab/freeport"
 )
 
 // TestWatchdogChecks: each check succeeds while its part works, and fails once the part has ended.

@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/host/freeport"
 	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
-	"github.com/ingotmetal/ingot/internal/netserve/keptsocket/manager"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/lab/freeport"
+	"github.com/ingotmetal/ingot/lab/manager"
 )
 
 func ownDirs(t *testing.T) config.Config {

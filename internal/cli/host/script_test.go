@@ -22,8 +22,8 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/cli"
 	"github.com/ingotmetal/ingot/internal/config"
-	"github.com/ingotmetal/ingot/internal/host/freeport"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
+	"github.com/ingotmetal/ingot/lab/freeport"
 )
 
 func TestMain(m *testing.M) {

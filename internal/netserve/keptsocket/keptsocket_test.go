@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
-	"github.com/ingotmetal/ingot/internal/netserve/keptsocket/manager"
+	"github.com/ingotmetal/ingot/lab/manager"
 )
 
 // serveAt is set in a process of the service: the address where it answers connections with its process ID.

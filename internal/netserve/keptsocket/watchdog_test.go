@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/netserve/keptsocket/manager"
+	"github.com/ingotmetal/ingot/lab/manager"
 )
 
 // TestWatchdog: the service manager hears of the service while its checks succeed or are paused, and only then.

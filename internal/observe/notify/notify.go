@@ -296,21 +296,3 @@ func Sign(key []byte, id, timestamp string, body []byte) string {
 	h.Write(body)
 	return "v1," + base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
-
-// Verify is for receivers. It returns an error unless the signature matches id, time and body, and HeaderTimestamp
-// differs from now by at most age.
-func Verify(key []byte, h http.Header, body []byte, now time.Time, age time.Duration) error {
-	at := h.Get(HeaderTimestamp)
-	seconds, err := strconv.ParseInt(at, 10, 64)
-	if err != nil {
-		return fmt.Errorf("reading %s: %w", HeaderTimestamp, inventory.ErrInvalid)
-	}
-	if d := now.Sub(time.Unix(seconds, 0)); d > age || d < -age {
-		return fmt.Errorf("%s differs from the current time by %s: %w", HeaderTimestamp, d.Truncate(time.Second), inventory.ErrRefused)
-	}
-	if !hmac.Equal([]byte(h.Get(HeaderSignature)), []byte(Sign(key, h.Get(HeaderID), at, body))) {
-		return fmt.Errorf("%s does not match the notice: %w", HeaderSignature, inventory.ErrRefused)
-	}
-
-	return nil
-}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
+	"github.com/ingotmetal/ingot/lab/webhook"
 )
 
 const secret = "whsec_Q0FOQVJZ+CANARY+0123456789abcdefghij/w=="
@@ -55,7 +56,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
-		err = Verify(key, q.Header, body, time.Now(), time.Minute)
+		err = webhook.Verify(key, q.Header, body, time.Now(), time.Minute)
 	}
 	var n inventory.Notice
 	if err == nil {
@@ -535,17 +536,17 @@ func TestVerify(t *testing.T) {
 	h.Set(HeaderID, "x")
 	h.Set(HeaderTimestamp, "1800000000")
 	h.Set(HeaderSignature, Sign(key, "x", "1800000000", body))
-	require.NoError(t, Verify(key, h, body, now.Add(time.Minute), 5*time.Minute))
-	require.ErrorIs(t, Verify(key, h, body, now.Add(6*time.Minute), 5*time.Minute), inventory.ErrRefused)
-	require.ErrorIs(t, Verify(key, h, []byte(`{"id":"y"}`), now, 5*time.Minute), inventory.ErrRefused)
-	require.ErrorIs(t, Verify(key[1:], h, body, now, 5*time.Minute), inventory.ErrRefused)
+	require.NoError(t, webhook.Verify(key, h, body, now.Add(time.Minute), 5*time.Minute))
+	require.ErrorIs(t, webhook.Verify(key, h, body, now.Add(6*time.Minute), 5*time.Minute), inventory.ErrRefused)
+	require.ErrorIs(t, webhook.Verify(key, h, []byte(`{"id":"y"}`), now, 5*time.Minute), inventory.ErrRefused)
+	require.ErrorIs(t, webhook.Verify(key[1:], h, body, now, 5*time.Minute), inventory.ErrRefused)
 	h.Set(HeaderID, "y")
-	require.ErrorIs(t, Verify(key, h, body, now, 5*time.Minute), inventory.ErrRefused, "the id is signed, too")
+	require.ErrorIs(t, webhook.Verify(key, h, body, now, 5*time.Minute), inventory.ErrRefused, "the id is signed, too")
 	h.Set(HeaderID, "x")
 	h.Set(HeaderTimestamp, "1800000001")
-	require.ErrorIs(t, Verify(key, h, body, now, 5*time.Minute), inventory.ErrRefused, "the time is signed, too")
+	require.ErrorIs(t, webhook.Verify(key, h, body, now, 5*time.Minute), inventory.ErrRefused, "the time is signed, too")
 	h.Del(HeaderTimestamp)
-	require.ErrorIs(t, Verify(key, h, body, now, 5*time.Minute), inventory.ErrInvalid)
+	require.ErrorIs(t, webhook.Verify(key, h, body, now, 5*time.Minute), inventory.ErrInvalid)
 
 	// The vector of the tests of Standard Webhooks' own libraries.
 	const id, at, payload = "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", `{"test": 2432232314}`
