@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,12 +155,26 @@ func TestPageManagesImages(t *testing.T) {
 	s := newPageSite(t)
 	file := filepath.Join(t.TempDir(), "Some Disk.img")
 	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("some"), 5<<20), 0o600))
+	const long = "ubuntu-24.04-server-cloudimg-amd64"
+	require.NoError(t, s.store.Images.PutImage(t.Context(), inventory.Image{
+		Name: long, File: long, SHA256: strings.Repeat("0", 64), Format: "raw", Size: 1 << 30,
+		Warning: "the image contains neither a partition table nor a file system: no machine boots from it",
+	}, "test"))
 	p := openTab(t)
 	p.logIn(s, pageToken)
 
 	var name string
-	p.do("the images", click(`nav a[href="#/images"]`), see(`[data-image="debian-12"]`), click(`a[href="#/new/image"]`),
-		see(`[data-image-form="catalogue"]`))
+	var lines float64
+	p.do("the images", click(`nav a[href="#/images"]`), see(`[data-image="debian-12"]`))
+	p.everywhere("images")
+	p.do(
+		"a form",
+		click(`a[href="#/new/image"]`),
+		see(`[data-image-form="catalogue"]`),
+		chromedp.Evaluate(`{ const [short, long] = ["debian-12", "`+long+`"].map(name =>
+			document.querySelector('[data-image="' + name + '"] a').offsetHeight); long / short }`, &lines),
+	)
+	require.InDelta(t, 1, lines, 0, "the name of an image wraps although there is room")
 	p.everywhere("image-add")
 	p.do("a file", chromedp.SetValue(`[id="field-way"]`, "upload", chromedp.ByQuery),
 		chromedp.Evaluate(`document.querySelector('[id="field-way"]').dispatchEvent(new Event("change", {bubbles: true}))`, nil),

@@ -48,7 +48,9 @@ export function Images({ store, place, now }: { store: Store; place: Place; now:
                   <th scope="col" class="of-size">
                     Size
                   </th>
-                  <th scope="col">Named by</th>
+                  <th scope="col" class="of-users">
+                    Named by
+                  </th>
                 </tr>
               </thead>
               <tbody>
@@ -63,7 +65,7 @@ export function Images({ store, place, now }: { store: Store; place: Place; now:
                       {i.warning && <span class="failure"> · {i.warning}</span>}
                     </td>
                     <td class="of-size">{bytes(i.size)}</td>
-                    <td class="quiet of-size">{unused.has(i.name) ? "nothing" : "something"}</td>
+                    <td class="quiet of-users">{unused.has(i.name) ? "nothing" : "something"}</td>
                   </tr>
                 ))}
               </tbody>
