@@ -227,6 +227,7 @@ func TestAnswersFitDocument(t *testing.T) {
 		bearer(w.Token),
 	)
 	c.op(200, "GET", "/v1/workflows", nil)
+	c.op(200, "GET", "/v1/phases?limit=5", nil)
 	c.op(200, "GET", "/v1/workflows/"+run+"/logs?action=write", nil)
 	c.op(200, "GET", "/v1/workflows/"+run+"/events?limit=2", nil)
 	c.op(404, "GET", "/v1/workflows/"+run+"/logs?action=nothing", nil)

@@ -25,6 +25,7 @@ import (
 // WorkflowStore holds the records of runs.
 type WorkflowStore interface {
 	Workflows(ctx context.Context, f inventory.WorkflowFilter) ([]inventory.Workflow, error)
+	PhaseTimes(ctx context.Context, limit int) ([]inventory.PhaseTime, error)
 	DeleteWorkflow(ctx context.Context, run, by string) error
 	Resumable(ctx context.Context, run string) error
 	Successor(ctx context.Context, run string) (string, error)
@@ -47,6 +48,7 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 
 	return []httpapi.Route{
 		{Method: "GET", Path: "/v1/workflows", Needs: inventory.RoleRead, Handler: httpapi.Get(w.list)},
+		{Method: "GET", Path: "/v1/phases", Needs: inventory.RoleRead, Handler: httpapi.Get(w.listPhases)},
 		{Method: "POST", Path: "/v1/workflows", Needs: inventory.RoleOperate, Handler: accept(w.starter.startAny)},
 		{Method: "GET", Path: one, Needs: inventory.RoleRead, Handler: httpapi.Get(w.get)},
 		{Method: "DELETE", Path: one, Needs: inventory.RoleOperate, Handler: httpapi.Delete(w.delete)},
@@ -134,6 +136,16 @@ func (w *workflowRoutes) list(ctx context.Context, q listWorkflows) (httpapi.Lis
 		found[i] = w.views.summarize(found[i])
 	}
 	return httpapi.Cut(found, limit, func(w inventory.Workflow) string { return runCursor(w.Started, w.Run) }), nil
+}
+
+type listPhases struct {
+	Limit int `query:"limit" json:"-"`
+}
+
+// listPhases returns how long each phase took in the newest installations that have succeeded.
+func (w *workflowRoutes) listPhases(ctx context.Context, q listPhases) (httpapi.List[inventory.PhaseTime], error) {
+	times, err := w.store.PhaseTimes(ctx, clampLimit(q.Limit))
+	return httpapi.NewList(times), err
 }
 
 // parseState returns the state that has the name asked, in upper or lower case. It also accepts

@@ -54,9 +54,11 @@ func (s *pageSite) addStory(t *testing.T) {
 		Actions: []inventory.ActionRecord{{Name: "wipe", Image: "wipe", State: action.Success, Attempt: 1, StartedAt: began, Seconds: 83}},
 	}
 	var events []inventory.Event
+	before := ""
 	for i, phase := range []string{"plan", "arm", "power", "dhcp", "loader", "agent", "bind", "action", "install", "disarm", "ready"} {
-		detail, err := json.Marshal(inventory.PhaseChange{Phase: phase})
+		detail, err := json.Marshal(inventory.PhaseChange{Phase: phase, Before: before, Seconds: 203})
 		require.NoError(t, err)
+		before = phase
 		events = append(events, inventory.Event{
 			Machine: w.Machine, Run: w.Run, Kind: inventory.EventPhase, Key: fmt.Sprint(i), Detail: detail,
 			At: began.Add(time.Duration(i) * 203 * time.Second),
@@ -139,9 +141,11 @@ func (p *pageTab) findsEverything(s *pageSite) {
 	p.do("the operations", chromedp.Navigate(s.URL+"/#/operations"), see(`[data-operation] progress`))
 	p.everywhere("operations")
 	p.do("one of them", click(`[data-operation="recover/rack-2"] a`), see(`[data-operation-panel="recover/rack-2"] [data-choice="pause"]`))
-	p.do("the charts", chromedp.Navigate(s.URL+"/#/statistics"), see(`[data-chart="days"] rect`), click(`[data-chart="days"] summary`),
-		see(`[data-chart="days"] table`))
+	p.do("the charts", chromedp.Navigate(s.URL+"/#/statistics"), see(`[data-chart="days"] rect`),
+		see(`[data-chart="phases"] [data-bar="Install"] rect`), see(`[data-chart="actions"] [data-bar="wipe"]`))
 	p.everywhere("statistics")
+	p.do("the days as a table", click(`[data-chart="days"] summary`), see(`[data-chart="days"] table`))
+	p.check("the days as a table")
 }
 
 // hostileText is what a machine may send to take over a reader's browser.

@@ -74,6 +74,13 @@ type PhaseEnd struct {
 	Started time.Time // when the run started
 }
 
+// PhaseTime is how long a phase takes.
+type PhaseTime struct {
+	Phase   string  `json:"phase"`
+	Seconds float64 `json:"seconds"` // the median
+	Count   int     `json:"count"`   // how many times the phase ended
+}
+
 // LabelClass is the label that names a machine's class of hardware. Durations are shown for each class.
 const LabelClass = "class"
 

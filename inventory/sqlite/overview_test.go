@@ -151,6 +151,38 @@ func TestPhaseEnds(t *testing.T) {
 	require.Empty(t, got, "each change is read once")
 }
 
+func TestPhaseTimes(t *testing.T) {
+	t.Parallel()
+	w, ctx := newWorld(t), t.Context()
+	// Each run plans for a number of minutes, and then arms for one.
+	add := func(run, kind, state string, plans int) {
+		began := w.clock.Now().UTC()
+		for seq, at := range []int{0, plans, plans + 1} {
+			r := inventory.Workflow{
+				Run: run, Machine: "m1", Type: kind, State: inventory.StateRunning, Started: began,
+				Phase: []string{inventory.PhasePlan, inventory.PhaseArm, inventory.PhaseDone}[seq],
+				Seq:   int64(seq + 1), Updated: began.Add(time.Duration(at) * time.Minute),
+			}
+			if seq == 2 {
+				r.State, r.Ended, r.NoSystem = state, r.Updated, run == "wipes"
+			}
+			require.NoError(t, w.Workflows.PutWorkflow(ctx, r))
+		}
+		w.clock.Add(time.Hour)
+	}
+	add("oldest", inventory.TypeProvision, inventory.StateSuccess, 50)
+	add("slow", inventory.TypeProvision, inventory.StateSuccess, 9)
+	add("middle", inventory.TypeReprovision, inventory.StateSuccess, 3)
+	add("quick", inventory.TypeProvision, inventory.StateSuccess, 2)
+	add("failed", inventory.TypeProvision, inventory.StateFailed, 70)
+	add("wipes", inventory.TypeProvision, inventory.StateSuccess, 70)
+	add("other", inventory.TypeDecommission, inventory.StateSuccess, 70)
+
+	got, err := w.Workflows.PhaseTimes(ctx, 3)
+	require.NoError(t, err)
+	require.Equal(t, []inventory.PhaseTime{{Phase: "arm", Seconds: 60, Count: 3}, {Phase: "plan", Seconds: 180, Count: 3}}, got)
+}
+
 func TestStandings(t *testing.T) {
 	t.Parallel()
 	w, ctx := newWorld(t), t.Context()

@@ -115,6 +115,21 @@ func (s Workflows) Workflows(ctx context.Context, f inventory.WorkflowFilter) ([
 	return out, wrap(err, "listing workflows")
 }
 
+// PhaseTimes returns how long each phase takes, sorted by the name of the phase. It looks at the newest installations that have succeeded;
+// limit is their number.
+func (s Workflows) PhaseTimes(ctx context.Context, limit int) (out []inventory.PhaseTime, err error) {
+	err = s.ro.SelectContext(ctx, &out, `WITH ended AS (
+			SELECT json_extract(e.detail, '$.before') AS phase, coalesce(json_extract(e.detail, '$.seconds'), 0) AS seconds
+			FROM (SELECT run FROM workflow WHERE state = ?1 AND json_extract(doc, '$.type') IN (?2, ?3)
+				AND coalesce(json_extract(doc, '$.noSystem'), 0) = 0 ORDER BY started DESC LIMIT ?4) AS w
+			JOIN event AS e ON e.run = w.run AND e.kind = ?5 AND e.detail IS NOT NULL),
+		ranked AS (SELECT phase, seconds, row_number() OVER (PARTITION BY phase ORDER BY seconds) AS nth,
+			count(*) OVER (PARTITION BY phase) AS count FROM ended WHERE phase <> '')
+		SELECT phase, seconds, count FROM ranked WHERE nth = (count + 1) / 2 ORDER BY phase`,
+		inventory.StateSuccess, inventory.TypeProvision, inventory.TypeReprovision, limit, inventory.EventPhase)
+	return out, wrap(err, "reading how long phases take")
+}
+
 // DeleteWorkflow deletes the record of a run, and everything that forgetRun deletes. If the run has not ended or still holds a grant, the
 // error is inventory.ErrConflict.
 func (s Workflows) DeleteWorkflow(ctx context.Context, run, by string) error {

@@ -12,6 +12,7 @@
 //                                            text/plain, i = index in actions, from 0; n = 0: the newest; 404 = nothing yet
 //   GET  /v1/workflows/:run                  Workflow, complete
 //   GET  /v1/workflows?machine=NAME&limit=n  {"items": [Workflow]}, the newest first
+//   GET  /v1/phases?limit=n                  {"items": [PhaseTime]}: of the newest installations
 //   GET  /v1/operations?limit=n              {"items": [Operation]}, the newest first
 //   GET  /v1/operations/:run                 Operation
 //   POST /v1/operations/:run/pause, resume   {}
@@ -79,6 +80,7 @@ import type {
   MachineView,
   Offered,
   Operation,
+  PhaseTime,
   Rendering,
   Seen,
   Selector,
@@ -232,6 +234,7 @@ export const api = {
   log: async (run: string, action: number, attempt: number) => shown(await ask("GET", `${path("workflows", run, "logs")}?action=${action}&attempt=${attempt}`)),
   run: async (run: string) => parse<Workflow>(await ask("GET", path("workflows", run))),
   runs: async (machine: string) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?machine=${encodeURIComponent(machine)}&limit=50`)).items ?? [],
+  phaseTimes: async (limit: number) => parse<{ items?: PhaseTime[] | null }>(await ask("GET", `/v1/phases?limit=${limit}`)).items ?? [],
   newestRuns: async (limit: number) => parse<{ items?: Workflow[] | null }>(await ask("GET", `/v1/workflows?limit=${limit}`)).items ?? [],
   operations: async () => parse<{ items?: Operation[] | null }>(await ask("GET", "/v1/operations?limit=100")).items ?? [],
   syslog: async (machine: string) => parse<{ items?: SyslogLine[] | null }>(await ask("GET", `${path("machines", machine, "syslog")}?sort=-seq&limit=200`)).items ?? [],

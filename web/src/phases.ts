@@ -34,7 +34,7 @@ const decommission = ["plan", "arm", "power", "dhcp", "loader", "agent", "action
 const inspect = ["plan", "arm", "power", "dhcp", "loader", "agent", "disarm"];
 
 /** What each step is called, and what it means. */
-const steps: Record<string, [label: string, means: string]> = {
+export const steps: Record<string, [label: string, means: string]> = {
   plan: ["Plan", "template rendered, image resolved to its digest"],
   arm: ["Arm", "netboot opened for this run alone"],
   power: ["Power", "off, one-time network boot, on"],

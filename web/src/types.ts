@@ -275,3 +275,10 @@ export interface BMCCheck {
   model?: string;
   firmware?: string;
 }
+
+/** How long a phase takes: the median in seconds, of so many times. */
+export interface PhaseTime {
+  phase: string;
+  seconds: number;
+  count: number;
+}

@@ -11,7 +11,7 @@ const { stepsOf, tone, doing, current, eventText, imageOf, isWeak } = await load
 const { standing, stepTone, acting, took, late, saying, stateOf, progress } = await load("steps.ts");
 const { selectorOf } = await load("decision.tsx");
 const { arrange, matches, topsOf, visible } = await load("list.ts");
-const { perAction, perDay } = await load("charts.tsx");
+const { perAction, perDay, perPhase } = await load("charts.tsx");
 const { find } = await load("search.tsx");
 const { atStake } = await load("install.tsx");
 
@@ -244,4 +244,10 @@ test("the duration of an action is the median of those that succeeded", () => {
   const actions = (...seconds) => run("done", "SUCCESS", { actions: [...seconds.map((s) => ({ name: "write", state: "SUCCESS", seconds: s })), { name: "boot", state: "FAILED", seconds: 900 }] });
   assert.deepEqual(perAction([actions(5, 100), actions(7)]), [{ label: "write", parts: [7] }]);
   assert.deepEqual(perAction([]), []);
+  const phases = [["ready", 90], ["waiting", 7], ["dhcp", 0.4]].map(([phase, seconds]) => ({ phase, seconds, count: 1 }));
+  assert.deepEqual(perPhase(phases), [
+    { label: "DHCP", parts: [0.4] },
+    { label: "Ready", parts: [90] },
+    { label: "waiting", parts: [7] },
+  ]);
 });
