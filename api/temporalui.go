@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -25,6 +26,8 @@ import (
 type TemporalUI struct {
 	// Dial connects to the UI, which only reads. If Dial is nil, there is no UI.
 	Dial func(ctx context.Context) (net.Conn, error)
+	// URL is where a proxy leads to the listener, without a path. If URL is empty, operators reach the listener directly.
+	URL  string
 	Port string // of the listener
 	TLS  bool   // whether the listener has TLS
 	// Bound reports whether this server has the port.
@@ -51,7 +54,7 @@ func (u *temporalUI) routes() []httpapi.Route {
 	}}
 }
 
-// createLink makes a link that opens the UI under the host name of this request.
+// createLink makes a link that opens the UI at its URL, or else under the host name of this request.
 func (u *temporalUI) createLink(c *gin.Context) {
 	if u.Dial == nil {
 		httpapi.Fail(c, fmt.Errorf("this server has no UI of Temporal: %w", inventory.ErrUnsupported))
@@ -68,11 +71,12 @@ func (u *temporalUI) createLink(c *gin.Context) {
 		httpapi.Fail(c, err)
 		return
 	}
-	link := url.URL{Scheme: "http", Host: net.JoinHostPort(hostname(c.Request.Host), u.Port), Path: "/open/" + code}
+	direct := url.URL{Scheme: "http", Host: net.JoinHostPort(hostname(c.Request.Host), u.Port)}
 	if u.TLS {
-		link.Scheme = "https"
+		direct.Scheme = "https"
 	}
-	c.JSON(http.StatusCreated, loginLink{URL: link.String(), Expires: u.now().Add(linkLife).UTC()})
+	link := cmp.Or(u.URL, direct.String()) + "/open/" + code
+	c.JSON(http.StatusCreated, loginLink{URL: link, Expires: u.now().Add(linkLife).UTC()})
 }
 
 // handler returns the handler of the listener: /open/CODE opens a session, and everything else needs one.

@@ -127,6 +127,20 @@ func TestS49LocalPath(t *testing.T) {
 	}
 }
 
+// TestTemporalUIBehindAProxy: the link leads to the proxy, and the UI answers under its name.
+func TestTemporalUIBehindAProxy(t *testing.T) {
+	s := newSite(t)
+	s.temporalUI()
+	s.restart(func(c *siteConfig) {
+		c.TemporalUI.URL, c.AllowedHosts = "https://temporal.example.com", []string{"temporal.example.com", "127.0.0.1"}
+	})
+	link := decode[loginLink](t, s.do(http.MethodPost, "/v1/temporal-ui-links", nil), http.StatusCreated)
+	path, ok := strings.CutPrefix(link.URL, "https://temporal.example.com/")
+	require.True(t, ok, link.URL)
+	require.Equal(t, http.StatusSeeOther,
+		send(t, s.api.TemporalUI(), http.MethodGet, "/"+path, nil, header{"Host", "temporal.example.com"}).Code)
+}
+
 // TestTemporalUIIsMissing: a site with a cluster has no UI of its own.
 func TestTemporalUIIsMissing(t *testing.T) {
 	s := newSite(t)

@@ -293,10 +293,10 @@ func (t Temporal) check(p *checker) {
 	}
 	switch u, err := url.Parse(t.UIURL); {
 	case t.UIURL == "":
-	case t.Address == "":
-		p.Add("temporal.ui_url", "leave it out, or give temporal.address", "applies only to an external Temporal cluster")
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "":
 		p.Add("temporal.ui_url", "write for example https://temporal-ui.example.com", "invalid URL %q", t.UIURL)
+	case t.Address == "" && u.Scheme+"://"+u.Host != t.UIURL:
+		p.Add("temporal.ui_url", "write a host name of its own, without a path", "the embedded server's UI does not work at %q", t.UIURL)
 	}
 	switch {
 	case t.UIListen == "" || t.UIListen == "off":

@@ -51,7 +51,9 @@ func TestTemporalUI(t *testing.T) {
 		{"127.0.0.1:8080", Temporal{Address: address, UIURL: "https://ui.example.com/temporal"}, "", ""},
 		{"127.0.0.1:8080", Temporal{UIListen: "8234"}, "8234", "temporal.ui_listen"},
 		{"127.0.0.1:8080", Temporal{UIListen: ":8234"}, ":8234", "temporal.ui_listen"},
-		{"127.0.0.1:8080", Temporal{UIURL: "https://ui.example.com"}, "127.0.0.1:8234", "temporal.ui_url"},
+		{"127.0.0.1:8080", Temporal{UIURL: "https://ui.example.com"}, "127.0.0.1:8234", ""},
+		{"127.0.0.1:8080", Temporal{UIURL: "https://ui.example.com/temporal"}, "127.0.0.1:8234", "temporal.ui_url"},
+		{"127.0.0.1:8080", Temporal{UIURL: "https://x@ui.example.com"}, "127.0.0.1:8234", "temporal.ui_url"},
 		{"127.0.0.1:8080", Temporal{Address: address, UIURL: "ui.example.com"}, "", "temporal.ui_url"},
 		{"127.0.0.1:8080", Temporal{Address: address, UIListen: ":8234"}, "", "temporal.ui_listen"},
 	} {

@@ -148,7 +148,7 @@ func (t *temporal) status() apitypes.TemporalStatus {
 	if s := t.child.State(); s.Err != nil && t.client == nil {
 		out.Error = s.Err.Error()
 	}
-	out.UILinks = t.uiBound.Load()
+	out.UI, out.UILinks = "", t.uiBound.Load() // the embedded server's UI needs a session
 	if t.cfg.TemporalIdentity() == "" {
 		out.UI = fmt.Sprintf("http://127.0.0.1:%d", t.cfg.Temporal.UIPort)
 	}

@@ -24,7 +24,7 @@ func describeTemporalUI(cfg config.Config, socket string, bound *atomic.Bool) ap
 		return api.TemporalUI{} // there is no such listener
 	}
 	return api.TemporalUI{
-		Port: port, TLS: hostnet.OperatorsUseTLS(cfg), Bound: bound.Load,
+		URL: cfg.Temporal.UIURL, Port: port, TLS: hostnet.OperatorsUseTLS(cfg), Bound: bound.Load,
 		Dial: func(ctx context.Context) (net.Conn, error) { return temporalchild.DialUI(ctx, socket) },
 	}
 }

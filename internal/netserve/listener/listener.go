@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -120,6 +121,9 @@ func OperatorHosts(cfg config.Config) []string {
 	hosts := append([]string{"localhost", "127.0.0.1", "::1"}, cfg.Hosts...)
 	if host, _, err := net.SplitHostPort(cfg.TemporalUIListen()); err == nil {
 		hosts = append(hosts, host)
+		if u, err := url.Parse(cfg.Temporal.UIURL); err == nil && u.Host != "" {
+			hosts = append(hosts, u.Hostname())
+		}
 	}
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil {
 		hosts = append(hosts, host)
