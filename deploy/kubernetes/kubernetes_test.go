@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -294,11 +295,52 @@ func TestIngress(t *testing.T) {
 	require.Equal(t, object{"name": "ingot", "port": object{"name": "api"}},
 		get(t, spec, "rules", 0, "http", "paths", 0, "backend", "service"))
 	require.Equal(t, "api", get(t, objects["Service ingot"], "spec", "ports", 0, "name"))
+	require.Len(t, get(t, spec, "rules"), 1)
 
-	_, err := renderChart(t, valuesFile(t, ingress+"config: \"listen: :8080\"\n"))
+	// Temporal's UI has a host of its own, to which the server's links lead.
+	both := strings.Replace(ingress, "host:", "temporalHost: temporal.example.com, host:", 1)
+	objects = parse(t, render(t, valuesFile(t, both+
+		"config: \"{listen: ':8080', hosts: [ingot.example.com], temporal: {ui_url: 'https://temporal.example.com'}}\"\n")))
+	spec = get(t, objects["Ingress ingot"], "spec")
+	require.Equal(t, []any{"ingot.example.com", "temporal.example.com"}, get(t, spec, "tls", 0, "hosts"))
+	require.Equal(t, "temporal.example.com", get(t, spec, "rules", 1, "host"))
+	require.Equal(t, object{"name": "ingot", "port": object{"name": "temporal-ui"}},
+		get(t, spec, "rules", 1, "http", "paths", 0, "backend", "service"))
+	require.Equal(t, 8234, uiPort(t, get(t, objects["Service ingot"], "spec", "ports"), "port"))
+	_, err := renderChart(t, valuesFile(t, both+"config: \"{listen: ':8080', hosts: [ingot.example.com]}\"\n"))
+	require.ErrorContains(t, err, "write temporal: {ui_url: https://temporal.example.com}")
+
+	_, err = renderChart(t, valuesFile(t, ingress+"config: \"listen: :8080\"\n"))
 	require.ErrorContains(t, err, "write hosts: [ingot.example.com]")
 	_, err = renderChart(t, valuesFile(t, ingress+"config: \"{tls_cert: /a, tls_key: /b, hosts: [ingot.example.com]}\"\n"))
 	require.ErrorContains(t, err, "write listen: 0.0.0.0:8080")
+}
+
+// TestTemporalUIPort: pod and Service have the port on which the server of the configuration serves Temporal's UI.
+func TestTemporalUIPort(t *testing.T) {
+	for config, want := range map[string]int{
+		"listen: 0.0.0.0:8080": 8234,
+		"{listen: '[::]:8080', temporal: {ui_listen: '[::]:9000'}}": 9000,
+		"{listen: 0.0.0.0:8080, temporal: {ui_listen: off}}":        0,
+		"{listen: 0.0.0.0:8080, temporal: {ui_listen: false}}":      0, // as helm reads off
+		"{listen: 0.0.0.0:8080, temporal: {address: 'cluster:1'}}":  0,
+	} {
+		objects := parse(t, render(t, valuesFile(t, fmt.Sprintf("api: {scheme: HTTPS}\nconfig: %q\n", config))))
+		pod := get(t, objects["Deployment ingot"], "spec", "template", "spec", "containers", 0, "ports")
+		require.Equal(t, want, uiPort(t, pod, "containerPort"), config)
+		require.Equal(t, want, uiPort(t, get(t, objects["Service ingot"], "spec", "ports"), "port"), config)
+	}
+}
+
+// uiPort returns the number of the port for Temporal's UI in a list of ports, or 0.
+func uiPort(t *testing.T, ports any, number string) int {
+	t.Helper()
+	for _, p := range ports.([]any) {
+		if get(t, p, "name") == "temporal-ui" {
+			return get(t, p, number).(int)
+		}
+	}
+	return 0
 }
 
 // TestRules: the chart can bring the alert rules and the board, as they are outside of it.
@@ -470,7 +512,10 @@ func checkPod(t *testing.T, deployment object, cfg config.Config) {
 		ports = append(ports, get(t, p, "containerPort").(int))
 	}
 	n := cfg.Netboot
-	for _, p := range slices.Concat([]int{67, n.TFTP, n.Agent, 8080}, n.HTTP, n.Metadata) {
+	_, ui, err := net.SplitHostPort(cfg.TemporalUIListen())
+	require.NoError(t, err)
+	require.Equal(t, "8234", ui)
+	for _, p := range slices.Concat([]int{67, n.TFTP, n.Agent, 8080, 8234}, n.HTTP, n.Metadata) {
 		require.Contains(t, ports, p)
 	}
 	scheme := "HTTP"
@@ -533,9 +578,9 @@ func run(t *testing.T, input []byte, name string, args ...string) []byte {
 // everything switches on what is off by default.
 const everything = `
 api: {scheme: HTTPS}
-config: "{listen: 0.0.0.0:8080, hosts: [ingot.example.com]}"
+config: "{listen: 0.0.0.0:8080, hosts: [ingot.example.com], temporal: {ui_url: 'https://temporal.example.com'}}"
 service: {type: LoadBalancer, annotations: {a: b}}
-ingress: {enabled: true, host: ingot.example.com, className: nginx, tlsSecret: ingot-tls, annotations: {a: b}}
+ingress: {enabled: true, host: ingot.example.com, temporalHost: temporal.example.com, className: nginx, tlsSecret: ingot-tls, annotations: {a: b}}
 serviceMonitor: {enabled: true}
 prometheusRule: {enabled: true}
 dashboard: {enabled: true}

@@ -15,6 +15,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- not (regexMatch "^(127\\.|localhost:|\\[::1\\]:)" $listen) -}}
 {{- end -}}
 
+{{- /* The port of Temporal's UI; empty if config has none, or with a cluster. YAML may read off as false. */ -}}
+{{- define "ingot.uiPort" -}}
+{{- $temporal := get (fromYaml .Values.config) "temporal" | default dict -}}
+{{- $listen := get $temporal "ui_listen" | toString | default ":8234" -}}
+{{- if not (get $temporal "address") }}{{ regexFind "[0-9]+$" $listen }}{{ end -}}
+{{- end -}}
+
 {{- define "ingot.image" -}}
 {{- with .Values.image -}}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
