@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -271,7 +272,8 @@ func (h host) backUpByTimer(ctx context.Context) {
 	_, section, _ := strings.Cut(string(page), "\n## By itself\n")
 	_, section, _ = strings.Cut(section, "```\n")
 	commands, _, _ := strings.Cut(section, "```\n")
-	h.must(ctx, "cat > /root/backup.sh <<'EOF'\nset -e\n"+commands+"EOF\nbash /root/backup.sh")
+	script := base64.StdEncoding.EncodeToString([]byte("set -ex\n" + commands)) // the shell takes one line
+	h.must(ctx, "echo "+script+" | base64 -d > /root/backup.sh && bash /root/backup.sh")
 	require.Regexp(h.t, `backup: +the newest verified one is of`, h.must(ctx, "ingot status"))
 	h.must(ctx, "systemctl list-timers --all | grep ingot-backup.timer")
 	h.must(ctx, "systemctl stop ingot && mv /var/lib/ingot /var/lib/ingot.lost && ls -l /var/backups/ingot")
