@@ -7,18 +7,28 @@ import (
 )
 
 // Variables of writefile for the contents of the file. Exactly one of them must be given. ContentsVariable is from Tinkerbell's
-// action; the others are from the action of EKS Anywhere.
+// action; the others are from the action of EKS Anywhere. The plan replaces NetplanVariable and BottlerocketVariable by
+// ContentsVariable.
 const (
-	ContentsVariable   = "CONTENTS"
-	BootConfigVariable = "BOOTCONFIG_CONTENTS" // text of a kernel boot configuration
-	HegelVariable      = "HEGEL_URLS"          // see HegelURLs
+	ContentsVariable     = "CONTENTS"
+	BootConfigVariable   = "BOOTCONFIG_CONTENTS" // text of a kernel boot configuration
+	HegelVariable        = "HEGEL_URLS"          // see HegelURLs
+	NetplanVariable      = "STATIC_NETPLAN"      // true: the machine's network as a netplan file
+	BottlerocketVariable = "STATIC_BOTTLEROCKET" // true: the machine's network as Bottlerocket's net.toml
 )
+
+// SettingsVariable is the variable of writefile that holds the settings which go into BottlerocketSettings. The plan sets it for
+// BottlerocketVariable, because net.toml cannot hold name servers.
+const SettingsVariable = "BOTTLEROCKET_SETTINGS"
+
+// BottlerocketSettings is the path of Bottlerocket's settings in the file system of its net.toml.
+const BottlerocketSettings = "/user-data.toml"
 
 // MaxBootConfig is the maximum size of a boot configuration that the kernel reads, in bytes.
 const MaxBootConfig = 32766
 
 // contents returns an error unless exactly one of the variables for the contents is given. CONTENTS counts as given even if it is
-// empty; the other variables count as given only if they are not empty.
+// empty; texts and URLs count as given if they are not empty, and NetplanVariable and BottlerocketVariable if they are true.
 func contents(env map[string]string, name string) error {
 	var given []string
 	if _, ok := env[ContentsVariable]; ok {
@@ -27,6 +37,11 @@ func contents(env map[string]string, name string) error {
 	for _, other := range []string{BootConfigVariable, HegelVariable} {
 		if env[other] != "" {
 			given = append(given, other)
+		}
+	}
+	for _, network := range []string{NetplanVariable, BottlerocketVariable} {
+		if on, err := Bool(env, network, false); on && err == nil {
+			given = append(given, network)
 		}
 	}
 
@@ -72,14 +87,4 @@ func HegelURLs(env map[string]string) ([]string, error) {
 		all = append(all, text)
 	}
 	return all, nil
-}
-
-// staticNetwork returns an error if the variable is true. This variable tells EKS Anywhere's writefile to make a network
-// configuration from the machine's DHCP lease; the agent cannot make one.
-func staticNetwork(env map[string]string, name string) error {
-	if on, err := Bool(env, name, false); err != nil || on {
-		return fmt.Errorf("reading %s: the agent does not make a network configuration: write one into %s, with values of .Hardware.Interfaces",
-			name, ContentsVariable)
-	}
-	return nil
 }

@@ -27,8 +27,14 @@ func TestWriteFileHasOneSourceOfContents(t *testing.T) {
 		{map[string]string{"BOOTCONFIG_CONTENTS": "a\x00b"}, "zero byte"},
 		{map[string]string{"HEGEL_URLS": "http://x,ftp://user:secret@y"}, "invalid URL 2 of HEGEL_URLS"},
 		{map[string]string{"HEGEL_URLS": "http://x,"}, "invalid URL 2 of HEGEL_URLS"},
-		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "true"}, "does not make a network configuration: write one into CONTENTS"},
-		{map[string]string{"CONTENTS": "", "STATIC_BOTTLEROCKET": "value"}, "reading STATIC_BOTTLEROCKET: the agent does not make"},
+		{map[string]string{"STATIC_NETPLAN": "true"}, ""},
+		{map[string]string{"STATIC_BOTTLEROCKET": "true", "IFNAME": "eno1"}, ""},
+		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "true"}, "reading CONTENTS and STATIC_NETPLAN: give only one of them"},
+		{
+			map[string]string{"STATIC_BOTTLEROCKET": "true", "STATIC_NETPLAN": "true"},
+			"reading STATIC_NETPLAN and STATIC_BOTTLEROCKET: give only one of them",
+		},
+		{map[string]string{"CONTENTS": "", "STATIC_BOTTLEROCKET": "value"}, `STATIC_BOTTLEROCKET "value"; must be true or false`},
 	} {
 		env := map[string]string{"DEST_PATH": "/x"}
 		for k, v := range x.env {

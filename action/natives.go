@@ -154,7 +154,7 @@ var natives = map[string]Description{
 		Variables: []Variable{
 			{Name: "DEST_PATH", Text: "absolute path of the file in the file system", Required: true, check: filePath},
 			{
-				Name: ContentsVariable, Text: "contents of the file, may be empty; or give one of the next two variables instead", Required: true,
+				Name: ContentsVariable, Text: "contents of the file, may be empty; or give one of the next four variables instead", Required: true,
 				check: contents,
 			},
 			{Name: BootConfigVariable, Text: "a kernel boot configuration, written in the format of bootconfig -a", check: bootConfig},
@@ -163,9 +163,18 @@ var natives = map[string]Description{
 					"that has any",
 				check: hegelURLs,
 			},
-			{Name: "STATIC_NETPLAN", Text: "only false: write the network configuration into CONTENTS", check: staticNetwork},
-			{Name: "STATIC_BOTTLEROCKET", Text: "only false: write the network configuration into CONTENTS", check: staticNetwork},
+			{
+				Name: NetplanVariable, Default: "false", check: boolean,
+				Text: "true or false: write the machine's network as a netplan file, in place of CONTENTS",
+			},
+			{
+				Name: BottlerocketVariable, Default: "false", check: boolean,
+				Text: "true or false: write the machine's network as Bottlerocket's net.toml, in place of CONTENTS, and add its name servers to " +
+					BottlerocketSettings + " in the same file system",
+			},
+			{Name: SettingsVariable, Text: "TOML to add to the end of " + BottlerocketSettings + "; set by " + BottlerocketVariable},
 			{Name: "IFNAME", Text: "not read"},
+			{Name: "DHCP_TIMEOUT", Text: "not read"},
 			{Name: "UID", Text: "owner, a number", Default: "0", check: owner},
 			{Name: "GID", Text: "group, a number", Default: "0", check: owner},
 			{Name: "MODE", Text: "octal", Default: "0644", check: octal},

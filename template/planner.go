@@ -98,8 +98,11 @@ func (p *planner) makeAction(path string, t task, s step, disk string) action.Ac
 	if row.URL != "" {
 		p.setImage(path, native, env)
 	}
-	if native == action.RootIO {
+	switch native {
+	case action.RootIO:
 		p.setStorage(path, env, disk)
+	case action.WriteFile:
+		p.setNetwork(path, env)
 	}
 	if variable := action.DiskVariable(native, env.values); variable != "" {
 		if !action.Requires(native, variable) {

@@ -73,4 +73,25 @@ func TestWriteFileOfEKSAnywhere(t *testing.T) {
 	b, err = os.ReadFile(filepath.Join(root, "bootconfig.data"))
 	require.NoError(t, err)
 	require.Equal(t, bootConfigFile("abc"), b)
+
+	delete(env, "BOOTCONFIG_CONTENTS")
+	env["CONTENTS"], env["DEST_PATH"] = "version = 3\n", "/net.toml"
+	env["BOTTLEROCKET_SETTINGS"] = "[settings.dns]\nname-servers = [\"192.0.2.53\"]\n"
+	for sequence := 4; sequence < 6; sequence++ { // an action that is repeated appends nothing again
+		res = s.result(s.give(sequence, action.WriteFile, disk, env))
+		require.Equal(t, action.Success, res.State, res.Message)
+		b, err = os.ReadFile(filepath.Join(root, "user-data.toml"))
+		require.NoError(t, err)
+		require.Equal(t, "geheim = 1\n\n"+env["BOTTLEROCKET_SETTINGS"], string(b))
+	}
+	b, err = os.ReadFile(filepath.Join(root, "net.toml"))
+	require.NoError(t, err)
+	require.Equal(t, "version = 3\n", string(b))
+	own := "[settings.dns]\nname-servers = []\n"
+	require.NoError(t, os.WriteFile(filepath.Join(root, "user-data.toml"), []byte(own), 0o644))
+	res = s.result(s.give(6, action.WriteFile, disk, env))
+	require.Equal(t, action.Success, res.State, res.Message)
+	b, err = os.ReadFile(filepath.Join(root, "user-data.toml"))
+	require.NoError(t, err)
+	require.Equal(t, own, string(b), "the user data has name servers of its own")
 }

@@ -53,6 +53,7 @@ func inject(ctx context.Context, t *Task) error {
 //	DEST_DISK, PARTITION, FS_TYPE  as inject
 //	DEST_PATH                      absolute
 //	CONTENTS                       contents of the file; or BOOTCONFIG_CONTENTS or HEGEL_URLS
+//	BOTTLEROCKET_SETTINGS          text to add to the end of /user-data.toml, for net.toml
 //	UID, GID                       owner, also of new directories; default 0
 //	MODE                           octal, default 0644
 //	DIRMODE                        octal, mode of new directories; default 0755
@@ -64,7 +65,12 @@ func writeFile(ctx context.Context, t *Task) error {
 	if f.Contents, err = readContents(ctx, t); err != nil {
 		return err
 	}
-	return writeFiles(ctx, t, []filesys.File{f})
+	written := []filesys.File{f}
+	if settings := t.env[action.SettingsVariable]; settings != "" {
+		f.Path, f.Contents, f.Append = action.BottlerocketSettings, settings, true
+		written = append(written, f)
+	}
+	return writeFiles(ctx, t, written)
 }
 
 // writeFiles writes files into the file system that the action's variables select, and verifies them.

@@ -217,3 +217,53 @@ func trimmed(files map[string]string) map[string]string {
 	}
 	return files
 }
+
+func TestBottlerocket(t *testing.T) {
+	m := inventory.Machine{Name: "node-1", Interfaces: []inventory.Interface{
+		{
+			MAC: "02:00:00:00:00:01", Address: netip.MustParseAddr("192.0.2.11"), Netmask: "255.255.255.0",
+			Gateway: netip.MustParseAddr("192.0.2.1"), Domain: "example.com",
+			Nameservers: []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("192.0.2.1")},
+		},
+		{MAC: "02:00:00:00:00:02"},
+		{MAC: "02:00:00:00:00:03", DisableDHCP: true},
+	}}
+	network, settings, err := Bottlerocket(m)
+	require.NoError(t, err)
+	require.Equal(t, `version = 3
+
+["02:00:00:00:00:01"]
+primary = true
+
+["02:00:00:00:00:01".static4]
+addresses = ["192.0.2.11/24"]
+
+[["02:00:00:00:00:01".route]]
+to = "default"
+via = "192.0.2.1"
+
+["02:00:00:00:00:02"]
+dhcp4 = true
+`, network)
+	require.Equal(t, "[settings.dns]\nname-servers = [\"192.0.2.53\", \"192.0.2.1\"]\nsearch-list = [\"example.com\"]\n", settings)
+
+	m.Interfaces = m.Interfaces[1:2]
+	network, settings, err = Bottlerocket(m)
+	require.NoError(t, err)
+	require.Equal(t, "version = 3\n\n[\"02:00:00:00:00:02\"]\nprimary = true\ndhcp4 = true\n", network)
+	require.Empty(t, settings)
+
+	for want, change := range map[string]func(*inventory.Machine){
+		"has no interface with an address or DHCP": func(m *inventory.Machine) { m.Interfaces[0].DisableDHCP = true },
+		"has a bond or a VLAN":                     func(m *inventory.Machine) { m.Interfaces[0].VLAN = 7 },
+		"has an MTU": func(m *inventory.Machine) {
+			m.Network = &inventory.SystemNetwork{Ethernets: []inventory.Ethernet{{SystemLink: inventory.SystemLink{Name: "a", MTU: 9000}}}}
+		},
+	} {
+		wrong := m
+		wrong.Interfaces = slices.Clone(m.Interfaces)
+		change(&wrong)
+		_, _, err = Bottlerocket(wrong)
+		require.ErrorContains(t, err, want)
+	}
+}

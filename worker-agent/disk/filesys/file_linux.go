@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,14 +19,30 @@ import (
 type File struct {
 	Path          string
 	Contents      string
+	Append        bool // Contents go to the end of the file; see Resolve
 	Directory     bool
 	Owner, Group  string // ids, or names in the installed system; if "", UID and GID are used as they are
 	UID, GID      int
 	Mode, DirMode uint32
 }
 
-// Resolve sets UID and GID from Owner and Group. It looks up names in the passwd and group files of root.
+// Resolve sets UID and GID from Owner and Group. It looks up names in the passwd and group files of root. If Append is set, it sets
+// Contents to the whole that Write writes. A file that has the first line of Contents stays as it is: it has been appended to before, or
+// has a section of that name of its own.
 func (s *File) Resolve(root Tree) error {
+	if s.Append {
+		b, err := root.ReadFile(s.Path)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		first, _, _ := strings.Cut(s.Contents, "\n")
+		switch old := string(b); {
+		case slices.Contains(strings.Split(old, "\n"), first):
+			s.Contents = old
+		case old != "":
+			s.Contents = strings.TrimSuffix(old, "\n") + "\n\n" + s.Contents
+		}
+	}
 	for _, who := range []struct {
 		name string
 		file string
