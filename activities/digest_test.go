@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -104,15 +105,60 @@ func TestS18DigestsAreDeclaredOrRecorded(t *testing.T) {
 			require.Nil(t, stored, "nothing was planned")
 		})
 	}
-	// A URL of another server is refused without a digest.
+	// With require_digest, a URL of another server is refused without a digest.
 	foreign := head + "      IMG_URL: https://user:secret-1@mirror.example/x.raw?token=secret-2\n"
-	_, _, err := plan(foreign, "", false)
+	_, _, err := plan(foreign, "", true)
 	require.ErrorContains(t, err, "IMG_SHA256")
 	require.ErrorContains(t, err, "https://mirror.example/x.raw")
 	require.NotContains(t, err.Error(), "secret-", "credentials of the URL")
 	_, stored, err := plan(foreign+"      IMG_SHA256: "+strings.Repeat("a", 64)+"\n", "", true)
 	require.NoError(t, err, "its digest is declared where it is named")
 	require.Equal(t, strings.Repeat("a", 64), stored.Actions[0].Environment["IMG_SHA256"])
+}
+
+// TestS18FilesWithoutADigestAreFetched: a file of another server without a digest becomes an image of this server before the run is
+// planned, and the plan names the digest that was seen.
+func TestS18FilesWithoutADigestAreFetched(t *testing.T) {
+	const address = "https://user:secret-1@mirror.example/Ubuntu_22.04.gz?token=secret-2"
+	step := func(name string) string {
+		return "  - {name: " + name + ", image: image2disk, timeout: 60, environment: {DEST_DISK: /dev/sda, IMG_URL: '" + address + "'}}\n"
+	}
+	s := &shelf{
+		template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n" + step("write") + step("again"),
+		images:   []inventory.Image{{Name: "other", File: "o", SHA256: declaredDigest}},
+	}
+	fetched := 0
+	a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
+		FetchImage: func(_ context.Context, name, from, by string) error {
+			require.Equal(t, []string{address, "alice"}, []string{from, by})
+			fetched++
+			s.images = append(s.images, inventory.Image{Name: name, File: seenDigest, SHA256: seenDigest, FirstSeen: true})
+			return nil
+		},
+	}})
+	q := PlanRequest{Machine: "m1", Run: "r1", Template: "t", By: "alice"}
+	p, err := a.Plan(t.Context(), q)
+	require.NoError(t, err)
+	require.Len(t, p.Fetch, 1, "it is fetched once")
+	require.Regexp(t, `^fetched-[0-9a-f]{12}-ubuntu-22-04-gz$`, p.Fetch[0])
+	require.NoError(t, inventory.ValidateImageName(p.Fetch[0]).Err())
+	require.NotContains(t, strings.Join(p.Warnings, " "), "secret-")
+	require.Nil(t, s.plan, "nothing is stored yet")
+
+	require.NoError(t, a.FetchImages(t.Context(), q))
+	require.NoError(t, a.FetchImages(t.Context(), q))
+	require.Equal(t, 1, fetched)
+	name := p.Fetch[0]
+	p, err = a.Plan(t.Context(), q)
+	require.NoError(t, err)
+	require.Empty(t, p.Fetch)
+	require.Equal(t, []string{"image " + name + ": the digest is first-seen: this server computed it, and no one declared it"}, p.Warnings)
+	for _, x := range s.plan.Actions[:2] {
+		require.Equal(t, action.Environment{
+			"DEST_DISK": "/dev/sda", "IMG_SHA256": seenDigest, "IMG_URL": "http://192.0.2.1/images/" + seenDigest + "/" + name,
+		}, x.Environment)
+	}
 }
 
 // TestQemuImg2DiskIsPlanned: it gets digests as image2disk does, and a qcow2 image of another server is refused before power.
@@ -142,7 +188,6 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 	}
 	for more, says := range map[string]string{
 		"      IMG_URL: https://u:hush@mirror.example/a.qcow2?key=hush\n      IMG_SHA256: " + seenDigest + "\n": "ingot image add NAME URL",
-		"      IMG_URL: https://mirror.example/a.img\n":                                                         "no digest is known for https://mirror.example/a.img",
 		"      IMG_URL: http://192.0.2.1/images/kernel\n":                                                       "name a disk image",
 		"      FORMAT: raw\n":            "must be host_device",
 		"      EXTRA_ARGS: -t none\n":    "EXTRA_ARGS: it must be empty",

@@ -33,6 +33,8 @@ type PlanRequest struct {
 	Wipe bool `json:"wipe,omitempty"`
 	// First refuses a machine on which Ingot may have installed a system.
 	First bool `json:"first,omitempty"`
+	// By is the name of the operator for whom FetchImages stores images.
+	By string `json:"by,omitempty"`
 	// Resume is the id of an earlier run. The plan of that run is carried out again, from the step that failed.
 	Resume string `json:"resume,omitempty"`
 }
@@ -58,6 +60,9 @@ type Planned struct {
 	From     int          `json:"from,omitempty"`
 	Disk     *action.Disk `json:"disk,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
+	// Fetch are the names of images that FetchImages must store before the run can be planned. If there are any, no plan was stored, and
+	// the fields from Digest on are not set.
+	Fetch []string `json:"fetch,omitempty"`
 }
 
 // PlannedAction is the part of an action that the workflow needs.
@@ -125,15 +130,15 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 		return Planned{}, err
 	}
 
-	out := Planned{
-		Run: q.Run, Template: cmp.Or(q.Template, m.Template, DefaultTemplate),
-		Image: cmp.Or(q.Image, m.Image), Manual: m.BMC.Manual(),
-	}
+	out := newPlanned(q, m)
 	var plan inventory.Plan
 	if q.Resume == "" {
 		plan, err = a.render(ctx, q, m, &out)
 	} else if plan, err = a.resume(ctx, q, &out); err == nil && plan.Installer != nil {
 		err = mayInstall(m).Err() // a disk may have been protected since the earlier run was planned
+	}
+	if err == nil && len(out.Fetch) > 0 {
+		return out, nil
 	}
 	if err == nil {
 		err = a.Site.mayUpload(plan.Actions[min(out.From, len(plan.Actions)):]...)
@@ -225,12 +230,42 @@ func checkAddress(m inventory.Machine) error {
 	return nil
 }
 
-func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan,
-	error,
+// FetchImages stores the files of other servers that the run needs and for which its template gives no digest. Files that are stored already
+// are left as they are.
+func (a *plans) FetchImages(ctx context.Context, q PlanRequest) error {
+	defer heartbeat(ctx)()
+	m, err := a.Machines.Machine(ctx, q.Machine)
+	if err != nil {
+		return fmt.Errorf("planning %q: %w", q.Machine, err)
+	}
+	out := newPlanned(q, m)
+	r, _, err := a.renderTemplate(ctx, q, m, out)
+	for _, f := range r.Fetch {
+		if err == nil {
+			err = a.Site.FetchImage(ctx, f.Name, f.URL, q.By)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("planning %q: %w", q.Machine, err)
+	}
+	return nil
+}
+
+// newPlanned returns what is known of the plan before the template is rendered.
+func newPlanned(q PlanRequest, m inventory.Machine) Planned {
+	return Planned{
+		Run: q.Run, Template: cmp.Or(q.Template, m.Template, DefaultTemplate),
+		Image: cmp.Or(q.Image, m.Image), Manual: m.BMC.Manual(),
+	}
+}
+
+// renderTemplate renders the template for the machine. It returns with it the images of the inventory.
+func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.Machine, out Planned) (template.Rendered,
+	[]inventory.Image, error,
 ) {
 	t, err := a.template(ctx, out.Template)
 	if err != nil {
-		return inventory.Plan{}, fmt.Errorf("template %q: %w", out.Template, err)
+		return template.Rendered{}, nil, fmt.Errorf("template %q: %w", out.Template, err)
 	}
 
 	d := template.Data{
@@ -243,22 +278,35 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 	if out.Image != "" {
 		img, err := a.Images.Image(ctx, out.Image)
 		if err != nil {
-			return inventory.Plan{}, fmt.Errorf("image %q: %w (ingot image list shows the stored images)", out.Image, err)
+			return template.Rendered{}, nil, fmt.Errorf("image %q: %w (ingot image list shows the stored images)", out.Image, err)
 		}
 		d.Image, d.ImageURL = &img, a.Site.URLOf(img)
 	}
 
 	images, err := a.Images.Images(ctx)
 	if err != nil {
-		return inventory.Plan{}, err
+		return template.Rendered{}, nil, err
 	}
 	d.Images = inventory.ImagesByURL(images, a.Site.URLOf)
 
 	r, err := template.Render(ctx, t.Name, t.Source, d)
+	return r, images, err
+}
+
+func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan,
+	error,
+) {
+	r, images, err := a.renderTemplate(ctx, q, m, *out)
 	if err != nil {
 		return inventory.Plan{}, err
 	}
 	out.Warnings = append(out.Warnings, r.Warnings...)
+	for _, f := range r.Fetch {
+		out.Fetch = append(out.Fetch, f.Name)
+	}
+	if len(out.Fetch) > 0 {
+		return inventory.Plan{}, nil
+	}
 
 	if q.Wipe {
 		wipe := wipeAction(action.WipeModes[0])
@@ -270,7 +318,9 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 
 	plan := inventory.Plan{
 		Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias,
-		ImagesURL: d.ImagesURL,
+	}
+	if a.Site.ImageURL != nil {
+		plan.ImagesURL = a.Site.ImageURL()
 	}
 	if err := a.installer(ctx, m, r, &plan); err != nil {
 		return inventory.Plan{}, err

@@ -155,6 +155,12 @@ func (a *API) ProbeImage(ctx context.Context, address string) error {
 	return a.images.probe(ctx, address)
 }
 
+// FetchImage stores the file at address as the image called name, unless that image is stored already. If another caller stores the image
+// just now, FetchImage waits for it. The error wraps inventory.ErrUnreachable if a later call may succeed.
+func (a *API) FetchImage(ctx context.Context, name, address, by string) error {
+	return a.images.fetchOnce(httpapi.WithActor(ctx, by), fetchImage{Name: name, URL: address})
+}
+
 // Disks returns how much space is free on the disks to which new runs and uploads write: first the disk of the
 // databases, then the disk of the images.
 func (a *API) Disks() ([]apitypes.SpaceStatus, error) { return a.status.space.disks() }

@@ -65,7 +65,10 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 				return errors.New("more than five redirects")
 			}
 			r.Header.Del("Referer") // the query of the referring URL may contain a credential (security S22)
-			return f.checkURL(r.URL)
+			if err := f.checkURL(r.URL); err != nil {
+				return refusal{err}
+			}
+			return nil
 		},
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
@@ -84,10 +87,17 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK && (span == "" || resp.StatusCode != http.StatusPartialContent) {
-		return nil, errors.Join(fmt.Errorf("the answer is %s", resp.Status), resp.Body.Close())
+		err := fmt.Errorf("the answer is %s", resp.Status)
+		if code := resp.StatusCode; code/100 == 4 && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests {
+			err = refusal{err}
+		}
+		return nil, errors.Join(err, resp.Body.Close())
 	}
 	return resp, nil
 }
+
+// refusal is an error that a later request would get, too.
+type refusal struct{ error }
 
 // stalling is a connection whose reads fail if no data arrives within fetchStall.
 type stalling struct{ net.Conn }
@@ -116,9 +126,9 @@ func (f fetcher) checkAddress(host string) func(network, address string, _ sysca
 		case listed && literal:
 			return nil
 		case !a.IsGlobalUnicast() || isReserved(a):
-			return fmt.Errorf("%s is a loopback, link-local, multicast or reserved address", a)
+			return refusal{fmt.Errorf("%s is a loopback, link-local, multicast or reserved address", a)}
 		case a.IsPrivate() && !listed:
-			return fmt.Errorf("%s is a private address, but images.fetch_hosts does not list its host", a)
+			return refusal{fmt.Errorf("%s is a private address, but images.fetch_hosts does not list its host", a)}
 		}
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,51 @@ func TestVerifySeesAFlippedBit(t *testing.T) {
 	require.True(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
 	require.NoError(t, os.WriteFile(s.cfg.ImageDir+"/"+i.File, []byte("tezt"), 0o600))
 	require.False(t, decode[found](t, s.do(http.MethodPost, "/v1/images/debian-12/verify", nil), http.StatusOK).OK)
+}
+
+// TestFetchImage: two callers make one request. What another try may change is unreachable; what it cannot is invalid.
+func TestFetchImage(t *testing.T) {
+	var sent atomic.Int64
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent.Add(1)
+		switch r.URL.Path {
+		case "/image":
+			_, _ = w.Write([]byte("raw bytes"))
+		case "/cut":
+			w.Header().Set("Content-Length", "9")
+			_, _ = w.Write([]byte("raw"))
+		case "/later":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/elsewhere":
+			http.Redirect(w, r, "http://127.0.0.2/x", http.StatusFound)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(target.Close)
+	s := newSite(t, func(c *siteConfig) { c.FetchHosts = []string{"127.0.0.1"} })
+	errs := make(chan error)
+	for range 2 {
+		go func() { errs <- s.api.FetchImage(t.Context(), "x", target.URL+"/image", "alice") }()
+	}
+	require.NoError(t, errors.Join(<-errs, <-errs))
+	require.EqualValues(t, 1, sent.Load())
+	i := decode[inventory.Image](t, s.do(http.MethodGet, "/v1/images/x", nil), http.StatusOK)
+	require.True(t, i.FirstSeen)
+	require.Equal(t, target.URL+"/image", i.URL)
+
+	for path, want := range map[string]error{
+		"/cut": inventory.ErrUnreachable, "/later": inventory.ErrUnreachable,
+		"/none": inventory.ErrInvalid, "/elsewhere": inventory.ErrInvalid,
+	} {
+		err := s.api.FetchImage(t.Context(), "y", strings.Replace(target.URL, "http://", "http://u:hush@", 1)+path+"?key=hush", "")
+		require.ErrorIs(t, err, want, path)
+		require.NotErrorIs(t, err, map[error]error{
+			inventory.ErrInvalid: inventory.ErrUnreachable, inventory.ErrUnreachable: inventory.ErrInvalid,
+		}[want], path)
+		require.NotContains(t, err.Error(), "hush")
+	}
+	require.ErrorIs(t, s.api.FetchImage(t.Context(), "y", "http://other.example/x", ""), inventory.ErrInvalid)
 }
 
 // Whether an image can be fetched is known before it is.

@@ -63,7 +63,6 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 		return s.do(http.MethodPost, "/v1/templates/t/render", map[string]any{"machine": "m1", "source": source})
 	}
 	for step, says := range map[string]string{
-		"image: image2disk, environment: {IMG_URL: 'https://mirror.example/x'}":                    "no digest is known for https://mirror.example/x",
 		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/k'}":                          "name a disk image",
 		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen', DEST_DISK: /dev/sda2}": "takes a whole disk, not partition 2",
 		"image: slurp, environment: {DEST_URL: 'http://other.example/', IMG_NAME: x}":              "must not receive the content of disks",
@@ -72,7 +71,18 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, got.Code, step)
 		require.Contains(t, got.Body.String(), says, step)
 	}
-	got := render("image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen'}")
+	const foreign = "image: image2disk, environment: {IMG_URL: 'https://u:hush@mirror.example/x?key=hush'}"
+	got := render(foreign)
+	require.Equal(t, http.StatusOK, got.Code, got.Body)
+	require.Contains(t, got.Body.String(), "https://mirror.example/x has no digest: when the run is planned, this server fetches it as image fetched-")
+	s.api.images.RequireDigest = true
+	got = render(foreign)
+	require.Equal(t, http.StatusBadRequest, got.Code, got.Body)
+	require.Contains(t, got.Body.String(), "no digest is known for https://mirror.example/x, but require_digest is set")
+	require.NotContains(t, got.Body.String(), "hush")
+	s.api.images.RequireDigest = false
+
+	got = render("image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen'}")
 	require.Equal(t, http.StatusOK, got.Code, got.Body)
 	require.Contains(t, got.Body.String(), sumOf("x"))
 	require.Contains(t, got.Body.String(), "image seen: the digest is first-seen")

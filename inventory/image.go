@@ -1,7 +1,10 @@
 package inventory
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
+	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -86,6 +89,19 @@ func ImagesByURL(all []Image, urlOf func(Image) string) map[string]Image {
 		}
 	}
 	return out
+}
+
+// FetchedName returns the name of the image that this server makes of the file at address, for which a template gives no digest. The name
+// shows only the end of the path, because user, password and query may be secret.
+func FetchedName(address string) string {
+	sum := sha256.Sum256([]byte(address))
+	name := "fetched-" + hex.EncodeToString(sum[:6])
+	if u, err := url.Parse(address); err == nil {
+		if end := nameForm(path.Base(u.Path)); end != "" {
+			name += "-" + strings.TrimRight(end[:min(len(end), 60)], "-")
+		}
+	}
+	return name
 }
 
 // UseInstaller marks a file that installers boot or fetch: a kernel, an initramfs, an ISO. It is never written to a disk.

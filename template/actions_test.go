@@ -55,40 +55,40 @@ func TestNativeActionsAreRendered(t *testing.T) {
 func TestNativeActionsAreCheckedInPlan(t *testing.T) {
 	for env, want := range map[string]string{
 		`image: inject`: "FILES: it is missing",
-		`image: inject, environment: {FILES: '[{"path": "x"}]'}`:                                       "path must be absolute",
-		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                         `"Y", which the environment does not contain`,
-		`image: inject, environment: {FILES: '[{"path": "/x"}]', PARTITION: root}`:                     "must be a number from 1",
-		`image: growpart, environment: {RESERVE_MIB: some}`:                                            "number of MiB",
-		`image: growpart, environment: {FILESYSTEM: some}`:                                             "true or false",
-		`image: wipe, environment: {ALL_DISKS: "all"}`:                                                 "true or false",
-		`image: wipe, environment: {WIPE_MODE: secure}`:                                                "one of metadata, quick",
-		`image: efiboot, environment: {REQUIRED: x}`:                                                   "true or false",
-		"image: kexec}\n      - {name: b, image: reboot":                                               "only be the last action",
-		`image: writefile, environment: {PARTITION: "LABEL=", DEST_PATH: /x, CONTENTS: "", MODE: x}`:   "must be a number from 1",
-		`image: writefile, environment: {DEST_PATH: x, CONTENTS: ""}`:                                  "absolute path of a file",
-		`image: writefile, environment: {DEST_PATH: /x}`:                                               "CONTENTS: the contents are missing",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", STATIC_NETPLAN: "true"}`:         "give only one of them",
+		`image: inject, environment: {FILES: '[{"path": "x"}]'}`:                                              "path must be absolute",
+		`image: inject, environment: {FILES: '[{"path": "/x", "from": "Y"}]'}`:                                `"Y", which the environment does not contain`,
+		`image: inject, environment: {FILES: '[{"path": "/x"}]', PARTITION: root}`:                            "must be a number from 1",
+		`image: growpart, environment: {RESERVE_MIB: some}`:                                                   "number of MiB",
+		`image: growpart, environment: {FILESYSTEM: some}`:                                                    "true or false",
+		`image: wipe, environment: {ALL_DISKS: "all"}`:                                                        "true or false",
+		`image: wipe, environment: {WIPE_MODE: secure}`:                                                       "one of metadata, quick",
+		`image: efiboot, environment: {REQUIRED: x}`:                                                          "true or false",
+		"image: kexec}\n      - {name: b, image: reboot":                                                      "only be the last action",
+		`image: writefile, environment: {PARTITION: "LABEL=", DEST_PATH: /x, CONTENTS: "", MODE: x}`:          "must be a number from 1",
+		`image: writefile, environment: {DEST_PATH: x, CONTENTS: ""}`:                                         "absolute path of a file",
+		`image: writefile, environment: {DEST_PATH: /x}`:                                                      "CONTENTS: the contents are missing",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", STATIC_NETPLAN: "true"}`:                "give only one of them",
 		`image: writefile, environment: {DEST_PATH: /x, STATIC_NETPLAN: "true", STATIC_BOTTLEROCKET: "true"}`: "give only one of them",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", HEGEL_URLS: "http://x"}`:         "give only one of them",
-		`image: writefile, environment: {DEST_PATH: /x, HEGEL_URLS: "x"}`:                              "invalid URL 1 of HEGEL_URLS",
-		`image: image2disk, environment: {IMG_URL: "http://x/y", COMPRESSED: gz}`:                      "COMPRESSED \"gz\"; must be true or false",
-		`image: jacobweinstock/waitdaemon`:                                                             "IMAGE: it is missing",
-		`image: waitdaemon, environment: {IMAGE: alpine}`:                                              "an action that leaves the agent",
-		`image: waitdaemon, environment: {IMAGE: "example.org/x/kexec"}`:                               "an action that leaves the agent",
-		`image: waitdaemon, environment: {IMAGE: kexec, CMD_LINE: "a\nb"}`:                             "must be one line",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", UID: root}`:                      "invalid UID",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", DIRMODE: "9"}`:                   "DIRMODE",
-		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", FS_TYPE: ntfs}`:                  "one of ext4, xfs, btrfs, vfat",
-		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA256: abc}`:                     "64 hex digits",
-		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA512: abc}`:                     "IMG_SHA512: it is not supported",
-		`image: oci2disk, environment: {IMG_URL: "ghcr.io/a/b:v1"}`:                                    "a tag can be moved to another image",
-		`image: oci2disk, environment: {IMG_URL: "user:secret@ghcr.io/a/b:v1"}`:                        "must be REGISTRY/REPOSITORY@sha256:DIGEST",
-		`image: archive2disk, environment: {ARCHIVE_URL: y, TARFILE_CHECKSUM: "00"}`:                   "ARCHIVE_URL",
-		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:        "give the digest in TARFILE_CHECKSUM",
-		`image: archive2disk, environment: {DEST_PATH: opt}`:                                           "absolute path of a folder",
-		`image: archive2disk, environment: {ARCHIVE_TYPE: zip}`:                                        "one of tar, targz",
-		`image: kexec, environment: {CMD_LINE: "a\nb"}`:                                                "must be one line",
-		`image: noop, environment: {SLEEP: long}`:                                                      "must be a number of seconds",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", HEGEL_URLS: "http://x"}`:                "give only one of them",
+		`image: writefile, environment: {DEST_PATH: /x, HEGEL_URLS: "x"}`:                                     "invalid URL 1 of HEGEL_URLS",
+		`image: image2disk, environment: {IMG_URL: "http://x/y", COMPRESSED: gz}`:                             "COMPRESSED \"gz\"; must be true or false",
+		`image: jacobweinstock/waitdaemon`:                                                                    "IMAGE: it is missing",
+		`image: waitdaemon, environment: {IMAGE: alpine}`:                                                     "an action that leaves the agent",
+		`image: waitdaemon, environment: {IMAGE: "example.org/x/kexec"}`:                                      "an action that leaves the agent",
+		`image: waitdaemon, environment: {IMAGE: kexec, CMD_LINE: "a\nb"}`:                                    "must be one line",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", UID: root}`:                             "invalid UID",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", DIRMODE: "9"}`:                          "DIRMODE",
+		`image: writefile, environment: {DEST_PATH: /x, CONTENTS: "", FS_TYPE: ntfs}`:                         "one of ext4, xfs, btrfs, vfat",
+		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA256: abc}`:                            "64 hex digits",
+		`image: image2disk, environment: {IMG_URL: "http://x/y", IMG_SHA512: abc}`:                            "IMG_SHA512: it is not supported",
+		`image: oci2disk, environment: {IMG_URL: "ghcr.io/a/b:v1"}`:                                           "a tag can be moved to another image",
+		`image: oci2disk, environment: {IMG_URL: "user:secret@ghcr.io/a/b:v1"}`:                               "must be REGISTRY/REPOSITORY@sha256:DIGEST",
+		`image: archive2disk, environment: {ARCHIVE_URL: y, TARFILE_CHECKSUM: "00"}`:                          "ARCHIVE_URL",
+		`image: archive2disk, environment: {INSECURE_NO_TARFILE_CHECKSUM_VERIFICATION: "true"}`:               "give the digest in TARFILE_CHECKSUM",
+		`image: archive2disk, environment: {DEST_PATH: opt}`:                                                  "absolute path of a folder",
+		`image: archive2disk, environment: {ARCHIVE_TYPE: zip}`:                                               "one of tar, targz",
+		`image: kexec, environment: {CMD_LINE: "a\nb"}`:                                                       "must be one line",
+		`image: noop, environment: {SLEEP: long}`:                                                             "must be a number of seconds",
 	} {
 		_, err := Render(t.Context(), "t", "version: \"0.1\"\nname: t\ntasks:\n  - name: t\n    actions:\n      - {name: a, "+env+"}\n", data())
 		require.ErrorContains(t, err, want, env)
@@ -345,14 +345,15 @@ func TestForeignURLsAreReportedWithoutAMachine(t *testing.T) {
 			[]byte("version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, image: image2disk, environment: {"+env+"}}\n"),
 		)
 		require.NoError(t, err, env)
-		return p.Unplannable
+		return p.Notes
 	}
 	for _, env := range []string{
 		"IMG_URL: 'https://u:hush@mirror.example/x.raw?key=hush'", "IMG_URL: 'http://mirror.example/x'", "IMG_URL: 'https://h/images/x'",
 	} {
 		ps := parse(env)
 		require.Len(t, ps, 1, env)
-		require.Contains(t, ps[0].String(), "t:6: tasks[0].actions[0].environment.IMG_URL: no digest is known for http")
+		require.Contains(t, ps[0].String(), "t:6: tasks[0].actions[0].environment.IMG_URL: http")
+		require.Contains(t, ps[0].String(), "has no digest: the server fetches it once")
 		require.NotContains(t, ps[0].String(), "hush")
 	}
 	for _, env := range []string{

@@ -35,14 +35,13 @@ type planner struct {
 	wrapped  map[string]string // see unwrap
 	why      Explanation
 	warnings []string
+	fetches  []Fetch
 }
 
 // linter checks the actions without a machine, as far as the unrendered template shows them.
 type linter struct {
 	check   *checker
 	wrapped map[string]string // see unwrap
-	// unplannable are the problems for Template.Unplannable.
-	unplannable inventory.Problems
 }
 
 // A place is the position of an action in the unrendered template.

@@ -14,7 +14,7 @@ import (
 )
 
 // checkEnvironments checks the actions without a machine. It checks only values that src, the unrendered template, contains literally. It
-// returns the notes of noteUnread and noteMirrors.
+// returns the notes of noteFetch, noteMirrors and noteUnread.
 func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inventory.Problems) {
 	docs, err := strictyaml.Documents(l.check.out.file, []byte(src))
 	if err != nil || len(docs) != 1 { // src is not YAML: it has expressions without quotes, or lines that are expressions
@@ -40,8 +40,8 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 			env := environmentOf(t, s)
 			l.checkVariables(at, native, env)
 			l.checkLiteralDevice(at, native, env)
-			l.checkForeignURL(at, native, env)
 			l.checkHandlerShells(at, s)
+			notes = append(notes, l.noteFetch(at, native, env)...)
 			notes = append(notes, l.noteMirrors(at.step, s)...)
 			notes = append(notes, l.noteUnread(at.step+".environment", native, s.Environment)...)
 		}

@@ -13,8 +13,8 @@ import (
 
 // setImage sets the URL and the digest of the file that an action fetches. If the action sets no URL, it is the URL of the machine's image.
 // If the URL belongs to an image of this server, setImage sets the digest; it adds a problem if the action sets another digest, or if the
-// image is for another use. If the URL is on another server, it adds a problem if the action sets no digest, because Ingot must know in
-// advance what will be written.
+// image is for another use. If the URL is on another server and the action sets no digest, this server must fetch the file, because Ingot
+// must know in advance what will be written.
 func (p *planner) setImage(path, native string, env environment) {
 	d, row := p.data, action.Describe(native)
 	if env.values[row.URL] == "" {
@@ -32,30 +32,58 @@ func (p *planner) setImage(path, native string, env environment) {
 
 	path += ".environment."
 	given := env.values[row.URL]
-	img, ours := d.imageAt(given)
-	if ours {
+	if img, address := d.imageAt(given); address != "" {
+		env.values[row.URL] = address
 		p.checkOwnImage(path, native, env, img)
 		return
 	}
+	shown := action.PublicURL(given)
+	switch u, err := url.Parse(given); {
+	case err != nil || u.Host == "": // the check of this variable reports the error
+	case env.values[row.Digest] == "" && d.RequireDigest:
+		p.check.add(path+row.Digest, "set "+row.Digest+", or add the file with: ingot image add NAME URL",
+			"no digest is known for %s, but require_digest is set", shown)
+	case env.values[row.Digest] == "":
+		p.fetch(given)
 	// The agent refuses to write a qcow2 image. If the URL ends with .qcow2, report the problem now, while the run is planned.
-	if shown := action.PublicURL(given); action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2") {
+	case action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2"):
 		p.check.add(path+row.URL, "store the image on this server, which converts it (ingot image add NAME URL), and name the stored image",
 			"%s is a qcow2 image on another server, and agents cannot read qcow2", shown)
-	} else if _, err := url.Parse(given); err == nil && env.values[row.Digest] == "" {
-		p.check.add(path+row.Digest, digestRemedy(row.Digest), "no digest is known for %s", shown)
 	}
 }
 
-func digestRemedy(variable string) string {
-	return "set " + variable + ", or add the file with: ingot image add NAME URL"
+// A Fetch is a file on another server without a digest. This server must fetch it before the run can be planned.
+type Fetch struct {
+	URL  string // it may contain a password
+	Name string // of the image that the file becomes
 }
 
-// imageAt returns the image that this server serves at address. ours is false if there is none.
-func (d *Data) imageAt(address string) (img inventory.Image, ours bool) {
-	if img, ours = d.Images[address]; !ours && d.Image != nil && address == d.ImageURL {
-		return *d.Image, true
+// fetch adds a file to the files that this server must fetch.
+func (p *planner) fetch(address string) {
+	f := Fetch{URL: address, Name: inventory.FetchedName(address)}
+	if !slices.Contains(p.fetches, f) {
+		p.fetches = append(p.fetches, f)
+		p.warnings = append(p.warnings, fmt.Sprintf("%s has no digest: when the run is planned, this server fetches it as image %s, and keeps "+
+			"the digest that it sees", action.PublicURL(address), f.Name))
 	}
-	return img, ours
+}
+
+// imageAt returns the image that this server serves at address, or that it has fetched from address; with it, the URL at which this server
+// serves it, which is "" if there is no such image.
+func (d *Data) imageAt(address string) (img inventory.Image, served string) {
+	if img, ours := d.Images[address]; ours {
+		return img, address
+	}
+	if d.Image != nil && address == d.ImageURL {
+		return *d.Image, address
+	}
+	name := inventory.FetchedName(address)
+	for served, img := range d.Images {
+		if img.Name == name {
+			return img, served
+		}
+	}
+	return inventory.Image{}, ""
 }
 
 // checkOwnImage checks whether an action can use img, an image of this server, and sets the digest of img in env.
@@ -112,21 +140,20 @@ func (p *planner) checkUpload(path, native string, env environment) {
 	}
 }
 
-// checkForeignURL adds a problem to l.unplannable if an action fetches a file from another server and sets no digest. It skips URLs that
-// depend on data, and URLs that may be on this server.
-func (l *linter) checkForeignURL(at place, native string, env environment) {
+// noteFetch returns a note if an action fetches a file from another server and sets no digest. It skips URLs that depend on data, and URLs
+// that may be on this server.
+func (l *linter) noteFetch(at place, native string, env environment) inventory.Problems {
 	row := action.Describe(native)
 	given, digest := env.values[row.URL], env.values[row.Digest]
 	if row.URL == "" || given == "" || digest != "" || at.conditions || !at.isLiteral(row.URL, given) {
-		return
+		return nil
 	}
 	if u, err := url.Parse(given); err != nil || u.Scheme == "http" && strings.HasPrefix(u.Path, "/images/") {
-		return // invalid, or perhaps a URL of this server
+		return nil // invalid, or perhaps a URL of this server
 	}
-	p := inventory.Problem{
-		File: l.check.out.file, Field: at.step + ".environment." + row.URL, Remedy: digestRemedy(row.Digest),
-		What: fmt.Sprintf("no digest is known for %s, so every run of this template fails while it is planned", action.PublicURL(given)),
-	}
-	p.Line = l.check.out.line(p.Field)
-	l.unplannable = append(l.unplannable, p)
+	field := at.step + ".environment." + row.URL
+	return inventory.Problems{{
+		File: l.check.out.file, Line: l.check.out.line(field), Field: field, Remedy: "set " + row.Digest,
+		What: fmt.Sprintf("%s has no digest: the server fetches it once, and keeps the digest that it sees", action.PublicURL(given)),
+	}}
 }

@@ -38,7 +38,7 @@ func (p *planner) makeActions() Rendered {
 	if len(r.Actions) > 0 {
 		p.appendReboot(&r)
 	}
-	r.Explanation, r.Warnings = p.why, p.warnings
+	r.Explanation, r.Warnings, r.Fetch = p.why, p.warnings, p.fetches
 	return r
 }
 
@@ -142,6 +142,8 @@ type Rendered struct {
 	// system fetches.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
+	// Fetch are files that this server must fetch. Then the template must be rendered again: the actions lack their digests.
+	Fetch []Fetch `json:"-"`
 	// Warnings say which settings are allowed, but perhaps not intended.
 	Warnings []string `json:",omitempty"`
 	// Explanation says where the other fields come from.

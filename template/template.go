@@ -39,11 +39,8 @@ type Template struct {
 	Source string
 	// Keys are the top-level names of data that the template reads (device_1, Hardware …), sorted.
 	Keys []string
-	// Notes are remarks about variables that no action reads, and about images whose registries count as mirrors.
+	// Notes are remarks about variables that no action reads, images whose registries count as mirrors, and files without a digest.
 	Notes inventory.Problems
-	// Unplannable are problems that would make the planning of every run fail. A template with such problems may be stored, because adding
-	// something to the server, such as an image, can solve them.
-	Unplannable inventory.Problems
 }
 
 // A Linted describes a template without problems, in the form in which the API shows it.
@@ -53,13 +50,9 @@ type Linted struct {
 	Notes inventory.Problems `json:"notes"`
 }
 
-// Lint parses a template, and returns as inventory.Problems why it cannot be stored or would make every run fail. file is used
-// only in error messages.
+// Lint parses a template, and returns as inventory.Problems why it cannot be stored. file is used only in error messages.
 func Lint(file string, src []byte) (Linted, error) {
 	t, err := Parse(file, src)
-	if err == nil {
-		err = t.Unplannable.Err()
-	}
 	if err != nil {
 		return Linted{}, err
 	}
@@ -119,7 +112,6 @@ func Parse(file string, src []byte) (*Template, error) {
 	l := linter{check: &c, wrapped: c.unwrap()}
 	c.checkStructure()
 	t.Notes = l.checkEnvironments(t.Source, trees)
-	t.Unplannable = l.unplannable
 	problems = append(problems, c.problems...)
 	return t, problems.Err()
 }

@@ -40,6 +40,14 @@ var (
 			MaximumAttempts: 10,
 		},
 	}
+	// fetching is for an activity that fetches files from other servers, which may take hours.
+	fetching = workflow.ActivityOptions{
+		StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second,
+		RetryPolicy: &temporal.RetryPolicy{
+			InitialInterval: 2 * time.Second, MaximumInterval: time.Minute,
+			MaximumAttempts: 10,
+		},
+	}
 	// bmc is for activities that use a management controller. The number of attempts is limited, and missing
 	// heartbeats reveal a dead worker.
 	bmc = workflow.ActivityOptions{

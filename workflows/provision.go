@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"errors"
+	"strings"
 
 	"go.temporal.io/sdk/workflow"
 
@@ -86,11 +87,11 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 		return err
 	}
 
-	err := execute(ctx, planning, &p.plan, do.Plan, activities.PlanRequest{
+	q := activities.PlanRequest{
 		Run: p.grant.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image,
-		HardwareMap: p.in.HardwareMap, Resume: p.in.Resume, Wipe: p.wipe, First: p.in.First,
-	})
-	if err != nil {
+		HardwareMap: p.in.HardwareMap, Resume: p.in.Resume, Wipe: p.wipe, First: p.in.First, By: p.in.By,
+	}
+	if err := p.planWithImages(ctx, q); err != nil {
 		return err
 	}
 
@@ -103,6 +104,25 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 		w.Actions[i].State, w.Actions[i].Message = action.Success, "done by run "+p.in.Resume
 	}
 	return nil
+}
+
+// planWithImages makes the plan. If the plan needs files of other servers, it has this server fetch them first.
+func (p *provisioning) planWithImages(ctx workflow.Context, q activities.PlanRequest) error {
+	if err := execute(ctx, planning, &p.plan, do.Plan, q); err != nil || len(p.plan.Fetch) == 0 {
+		return err
+	}
+	if err := p.record.showPhase(ctx, inventory.PhasePlan, "fetching %s", strings.Join(p.plan.Fetch, ", ")); err != nil {
+		return err
+	}
+	if err := execute(ctx, fetching, nil, do.FetchImages, q); err != nil {
+		return err
+	}
+	p.plan = activities.Planned{}
+	err := execute(ctx, planning, &p.plan, do.Plan, q)
+	if err == nil && len(p.plan.Fetch) > 0 {
+		err = newError(activities.TypeConflict, "images that this run fetched were deleted: %s", strings.Join(p.plan.Fetch, ", "))
+	}
+	return err
 }
 
 // recordPlan adds the planned actions to the record.

@@ -50,8 +50,8 @@ Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
 		if err != nil {
 			return err
 		}
-		for _, p := range t.Unplannable {
-			c.Note("warning: %s", Inert(p.String()))
+		for _, p := range t.Notes {
+			c.Note("note: %s", Inert(p.String()))
 		}
 
 		in := map[string]string{"name": *name, "source": t.Source}

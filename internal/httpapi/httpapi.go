@@ -92,12 +92,17 @@ func answerError(c *gin.Context, log *slog.Logger, err error) {
 	c.AbortWithStatusJSON(status, body)
 }
 
-// actorKey is the context key under which SetActor stores the name of the client.
+// actorKey is the context key under which WithActor stores the name of the client.
 type actorKey struct{}
 
 // SetActor stores the name of the authenticated client in the request's context.
 func SetActor(c *gin.Context, name string) {
-	c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), actorKey{}, name))
+	c.Request = c.Request.WithContext(WithActor(c.Request.Context(), name))
+}
+
+// WithActor returns ctx with the name of the client for which something is done.
+func WithActor(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, actorKey{}, name)
 }
 
 // Actor returns the name of the client, or "" if the request was not authenticated.

@@ -19,7 +19,10 @@ func (s *server) siteOf() activities.Site {
 	out := activities.Site{
 		ClaimKey: s.secrets.claim, PlanKey: s.secrets.ring.PlanSigner(), RequireDigest: s.cfg.Images.RequireDigest,
 		Loader: s.cfg.Netboot.Loader, UploadHosts: s.cfg.Images.UploadHosts,
-		ProbeImage:  func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
+		ProbeImage: func(ctx context.Context, address string) error { return s.api.ProbeImage(ctx, address) },
+		FetchImage: func(ctx context.Context, name, address, by string) error {
+			return s.api.FetchImage(ctx, name, address, by)
+		},
 		ImageStored: images{s.records.store.Images, s.files}.stored,
 	}
 	if s.netboot.on() {
