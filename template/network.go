@@ -3,17 +3,21 @@ package template
 import (
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
+	"github.com/ingotmetal/ingot/inventory"
 )
 
 // setNetwork sets the contents of a file that gets the machine's network: a netplan file (STATIC_NETPLAN), or Bottlerocket's net.toml
-// (STATIC_BOTTLEROCKET). EKS Anywhere's writefile asks the DHCP server for the network. Here it comes from the machine's document, from
-// which this server's DHCP answers come, too. setNetwork does nothing if a variable of the action is invalid, which
+// (STATIC_BOTTLEROCKET). EKS Anywhere's writefile asks the DHCP server for the network of the card that booted. Here it comes from the
+// machine's document, from which this server's DHCP answers come, too. setNetwork does nothing if a variable of the action is invalid, which
 // makeAction reports.
 func (p *planner) setNetwork(path string, env environment) {
 	if action.Check(action.WriteFile, env.values) != nil {
 		return
 	}
 	m := p.data.Machine
+	if nic, ok := m.Netboot(); ok && m.Network == nil {
+		m.Interfaces = []inventory.Interface{nic} // as there: the system need not wait for cards of which nothing is known
+	}
 	take := func(variable string) bool {
 		on, _ := action.Bool(env.values, variable, false)
 		if on {
