@@ -76,8 +76,7 @@ func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.R
 		}
 		for _, d := range r.Documents {
 			d, err := a.document(m, plan, d, user, vendor)
-			var p inventory.Problems
-			if errors.As(err, &p) {
+			if p, ok := errors.AsType[inventory.Problems](err); ok {
 				problems = append(problems, p...)
 			} else if err != nil {
 				return err

@@ -71,8 +71,7 @@ func describeFailure(what, name string, err error) error {
 // bare returns err without the method and URL that an HTTP client adds. The text is clipped, because net/http repeats
 // any header that it could not parse.
 func bare(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	return clippedError{err}

@@ -342,8 +342,7 @@ func oddProperties(body []byte, path string) (odd []string) {
 		if err != nil {
 			continue
 		}
-		var wrong *json.UnmarshalTypeError
-		if errors.As(json.Unmarshal(alone, schema()), &wrong) {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](json.Unmarshal(alone, schema())); ok {
 			odd = append(odd, fmt.Sprintf("%s: %s has a value of type %s instead of %s", path, name, wrong.Value, wrong.Type))
 		}
 	}

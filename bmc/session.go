@@ -52,8 +52,7 @@ func (d *Driver) with(ctx context.Context, b inventory.BMC, password inventory.S
 	err = do(&session{d: d, provider: p})
 	d.cfg.Log.Debug("bmc", "host", b.Host, "what", what, "took", time.Since(began), "error", err)
 	if err != nil {
-		var s silentError
-		if errors.As(err, &s) {
+		if s, ok := errors.AsType[silentError](err); ok {
 			d.cfg.Log.Debug("a BMC does not answer", "host", b.Host, "cause", s.cause)
 		}
 		return describeFailure(what, name, err)

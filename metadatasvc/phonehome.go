@@ -118,8 +118,7 @@ func (s *Server) appendEvent(ctx context.Context, e inventory.Event) bool {
 func readReportForm(w http.ResponseWriter, r *http.Request) (detail json.RawMessage, ok bool) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxPhoneHome)
 	if err := r.ParseForm(); err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			http.Error(w, "at most 64 KiB", http.StatusRequestEntityTooLarge)
 			return nil, false
 		}

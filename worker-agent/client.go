@@ -89,8 +89,7 @@ func (c *client) Owns(u *url.URL) bool {
 
 func (c *client) claim(ctx context.Context, h action.Hello, w *action.Welcome) error {
 	err := c.do(ctx, "/agent/v1/claim", h, w, 15*time.Second)
-	var status *fetch.StatusError
-	if errors.As(err, &status) && (status.Code == http.StatusNotFound || status.Code == http.StatusConflict) {
+	if status, ok := errors.AsType[*fetch.StatusError](err); ok && (status.Code == http.StatusNotFound || status.Code == http.StatusConflict) {
 		return &endedError{status.Error()}
 	}
 	return err

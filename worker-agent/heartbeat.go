@@ -43,8 +43,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 
 		var orders action.Orders
 		if err := a.api.heartbeat(ctx, hb, &orders); err != nil {
-			var ended *endedError
-			if errors.As(err, &ended) {
+			if _, ok := errors.AsType[*endedError](err); ok {
 				return err
 			}
 			if ctx.Err() != nil {

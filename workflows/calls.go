@@ -66,8 +66,7 @@ func operatorCanHelp(err error) bool { return !lostMachine(err) && !temporal.IsC
 // messageOf returns the message of the application error in err, without the texts that Temporal adds. If err contains no
 // application error, it returns the whole text of err.
 func messageOf(err error) string {
-	var a *temporal.ApplicationError
-	if errors.As(err, &a) {
+	if a, ok := errors.AsType[*temporal.ApplicationError](err); ok {
 		return a.Message()
 	}
 	return err.Error()

@@ -178,8 +178,8 @@ func (g *bootstrap) startOrFindMigration(ctx workflow.Context, id string, q acti
 	in := contract.MigrateInput{Name: g.table.Target, Target: g.table.Target, Genesis: g.in.Name, By: g.in.By}
 	var begun workflow.Execution
 	err := workflow.ExecuteChildWorkflow(childContext(ctx, id), inventory.TypeMigrate, in).GetChildWorkflowExecution().Get(ctx, &begun)
-	var busy *temporal.ChildWorkflowExecutionAlreadyStartedError
-	if errors.As(err, &busy) { // this Genesis or the operator has already started a migration; both move this server
+	if _, busy := errors.AsType[*temporal.ChildWorkflowExecutionAlreadyStartedError](err); busy {
+		// This Genesis or the operator has already started a migration; both move this server.
 		err = execute(ctx, quick, &begun.RunID, do.OpenOperation, id)
 	}
 	return begun.RunID, err

@@ -149,8 +149,7 @@ func (o *operation) followUntilFinal(ctx workflow.Context, row *inventory.Operat
 		if known == "" {
 			left -= workflow.Now(ctx).Sub(began)
 		}
-		var late *temporal.TimeoutError
-		if errors.As(err, &late) {
+		if _, ok := errors.AsType[*temporal.TimeoutError](err); ok {
 			if err = execute(ctx, quick, &out, f.now, f.run); err == nil && !inventory.Final(out.State) {
 				err = newError(typeTimeout, "the step's budget of %s has passed, but its run is still in phase %s: %s (%s)",
 					row.Budget, out.Phase, out.Message, f.look)

@@ -276,8 +276,7 @@ func (r *Reconciler) countStuck(ctx context.Context, tc client.Client) error {
 		return nil
 	}
 	n, err := tc.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Query: stuckQuery})
-	var never *serviceerror.InvalidArgument
-	if errors.As(err, &never) {
+	if _, ok := errors.AsType[*serviceerror.InvalidArgument](err); ok {
 		r.noStuckQuery = true
 		r.log.Info("this Temporal does not report which runs are stuck", "error", err)
 		return nil

@@ -132,8 +132,7 @@ func (r *Runs) Execute(ctx context.Context, w Start) (run string, input json.Raw
 		// A worker in this process gets the first workflow task with the answer, and does not have to poll for it.
 		EnableEagerStart: w.Machine != "",
 	}, w.Type, w.Input)
-	var busy *serviceerror.WorkflowExecutionAlreadyStarted
-	if errors.As(err, &busy) {
+	if busy, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](err); ok {
 		return r.takeKeyed(ctx, tc, w.ID, busy.RunId, input)
 	}
 	if isAway(err) {
@@ -161,8 +160,7 @@ func (r *Runs) Input(ctx context.Context, id, run string, in any) error {
 func (r *Runs) Start(ctx context.Context, w Start) (run string, err error) {
 	began := r.now()
 	run, input, err := r.Execute(ctx, w)
-	var busy *BusyError
-	if errors.As(err, &busy) && !w.Once && r.awaitClosed(ctx, busy) {
+	if busy, ok := errors.AsType[*BusyError](err); ok && !w.Once && r.awaitClosed(ctx, busy) {
 		run, input, err = r.Execute(ctx, w)
 	}
 	if err != nil {

@@ -106,18 +106,15 @@ func StatusOf(err error) (int, string) {
 
 // BodyOf returns the HTTP status and the body of the answer for err.
 func BodyOf(err error) (int, any) {
-	var refusal Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[Refusal](err); ok {
 		return refusal.Status, refusal.Body
 	}
 	status, code := StatusOf(err)
 	b := ErrorBody{Error: inventory.TextOf(err), Code: code}
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		b.Error = fmt.Sprintf("the body is larger than %s, the limit of this route", limitText(tooLarge.Limit))
 	}
-	var problems inventory.Problems
-	if errors.As(err, &problems) {
+	if problems, ok := errors.AsType[inventory.Problems](err); ok {
 		b.Problems = problems
 	}
 

@@ -43,8 +43,7 @@ func check(ctx context.Context, path string) (err error) {
 
 // asDamaged wraps err in ErrDamaged if err is the driver's error for a damaged database. It returns any other error unchanged.
 func asDamaged(err error) error {
-	var e sqlite3.Error
-	if errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB) {
+	if e, ok := errors.AsType[sqlite3.Error](err); ok && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err

@@ -89,8 +89,7 @@ func fetchUserData(ctx context.Context, t *Task, address string) (_ string, err 
 
 	resp, err := do(req)
 	if err != nil {
-		var u *url.Error
-		if errors.As(err, &u) {
+		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err // unlike err, u.Err does not contain the address
 		}
 		return "", fmt.Errorf("getting %s: %w", shown, err)

@@ -43,8 +43,7 @@ func (t *Task) Run(ctx context.Context, refusal error) action.Result {
 	}
 	if err != nil {
 		res.State, res.ExitCode, res.Message = action.Failed, 1, err.Error()
-		var exit *exitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exitError](err); ok {
 			res.ExitCode = exit.code
 		}
 

@@ -126,8 +126,7 @@ func (s *Source) connect(off int64) (again bool, err error) {
 	if err != nil {
 		cancel()
 		// The error of net/http contains the whole address, including the query.
-		var u *url.Error
-		if errors.As(err, &u) {
+		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
 

@@ -185,8 +185,7 @@ const headerRemedy = "begin with: hostname,mac,ip_address,netmask,gateway,namese
 // syntaxProblem converts an error of encoding/csv. The text of such an error quotes nothing of the row.
 func syntaxProblem(file string, err error) inventory.Problem {
 	p := inventory.Problem{File: file, What: err.Error()}
-	var e *csv.ParseError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*csv.ParseError](err); ok {
 		p.Line, p.What = e.Line, fmt.Sprintf("invalid CSV at byte %d: %v", e.Column, e.Err)
 	}
 	switch {

@@ -92,8 +92,7 @@ func decode(d strictyaml.Document) (document, error) {
 	}
 
 	err := d.Decode(&doc)
-	var ps inventory.Problems
-	if errors.As(err, &ps) {
+	if ps, ok := errors.AsType[inventory.Problems](err); ok {
 		ps = Undisputed(ps, d.Locate(inventory.Validate(inventory.Canonical(doc.Machine))))
 		SortByLine(ps)
 		return doc, ps

@@ -116,8 +116,7 @@ func Decode(file string, b []byte, into any) error {
 // DecodeJSON decodes one JSON value as Decode does. Its problems have no lines.
 func DecodeJSON(raw json.RawMessage, into any) error {
 	err := Decode("", []byte(human.Escape(string(raw))), into)
-	var problems problem.List
-	if errors.As(err, &problems) {
+	if problems, ok := errors.AsType[problem.List](err); ok {
 		for i := range problems {
 			problems[i].Line = 0
 		}

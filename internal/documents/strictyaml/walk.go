@@ -192,8 +192,7 @@ func (w *walker) unmarshalJSON(n *yaml.Node, u json.Unmarshaler, path string, de
 		}
 	}
 	if err != nil {
-		var te *json.UnmarshalTypeError
-		if errors.As(err, &te) {
+		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			must := "must not be %s"
 			if _, isText := u.(encoding.BinaryUnmarshaler); isText {
 				must = "must be text, but is %s"
