@@ -39,7 +39,6 @@ type providerOptions struct {
 	Redfish *struct {
 		Port       int    `json:"port"`
 		SystemName string `json:"systemName"`
-		Basic      any    `json:"useBasicAuth"`
 	} `json:"redfish"`
 	RPC           any `json:"rpc"`
 	HomeAssistant any `json:"homeassistant"`
@@ -77,8 +76,6 @@ type secret struct {
 // secretDocument is a v1 Secret.
 type secretDocument struct {
 	typeMeta
-	Type       any               `json:"type"`
-	Immutable  any               `json:"immutable"`
 	Data       map[string]string `json:"data"` // base64
 	StringData map[string]string `json:"stringData"`
 }

@@ -12,13 +12,10 @@ import (
 type machineConfigDocument struct {
 	typeMeta
 	Spec struct {
-		HardwareSelector  map[string]string `json:"hardwareSelector"`
-		HardwareAffinity  any               `json:"hardwareAffinity"`
-		OSFamily          any               `json:"osFamily"`
-		OSImageURL        string            `json:"osImageURL"`
-		TemplateRef       *reference        `json:"templateRef"`
-		Users             []configUser      `json:"users"`
-		HostConfiguration any               `json:"hostOSConfiguration"`
+		HardwareSelector map[string]string `json:"hardwareSelector"`
+		OSImageURL       string            `json:"osImageURL"`
+		TemplateRef      *reference        `json:"templateRef"`
+		Users            []configUser      `json:"users"`
 	} `json:"spec"`
 }
 

@@ -40,9 +40,12 @@ func (r *findings) ignore(o object, key, why string) {
 }
 
 // decode decodes a document strictly, and reports whether the document could be read and has a name. It records
-// as ignored the keys of the document that match table, which maps patterns of paths (a[].b) to the reason.
+// as ignored the keys of the document that match table, which maps patterns of paths (a[].b) to the reason. Such a key needs no field.
 func (r *findings) decode(o object, into any, table map[string]string) bool {
-	err := o.doc.Decode(into)
+	err := o.doc.DecodeExcept(into, func(path string) bool {
+		_, ignored := whyIgnored(path, table)
+		return ignored
+	})
 	r.report(err)
 	if err == nil && o.name == "" {
 		r.add(o.doc, "metadata.name", "name the object", "there is no name")
@@ -59,18 +62,20 @@ func (r *findings) note(o object, table map[string]string) {
 		if rest, below := strings.CutPrefix(path, ignored); below && ignored != "" && rest != "" && strings.ContainsRune(".[", rune(rest[0])) {
 			return
 		}
-		pattern := macKey.ReplaceAllString(index.ReplaceAllString(path, "[]"), "[]")
-		why, ok := table[pattern]
-		if !ok {
-			if why, ok = ofKubernetes[pattern]; ok && why == "" {
-				return
-			}
-		}
-		if ok {
+		if why, _ := whyIgnored(path, table); why != "" {
 			ignored = path
 			r.ignored = append(r.ignored, Ignored{Place{o.doc.File, line}, o.String(), path, why})
 		}
 	})
+}
+
+// whyIgnored returns the reason for the pattern of table or of ofKubernetes that matches path.
+func whyIgnored(path string, table map[string]string) (why string, ignored bool) {
+	pattern := macKey.ReplaceAllString(index.ReplaceAllString(path, "[]"), "[]")
+	if why, ignored = table[pattern]; !ignored {
+		why, ignored = ofKubernetes[pattern]
+	}
+	return why, ignored
 }
 
 var index = regexp.MustCompile(`\[\d+\]`)

@@ -22,17 +22,12 @@ type hardwareDocument struct {
 }
 
 type hardwareSpec struct {
-	AgentID     string              `json:"agentID"`
-	Auto        any                 `json:"auto"`
-	BMCRef      *reference          `json:"bmcRef"`
-	Disks       []hardwareDisk      `json:"disks"`
-	Interfaces  []hardwareInterface `json:"interfaces"`
-	Metadata    *hardwareMetadata   `json:"metadata"`
-	References  any                 `json:"references"`
-	Resources   any                 `json:"resources"`
-	TinkVersion any                 `json:"tinkVersion"`
-	UserData    inventory.Secret    `json:"userData"`
-	VendorData  inventory.Secret    `json:"vendorData"`
+	BMCRef     *reference          `json:"bmcRef"`
+	Disks      []hardwareDisk      `json:"disks"`
+	Interfaces []hardwareInterface `json:"interfaces"`
+	Metadata   *hardwareMetadata   `json:"metadata"`
+	UserData   inventory.Secret    `json:"userData"`
+	VendorData inventory.Secret    `json:"vendorData"`
 }
 
 type hardwareDisk struct {
@@ -42,32 +37,26 @@ type hardwareDisk struct {
 type hardwareInterface struct {
 	DHCP        *hardwareDHCP    `json:"dhcp"`
 	DisableDHCP bool             `json:"disableDhcp"`
-	Isoboot     any              `json:"isoboot"`
 	Netboot     *hardwareNetboot `json:"netboot"`
 }
 
 type hardwareDHCP struct {
-	MAC          string       `json:"mac"`
-	Hostname     string       `json:"hostname"`
-	DomainName   string       `json:"domain_name"`
-	LeaseTime    *int64       `json:"lease_time"` // seconds
-	NameServers  []netip.Addr `json:"name_servers"`
-	TimeServers  []string     `json:"time_servers"`
-	Arch         string       `json:"arch"`
-	UEFI         bool         `json:"uefi"`
-	IfaceName    any          `json:"iface_name"`
-	IP           *hardwareIP  `json:"ip"`
-	VLAN         vlanText     `json:"vlan_id"`
-	Routes       any          `json:"classless_static_routes"`
-	TFTPServer   any          `json:"tftp_server_name"`
-	BootFileName any          `json:"boot_file_name"`
+	MAC         string       `json:"mac"`
+	Hostname    string       `json:"hostname"`
+	DomainName  string       `json:"domain_name"`
+	LeaseTime   *int64       `json:"lease_time"` // seconds
+	NameServers []netip.Addr `json:"name_servers"`
+	TimeServers []string     `json:"time_servers"`
+	Arch        string       `json:"arch"`
+	UEFI        bool         `json:"uefi"`
+	IP          *hardwareIP  `json:"ip"`
+	VLAN        vlanText     `json:"vlan_id"`
 }
 
 type hardwareIP struct {
 	Address netip.Addr `json:"address"`
 	Netmask string     `json:"netmask"`
 	Gateway netip.Addr `json:"gateway"`
-	Family  any        `json:"family"`
 }
 
 // vlanText is a VLAN ID that the document holds as a number or as text; 0 and "" mean untagged.
@@ -88,48 +77,23 @@ func (v *vlanText) UnmarshalText(b []byte) error {
 }
 
 type hardwareNetboot struct {
-	AllowPXE      *bool         `json:"allowPXE"`
-	AllowWorkflow *bool         `json:"allowWorkflow"`
-	IPXE          any           `json:"ipxe"`
-	OSIE          *hardwareOSIE `json:"osie"`
-	PXELinux      any           `json:"pxelinux"`
-	RPI           any           `json:"rpi"`
+	AllowPXE *bool         `json:"allowPXE"`
+	OSIE     *hardwareOSIE `json:"osie"`
 }
 
 type hardwareOSIE struct {
-	BaseURL      any      `json:"baseURL"`
-	Kernel       any      `json:"kernel"`
-	Initrd       any      `json:"initrd"`
 	KernelParams []string `json:"kernelParams"`
 }
 
 type hardwareMetadata struct {
-	State        any               `json:"state"`
-	BondingMode  any               `json:"bonding_mode"`
-	Manufacturer any               `json:"manufacturer"`
-	Facility     any               `json:"facility"`
-	Custom       any               `json:"custom"`
-	Instance     *hardwareInstance `json:"instance"`
+	Instance *hardwareInstance `json:"instance"`
 }
 
 type hardwareInstance struct {
-	ID                  any              `json:"id"`
-	State               any              `json:"state"`
-	Hostname            string           `json:"hostname"`
-	AllowPXE            any              `json:"allow_pxe"`
-	Rescue              any              `json:"rescue"`
-	AlwaysPXE           any              `json:"always_pxe"`
-	IPXEScriptURL       any              `json:"ipxe_script_url"`
-	NetworkReady        any              `json:"network_ready"`
-	OperatingSystem     any              `json:"operating_system"`
-	OperatingSystemText any              `json:"operating_system_version"`
-	IPs                 any              `json:"ips"`
-	IPAddresses         any              `json:"ip_addresses"`
-	Userdata            inventory.Secret `json:"userdata"`
-	CryptedRootPassword any              `json:"crypted_root_password"`
-	Tags                any              `json:"tags"`
-	SSHKeys             []string         `json:"ssh_keys"`
-	Storage             any              `json:"storage"`
+	Hostname string           `json:"hostname"`
+	Userdata inventory.Secret `json:"userdata"`
+	SSHKeys  []string         `json:"ssh_keys"`
+	Storage  any              `json:"storage"`
 }
 
 // Reasons that several ignored keys share.

@@ -44,30 +44,18 @@ func find[T any](objects map[string]T, x reference, from object) (string, bool) 
 	return "", false
 }
 
-// objectMeta is the metadata of a Kubernetes object. Fields that only Kubernetes writes have the type any.
+// objectMeta is the metadata of a Kubernetes object that is read; see ofKubernetes for the rest.
 type objectMeta struct {
-	Name              string            `json:"name"`
-	GenerateName      any               `json:"generateName"`
-	Namespace         string            `json:"namespace"`
-	Labels            map[string]string `json:"labels"`
-	Annotations       map[string]string `json:"annotations"`
-	CreationTimestamp any               `json:"creationTimestamp"`
-	DeletionTimestamp any               `json:"deletionTimestamp"`
-	Finalizers        any               `json:"finalizers"`
-	Generation        any               `json:"generation"`
-	ManagedFields     any               `json:"managedFields"`
-	OwnerReferences   any               `json:"ownerReferences"`
-	ResourceVersion   any               `json:"resourceVersion"`
-	SelfLink          any               `json:"selfLink"`
-	UID               any               `json:"uid"`
+	Name      string            `json:"name"`
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels"`
 }
 
-// typeMeta holds the keys that every Kubernetes document has.
+// typeMeta holds the keys of every Kubernetes document that are read.
 type typeMeta struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
 	Metadata   objectMeta `json:"metadata"`
-	Status     any        `json:"status"`
 }
 
 // place returns the first line of the object's document.

@@ -17,11 +17,9 @@ import (
 type workflowDocument struct {
 	typeMeta
 	Spec struct {
-		Disabled    any               `json:"disabled"`
 		TemplateRef string            `json:"templateRef"`
 		HardwareRef string            `json:"hardwareRef"`
 		HardwareMap map[string]string `json:"hardwareMap"`
-		BootOptions any               `json:"bootOptions"`
 	} `json:"spec"`
 }
 

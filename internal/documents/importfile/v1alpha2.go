@@ -20,16 +20,13 @@ import (
 type laterHardware struct {
 	typeMeta
 	Spec struct {
-		AgentID any    `json:"agentID"`
-		Arch    string `json:"arch"`
-		Auto    any    `json:"auto"`
-		BMC     *struct {
+		Arch string `json:"arch"`
+		BMC  *struct {
 			BootMode   string           `json:"bootMode"`
 			Connection *laterConnection `json:"connection"`
 		} `json:"bmc"`
 		Instance          laterInstance             `json:"instance"`
 		NetworkInterfaces map[string]laterInterface `json:"networkInterfaces"` // by MAC address
-		References        any                       `json:"references"`
 		StorageDevices    []struct {
 			Name string `json:"name"`
 		} `json:"storageDevices"`
@@ -44,37 +41,25 @@ type laterConnection struct {
 }
 
 type laterInstance struct {
-	LookupID      any              `json:"lookupID"`
-	Metadata      any              `json:"metadata"`
-	NetworkConfig any              `json:"networkConfig"`
-	Userdata      inventory.Secret `json:"userdata"`
-	Vendordata    inventory.Secret `json:"vendordata"`
-	OSIE          struct {
-		InitrdURL    any      `json:"initrdURL"`
-		ISOURL       any      `json:"isoURL"`
+	Userdata   inventory.Secret `json:"userdata"`
+	Vendordata inventory.Secret `json:"vendordata"`
+	OSIE       struct {
 		KernelParams []string `json:"kernelParams"`
-		KernelURL    any      `json:"kernelURL"`
 	} `json:"osie"`
 	SSHKeys []string `json:"sshKeys"`
-	Vars    any      `json:"vars"`
 }
 
 type laterInterface struct {
 	DHCP struct {
 		IPv4 struct {
 			Disabled         bool         `json:"disabled"`
-			BootFileName     any          `json:"bootFileName"`
-			StaticRoutes     any          `json:"classlessStaticRoutes"`
 			DomainName       string       `json:"domainName"`
-			DomainSearchList any          `json:"domainSearchList"`
 			Hostname         string       `json:"hostname"`
 			LeaseTimeSeconds *int64       `json:"leaseTimeSeconds"`
 			Nameservers      []netip.Addr `json:"nameservers"`
-			TFTPServerName   any          `json:"tftpServerName"`
 			NTPServers       []string     `json:"ntpServers"`
 			VLANID           vlanText     `json:"vlanID"`
 		} `json:"ipv4"`
-		IPv6 any `json:"ipv6"`
 	} `json:"dhcp"`
 	IPAM struct {
 		IPv4 struct {
@@ -82,13 +67,9 @@ type laterInterface struct {
 			Gateway netip.Addr `json:"gateway"`
 			Prefix  any        `json:"prefix"` // 24, or "24"
 		} `json:"ipv4"`
-		IPv6 any `json:"ipv6"`
 	} `json:"ipam"`
 	Netboot struct {
 		Disabled bool `json:"disabled"`
-		IPXE     any  `json:"ipxe"`
-		PXELinux any  `json:"pxelinux"`
-		RPI      any  `json:"rpi"`
 	} `json:"netboot"`
 }
 
@@ -254,14 +235,11 @@ type laterTask struct {
 			Env            map[string]string `json:"env"`
 			Volumes        []string          `json:"volumes"`
 			Namespaces     map[string]string `json:"namespaces"`
-			Retries        any               `json:"retries"`
 			TimeoutSeconds int64             `json:"timeoutSeconds"`
 			Background     bool              `json:"background"`
 		} `json:"actions"`
-		Env        map[string]string `json:"env"`
-		References any               `json:"references"`
-		Vars       any               `json:"vars"`
-		Volumes    []string          `json:"volumes"`
+		Env     map[string]string `json:"env"`
+		Volumes []string          `json:"volumes"`
 	} `json:"spec"`
 }
 
@@ -358,20 +336,11 @@ func (r *templates) readLaterTask(o object) {
 type laterWorkflow struct {
 	typeMeta
 	Spec struct {
-		Disabled       any `json:"disabled"`
-		Globals        any `json:"globals"`
-		References     any `json:"references"`
-		TimeoutSeconds any `json:"timeoutSeconds"`
-		Vars           any `json:"vars"`
-		Tasks          []struct {
-			AgentID  any `json:"agentID"`
-			Extra    any `json:"extra"`
+		Tasks []struct {
 			Hardware struct {
-				BootOptions any       `json:"bootOptions"`
 				HardwareRef reference `json:"hardwareRef"`
 			} `json:"hardware"`
-			TimeoutSeconds any       `json:"timeoutSeconds"`
-			TaskRef        reference `json:"taskRef"`
+			TaskRef reference `json:"taskRef"`
 		} `json:"tasks"`
 	} `json:"spec"`
 }
@@ -419,7 +388,6 @@ type laterJob struct {
 	typeMeta
 	Spec struct {
 		HardwareRef reference `json:"hardwareRef"`
-		Connection  any       `json:"connection"`
 		Operations  []struct {
 			PowerAction string `json:"powerAction"`
 			BootDevice  *struct {
@@ -427,8 +395,7 @@ type laterJob struct {
 				Persistent bool   `json:"persistent"`
 				EFIBoot    bool   `json:"efiBoot"`
 			} `json:"bootDevice"`
-			VirtualMedia   *bmcMedia `json:"virtualMediaAction"`
-			TimeoutSeconds any       `json:"timeoutSeconds"`
+			VirtualMedia *bmcMedia `json:"virtualMediaAction"`
 		} `json:"operations"`
 	} `json:"spec"`
 }

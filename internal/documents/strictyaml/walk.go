@@ -301,6 +301,12 @@ func (w *walker) structure(n *yaml.Node, v reflect.Value, path string, depth int
 
 	for _, p := range w.split(v, pairs, path) {
 		index, ok := fields[p.key.Value]
+		if at := join(path, p.key.Value); !ok && w.skip != nil && w.skip(at) {
+			if _, err := w.plain(p.value, depth+1); err != nil {
+				return err
+			}
+			continue
+		}
 		if name, joined := nameOf(p.key.Value); !ok && joined {
 			w.add(p.key, join(path, name), "write NAME: VALUE, with a space after the colon", "the value is a part of the key")
 			continue

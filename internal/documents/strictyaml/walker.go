@@ -22,6 +22,7 @@ type walker struct {
 	file     string
 	nodes    int
 	problems problem.List
+	skip     func(path string) bool // see Document.DecodeExcept; may be nil
 }
 
 var errTooMuch = errors.New("too much")
