@@ -60,40 +60,12 @@ type Store struct {
 }
 
 func newStore(d *db) *Store {
+	p := struct{ *db }{d} // each part of a Store
 	return &Store{
-		d,
-		Agents{d},
-		Applications{d},
-		Assignments{d},
-		BMCJobs{d},
-		BMCKeys{d},
-		BMCPasswords{d},
-		BMCRefusals{d},
-		Changes{d},
-		Disks{d},
-		Events{d},
-		Genesis{d},
-		Grants{d},
-		HandOvers{d},
-		Images{d},
-		KeyedRequests{d},
-		Keys{d},
-		Machines{d},
-		Media{d},
-		Notices{d},
-		Operations{d},
-		Overview{d},
-		Plans{d},
-		Relays{d},
-		Restores{d},
-		Seen{d},
-		Sessions{d},
-		Syslog{d},
-		Templates{d},
-		Tokens{d},
-		Traces{d},
-		Views{d},
-		Workflows{d},
+		d, Agents(p), Applications(p), Assignments(p), BMCJobs(p), BMCKeys(p), BMCPasswords(p), BMCRefusals(p),
+		Changes(p), Disks(p), Events(p), Genesis(p), Grants(p), HandOvers(p), Images(p), KeyedRequests(p), Keys(p),
+		Machines(p), Media(p), Notices(p), Operations(p), Overview(p), Plans(p), Relays(p), Restores(p), Seen(p),
+		Sessions(p), Syslog(p), Templates(p), Tokens(p), Traces(p), Views(p), Workflows(p),
 	}
 }
 
