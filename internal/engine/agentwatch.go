@@ -139,9 +139,6 @@ func (x *agentWatch) checkLost(ctx context.Context, a watchedAgent) error {
 	x.repairs.count(func(c *apitypes.Repairs) { c.AgentsLost++ })
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.lost == nil {
-		x.lost = map[string]string{}
-	}
 	x.lost[a.Machine] = key
 
 	return nil

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -70,21 +71,11 @@ func New(c Config) *Engine {
 		began := c.Elapsed()
 		c.Up = func() time.Duration { return c.Elapsed() - began }
 	}
-	if c.Namespace == "" {
-		c.Namespace = client.DefaultNamespace
-	}
 	if c.Converter == nil {
 		c.Converter = converter.GetDefaultDataConverter()
 	}
-	if c.Parallel <= 0 {
-		c.Parallel = 3
-	}
-	if c.LostAfter <= 0 {
-		c.LostAfter = time.Minute
-	}
-	if c.IdleAfter <= 0 {
-		c.IdleAfter = 10 * time.Second
-	}
+	c.Namespace, c.Parallel = cmp.Or(c.Namespace, client.DefaultNamespace), cmp.Or(c.Parallel, 3)
+	c.LostAfter, c.IdleAfter = cmp.Or(c.LostAfter, time.Minute), cmp.Or(c.IdleAfter, 10*time.Second)
 	if c.IsBooting == nil {
 		c.IsBooting = func(context.Context, string, time.Time) (bool, error) { return true, nil }
 	}
@@ -98,7 +89,7 @@ func New(c Config) *Engine {
 	e.Agents = newAgents(c.Stores.Agents, c.Guard, c.Log, c.Elapsed)
 	e.Runs = &Runs{
 		store: c.Stores.Workflows, keyed: c.Stores.Keyed, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter,
-		now: c.Now, changed: &e.Agents.Changed,
+		now: c.Now, changed: &e.Agents.Changed, fresh: map[string]inventory.Workflow{}, started: map[string]bool{},
 	}
 	e.Pump = &Pump{
 		stores: c.Stores, temporal: c.Temporal, namespace: c.Namespace, converter: c.Converter, guard: c.Guard, log: c.Log,
@@ -108,10 +99,10 @@ func New(c Config) *Engine {
 	repairs := &repairs{}
 	e.Reconciler = &Reconciler{
 		stores: c.Stores, temporal: c.Temporal, guard: c.Guard, log: c.Log, now: c.Now, elapsed: c.Elapsed,
-		held: c.Held, pump: e.Pump, repairs: repairs,
+		held: c.Held, pump: e.Pump, repairs: repairs, settled: map[string]bool{}, recentlyUnknown: map[string]time.Duration{},
 		watch: agentWatch{
 			stores: c.Stores, agents: e.Agents, now: c.Now, up: c.Up, repairs: repairs,
-			lostAfter: c.LostAfter, idleAfter: c.IdleAfter,
+			lostAfter: c.LostAfter, idleAfter: c.IdleAfter, lost: map[string]string{},
 		},
 		boots: lostBoots{stores: c.Stores, now: c.Now, up: c.Up, isBooting: c.IsBooting},
 	}

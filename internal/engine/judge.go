@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
@@ -114,9 +113,6 @@ func (r *Reconciler) cancelHeld(ctx context.Context, tc client.Client) error {
 				"cancelled a held run that is open in Temporal but not in the inventory", "workflow", h.Workflow)
 			continue
 		}
-		if r.settled == nil {
-			r.settled = map[string]bool{}
-		}
 		r.settled[h.Run] = true
 	}
 
@@ -148,9 +144,6 @@ func (r *Reconciler) hasEnded(run string, e execution) bool {
 		now := r.elapsed()
 		since, seen := r.recentlyUnknown[run]
 		if !seen {
-			if r.recentlyUnknown == nil {
-				r.recentlyUnknown = map[string]time.Duration{}
-			}
 			r.recentlyUnknown[run] = now
 		}
 		return seen && now-since > unknownAfter

@@ -198,9 +198,6 @@ func (r *Runs) remember(w inventory.Workflow) {
 	defer r.changed.Notify()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fresh == nil {
-		r.fresh, r.started = map[string]inventory.Workflow{}, map[string]bool{}
-	}
 	maps.DeleteFunc(r.fresh, func(_ string, old inventory.Workflow) bool {
 		return w.Started.Sub(old.Started) > freshFor
 	})
