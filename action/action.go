@@ -77,6 +77,20 @@ func (i DiskID) Is(d Disk) bool {
 	return i.Serial != "" && i.Serial == d.Serial || i.WWN != "" && strings.EqualFold(i.WWN, d.WWN)
 }
 
+// Keys returns the keys under which the inventory stores a disk: one for its serial number, one for its WWN.
+func (i DiskID) Keys() (keys []string) {
+	if i.Serial != "" {
+		keys = append(keys, "serial:"+i.Serial)
+	}
+	if i.WWN != "" {
+		keys = append(keys, "wwn:"+i.WWN)
+	}
+	return keys
+}
+
+// ID returns the serial number and the WWN of the disk.
+func (d Disk) ID() DiskID { return DiskID{d.Serial, d.WWN} }
+
 // NIC is a network interface that the agent has found.
 type NIC struct {
 	Name  string `json:"name"`

@@ -34,9 +34,7 @@ func DecodeBytes(b []byte) (string, error) {
 	}
 
 	var v encodedBytes
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&v); err != nil || v.Base64 == nil {
+	if err := decodeStrictly(string(b), "object", &v); err != nil || v.Base64 == nil {
 		return "", errors.New(`invalid bytes: write text, or {"base64": …} with standard base64`)
 	}
 	return string(*v.Base64), nil

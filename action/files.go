@@ -49,8 +49,8 @@ func Files(env map[string]string) ([]File, error) {
 			FilesVariable)
 	}
 
-	files, err := decodeFiles(env[FilesVariable])
-	if err != nil {
+	var files []File
+	if err := decodeStrictly(env[FilesVariable], "array", &files); err != nil {
 		return nil, fmt.Errorf("reading %s as a JSON array of files: %w", FilesVariable, err)
 	}
 	if len(files) == 0 || len(files) > maxFiles {
@@ -112,18 +112,17 @@ func checkFolders(files []File) error {
 	return errors.Join(errs...)
 }
 
-// decodeFiles decodes a JSON array strictly: unknown fields and text after the array are errors.
-func decodeFiles(text string) ([]File, error) {
+// decodeStrictly decodes a JSON value of this kind. Unknown fields and text after the value are errors.
+func decodeStrictly(text, kind string, into any) error {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
-	var files []File
-	if err := d.Decode(&files); err != nil {
-		return nil, err
+	if err := d.Decode(into); err != nil {
+		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("unexpected text after the array")
+		return errors.New("unexpected text after the " + kind)
 	}
-	return files, nil
+	return nil
 }
 
 // fill sets f.Contents from the source that is set, and clears Base64 and From. It calls wrong for each problem.

@@ -3,6 +3,7 @@ package action
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -113,6 +114,21 @@ func (a Action) WritesDisk() bool {
 func (a Action) WritesAny() bool {
 	native, _ := Native(a.Image)
 	return WritesAny(native) || slices.ContainsFunc(a.handlers(), func(h Handler) bool { return WritesAny(h.Native) })
+}
+
+// Rewrite returns a copy of a after applying change to each value of its environment and to each word of its command and of its handlers.
+func (a Action) Rewrite(change func(string) string) Action {
+	a.Environment = maps.Clone(a.Environment)
+	for k, v := range a.Environment {
+		a.Environment[k] = change(v)
+	}
+	for _, words := range []*[]string{&a.Command, &a.OnTimeout, &a.OnFailure} {
+		*words = slices.Clone(*words)
+		for i, word := range *words {
+			(*words)[i] = change(word)
+		}
+	}
+	return a
 }
 
 // Longest returns the maximum time that the agent needs for the action and one of its handlers.

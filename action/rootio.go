@@ -1,7 +1,6 @@
 package action
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -69,13 +68,8 @@ func storageOfRun(env map[string]string, name string) error {
 // ParseStorage parses the JSON of a Storage. Unknown keys are errors.
 func ParseStorage(text string) (Storage, error) {
 	var s Storage
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
+	if err := decodeStrictly(text, "JSON object", &s); err != nil {
 		return s, fmt.Errorf("decoding the storage: %w", err)
-	}
-	if d.More() {
-		return s, errors.New("decoding the storage: unexpected text after the JSON object")
 	}
 	return s, nil
 }

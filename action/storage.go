@@ -91,10 +91,10 @@ func (ps *storageProblems) add(field, remedy, format string, args ...any) {
 
 // PartitionPath returns the path that the kernel or udev gives to partition n of the disk at device.
 func PartitionPath(device string, n int) string {
-	switch last := device[len(device)-1]; {
+	switch {
 	case strings.HasPrefix(device, "/dev/disk/"):
 		return fmt.Sprintf("%s-part%d", device, n)
-	case last >= '0' && last <= '9':
+	case strings.TrimRight(device, "0123456789") != device:
 		return fmt.Sprintf("%sp%d", device, n)
 	}
 	return fmt.Sprintf("%s%d", device, n)

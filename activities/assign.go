@@ -119,7 +119,7 @@ func (a *assignments) fromHere(x action.Action, then string) action.Action {
 	if now == then {
 		return x
 	}
-	return rewrite(x, func(s string) string { return inventory.Rebase(s, then, now) })
+	return x.Rewrite(func(s string) string { return inventory.Rebase(s, then, now) })
 }
 
 // sign returns the signed order that the agent verifies before it executes payload. If this server has no key, sign

@@ -56,7 +56,7 @@ func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 
 	disks := agent.Facts.Disks
 	for i, d := range disks {
-		for _, id := range Identities(d) {
+		for _, id := range d.ID().Keys() {
 			if run := written[id]; run != "" {
 				disks[i].Written = run
 			}
@@ -126,16 +126,4 @@ func chooseUnprotected(m inventory.Machine, disks []action.Disk, selector *inven
 		reason += "; protected, so never written: " + strings.Join(spared, ", ")
 	}
 	return d, reason
-}
-
-// Identities returns the keys under which the inventory stores a disk: one for its serial number, one for its WWN.
-func Identities(d action.Disk) []string {
-	var ids []string
-	if d.Serial != "" {
-		ids = append(ids, "serial:"+d.Serial)
-	}
-	if d.WWN != "" {
-		ids = append(ids, "wwn:"+d.WWN)
-	}
-	return ids
 }

@@ -124,8 +124,7 @@ func (a *retirements) Retire(ctx context.Context, q RetireRequest) (inventory.St
 
 	notes := q.Notes
 	for _, id := range m.ProtectedDisks {
-		ids := Identities(action.Disk{Serial: id.Serial, WWN: id.WWN})
-		notes = append(notes, "disk not wiped, because it is protected: "+strings.Join(ids, " "))
+		notes = append(notes, "disk not wiped, because it is protected: "+strings.Join(id.Keys(), " "))
 	}
 
 	missing, err := a.findMissingDisks(ctx, q.Owner)
@@ -161,7 +160,7 @@ func (a *retirements) findMissingDisks(ctx context.Context, o inventory.Owner) (
 	}
 
 	for _, d := range agent.Facts.Disks {
-		for _, id := range Identities(d) {
+		for _, id := range d.ID().Keys() {
 			delete(written, id)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/ingotmetal/ingot/action"
@@ -373,7 +372,7 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 	}
 
 	for n, x := range plan.Actions {
-		plan.Actions[n] = rewrite(x, pinned)
+		plan.Actions[n] = x.Rewrite(pinned)
 	}
 
 	if plan.Installer != nil {
@@ -385,24 +384,6 @@ func pin(plan *inventory.Plan, images []inventory.Image) {
 	for n, d := range plan.Documents {
 		plan.Documents[n].Contents = pinned(d.Contents)
 	}
-}
-
-// rewrite returns x after applying change to each value of its environment and to each word of its command and of
-// its handlers.
-func rewrite(x action.Action, change func(string) string) action.Action {
-	if x.Environment != nil {
-		x.Environment = maps.Clone(x.Environment)
-		for k, v := range x.Environment {
-			x.Environment[k] = change(v)
-		}
-	}
-	for _, words := range []*[]string{&x.Command, &x.OnTimeout, &x.OnFailure} {
-		*words = slices.Clone(*words)
-		for i, word := range *words {
-			(*words)[i] = change(word)
-		}
-	}
-	return x
 }
 
 // resume returns the plan of the earlier run q.Resume, which must be a run of the same machine. It sets the fields

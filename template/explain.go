@@ -2,8 +2,6 @@ package template
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/ingotmetal/ingot/action"
@@ -99,7 +97,7 @@ func (e environment) explain(a action.Action, given action.Seconds) ActionExplan
 		if !read[k] {
 			e.from[k] += "; " + native + " does not read this variable"
 		}
-		for _, ref := range slices.Sorted(maps.Keys(secretTexts)) {
+		for _, ref := range refs {
 			if inventory.Refers(v, ref) {
 				e.from[k] += "; " + secretTexts[ref] + " is filled in when the agent gets the action"
 			}

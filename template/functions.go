@@ -14,6 +14,7 @@ import (
 	"text/template"
 
 	"github.com/Masterminds/sprig/v3"
+	"github.com/ingotmetal/ingot/action"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -45,7 +46,7 @@ func functions(g *guard) template.FuncMap {
 		delete(all, name)
 	}
 	maps.Copy(all, template.FuncMap{
-		"formatPartition":       formatPartition,
+		"formatPartition":       action.PartitionPath,
 		"netmaskToPrefixLength": netmaskToPrefixLength,
 		"netmaskToCIDR":         netmaskToPrefixLength,
 		"toYaml":                toYAML,
@@ -149,17 +150,6 @@ func checkFormat(args []reflect.Value) error {
 		}
 	}
 	return nil
-}
-
-// formatPartition returns the path of the partition with this number on a disk.
-func formatPartition(disk string, number int) string {
-	switch {
-	case strings.HasPrefix(disk, "/dev/disk/"):
-		return fmt.Sprintf("%s-part%d", disk, number)
-	case disk != "" && disk[len(disk)-1] >= '0' && disk[len(disk)-1] <= '9':
-		return fmt.Sprintf("%sp%d", disk, number)
-	}
-	return fmt.Sprintf("%s%d", disk, number)
 }
 
 // netmaskToPrefixLength returns the prefix length of a netmask, such as "24" for "255.255.255.0".

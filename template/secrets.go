@@ -12,10 +12,7 @@ import (
 
 // refs are the references to secrets. In a rendered template and in the plan, a reference takes the place of a secret such as .nonce.
 // Resolve replaces it when the action is assigned to the agent. YAML reads a reference as plain text, wherever it is.
-var refs = []string{
-	inventory.RefPhoneHomeURL, inventory.RefMetadataURL, inventory.RefNonce, inventory.RefUserData,
-	inventory.RefVendorData, inventory.RefDocumentsURL, inventory.RefWebhookURL, inventory.RefBootURL,
-}
+var refs = slices.Sorted(maps.Keys(secretTexts))
 
 // Resolve returns a copy of the action a, in which the results of lookup replace all references to secrets: in the environment, in the
 // command and in the handlers. It calls lookup once for each reference, which is one of the Ref constants of package inventory. If lookup
@@ -44,17 +41,7 @@ func Resolve(a action.Action, lookup func(ref string) (string, error)) (action.A
 		return v
 	}
 
-	a.Environment = maps.Clone(a.Environment)
-	for k, v := range a.Environment {
-		a.Environment[k] = replace(v)
-	}
-	for _, words := range []*[]string{&a.Command, &a.OnTimeout, &a.OnFailure} {
-		*words = slices.Clone(*words)
-		for i, v := range *words {
-			(*words)[i] = replace(v)
-		}
-	}
-	if failed != nil {
+	if a = a.Rewrite(replace); failed != nil {
 		return action.Action{}, failed
 	}
 	return a, nil

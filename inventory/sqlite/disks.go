@@ -15,14 +15,7 @@ type Disks struct{ *db }
 // DiskWritten records that o's run is about to write to disk d of its machine. If the machine was available, it is in service from then on.
 // If the disk has neither a serial number nor a WWN, the error is inventory.ErrInvalid, because Ingot could not recognize the disk later.
 func (s Disks) DiskWritten(ctx context.Context, o inventory.Owner, d action.Disk) error {
-	var ids []string
-	if d.Serial != "" {
-		ids = append(ids, "serial:"+d.Serial)
-	}
-	if d.WWN != "" {
-		ids = append(ids, "wwn:"+d.WWN)
-	}
-
+	ids := d.ID().Keys()
 	what := fmt.Sprintf("recording the written disk %q of machine %q", d.Path, o.Machine)
 	if len(ids) == 0 {
 		return fmt.Errorf("%s: the disk has neither serial nor WWN: %w", what, inventory.ErrInvalid)
