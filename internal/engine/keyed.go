@@ -119,25 +119,19 @@ func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	if _, err := r.Find(ctx, run); !errors.Is(err, inventory.ErrNotFound) {
 		return err
 	}
-	tc, err := r.Client()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
-	defer cancel()
-	d, err := tc.DescribeWorkflowExecution(ctx, id, run)
-	if err != nil {
-		return fmt.Errorf("asking Temporal for run %q: %w", run, err)
-	}
-
-	info := d.GetWorkflowExecutionInfo()
-	if info.GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING {
-		return nil // the run has ended, and its record was deleted
-	}
-	r.remember(inventory.Workflow{
-		Run: run, ID: id, Type: info.GetType().GetName(), Machine: machine, Started: info.GetStartTime().AsTime(),
+	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
+		d, err := tc.DescribeWorkflowExecution(ctx, id, run)
+		if err != nil {
+			return fmt.Errorf("asking Temporal for run %q: %w", run, err)
+		}
+		info := d.GetWorkflowExecutionInfo()
+		if info.GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING { // otherwise the run has ended, and its record was deleted
+			r.remember(inventory.Workflow{
+				Run: run, ID: id, Type: info.GetType().GetName(), Machine: machine, Started: info.GetStartTime().AsTime(),
+			})
+		}
+		return nil
 	})
-	return nil
 }
 
 // signalPoweredOn sends a signal to a run: its machine was switched on. Temporal accepts the signal once for each keyed request.

@@ -181,14 +181,10 @@ func (r *Runs) awaitClosed(ctx context.Context, busy *BusyError) bool {
 	if err != nil || !inventory.Final(record.State) {
 		return false
 	}
-	tc, err := r.Client()
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, TemporalTimeout)
-	defer cancel()
-	_ = tc.GetWorkflow(ctx, busy.ID, busy.Run).Get(ctx, nil) // the result of the run does not matter
-	return ctx.Err() == nil
+	return r.ask(ctx, func(ctx context.Context, tc client.Client) error {
+		_ = tc.GetWorkflow(ctx, busy.ID, busy.Run).Get(ctx, nil) // the result of the run does not matter
+		return ctx.Err()
+	}) == nil
 }
 
 // remember keeps a run that has no record yet in memory. The caller sets the ids and Started of the run; remember sets the state.
