@@ -41,9 +41,7 @@ type Driver struct {
 
 // New returns a Driver. It replaces zero fields of cfg by their defaults.
 func New(cfg Config) *Driver {
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Step = cmp.Or(cfg.Step, 3*time.Second)
 	cfg.Hard = cmp.Or(cfg.Hard, 60*time.Second)
 	cfg.Soft = cmp.Or(cfg.Soft, 180*time.Second)

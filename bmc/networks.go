@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/inventory"
@@ -33,10 +34,8 @@ func (d *Driver) CheckHost(host string) error {
 
 func (d *Driver) checkAddr(a netip.Addr) error {
 	a = a.Unmap()
-	for _, p := range d.cfg.Networks {
-		if p.Contains(a.WithZone("")) {
-			return nil
-		}
+	if slices.ContainsFunc(d.cfg.Networks, func(p netip.Prefix) bool { return p.Contains(a.WithZone("")) }) {
+		return nil
 	}
 	return fmt.Errorf("%s is outside the networks that BMCs may be in (bmc.networks): %w", a, inventory.ErrInvalid)
 }

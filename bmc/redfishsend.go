@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,11 +50,7 @@ func anotherHost(name string) error {
 
 // own reports whether u has the scheme, host and port of this service.
 func (t *redfishTransport) own(u *url.URL) bool {
-	port := u.Port()
-	if port == "" {
-		port = "443"
-	}
-	address := net.JoinHostPort(u.Hostname(), port)
+	address := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 	return u.Scheme == "https" && u.User == nil && (strings.EqualFold(address, t.host) || address == t.dialed)
 }
 

@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -199,10 +200,7 @@ func firstAddress(iface string) (netip.Addr, error) {
 
 // modeOn returns the DHCP mode of an interface.
 func (c *Config) modeOn(iface string) inventory.DHCPMode {
-	if m := c.Modes[iface]; m != "" {
-		return m
-	}
-	return inventory.DHCPReservation
+	return cmp.Or(c.Modes[iface], inventory.DHCPReservation)
 }
 
 // givesAddresses returns the interfaces in mode reservation, on which this server assigns the addresses.

@@ -1,6 +1,7 @@
 package bootsvc
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"sync"
@@ -50,9 +51,7 @@ func newGuests(r inventory.Range) *guests {
 func (g *guests) find(mac string, a netip.Addr, now time.Time) (string, guest, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if mac == "" {
-		mac = g.byAddr[a]
-	}
+	mac = cmp.Or(mac, g.byAddr[a])
 	x, ok := g.byMAC[mac]
 	return mac, x, ok && !x.probing && now.Before(x.until)
 }

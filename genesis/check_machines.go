@@ -1,6 +1,7 @@
 package genesis
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -44,9 +45,7 @@ func (f *file) checkMachines() {
 		prefix := fmt.Sprintf("machines[%d].", n)
 		m.Machine = inventory.Canonical(m.Machine)
 		r, hasRole := f.roles[m.Name]
-		if m.Template == "" {
-			m.Template = r.template
-		}
+		m.Template = cmp.Or(m.Template, r.template)
 		if !m.UserData.IsZero() {
 			f.add(prefix+"userData", "write the user data to a file and name that file in config", "a lab file must not contain secrets")
 		}

@@ -1,6 +1,7 @@
 package genesis
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -47,12 +48,8 @@ func (f *file) checkPlatform() {
 		f.docs.checkTalosconfig(p, m)
 	}
 	if ok && m.Address().IsValid() {
-		if p.Talos == "" {
-			p.Talos = netip.AddrPortFrom(m.Address(), 50000).String()
-		}
-		if p.Kubernetes == "" {
-			p.Kubernetes = "https://" + netip.AddrPortFrom(m.Address(), 6443).String()
-		}
+		p.Talos = cmp.Or(p.Talos, netip.AddrPortFrom(m.Address(), 50000).String())
+		p.Kubernetes = cmp.Or(p.Kubernetes, "https://"+netip.AddrPortFrom(m.Address(), 6443).String())
 	}
 	if p.Talos != "" {
 		if u, err := url.Parse("tcp://" + p.Talos); err != nil || u.Port() == "" || u.Hostname() == "" || u.Path != "" {
@@ -79,9 +76,7 @@ func (f *file) checkMigrate() {
 		f.add("migrate.address", "give the platform's address",
 			"the server cannot move to %s; must be an IPv4 address other than seed.address", g.Address)
 	}
-	if g.Target == "" {
-		g.Target = defaultTarget
-	}
+	g.Target = cmp.Or(g.Target, defaultTarget)
 	if !dnsLabel.MatchString(g.Target) {
 		f.add("migrate.target", "use up to 63 characters: a–z, 0–9 and -", "invalid peer name %q", g.Target)
 	}
@@ -132,9 +127,7 @@ func (f *file) checkCluster() {
 		f.add("cluster.vip", "give an address of "+l.Network.Prefix.String(), "%s does not lie in the network of the nodes", c.VIP)
 	}
 	f.claim("cluster.vip", "address", c.VIP.String())
-	if c.API == "" {
-		c.API = "https://" + c.VIP.String()
-	}
+	c.API = cmp.Or(c.API, "https://"+c.VIP.String())
 	f.checkURL("cluster.api", c.API)
 }
 

@@ -95,11 +95,7 @@ func (l Lab) Steps() []Step {
 		Ready: "every check passed",
 		Undo:  "none: only the inventory was changed, and the machines stay in it",
 	}}
-	steps = append(steps, l.routerSteps()...)
-	steps = append(steps, l.platformSteps()...)
-	steps = append(steps, l.migrateSteps()...)
-	steps = append(steps, l.clusterSteps()...)
-	steps = append(steps, l.provenStep())
+	steps = append(slices.Concat(steps, l.routerSteps(), l.platformSteps(), l.migrateSteps(), l.clusterSteps()), l.provenStep())
 
 	for n := range steps {
 		s := &steps[n]

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -151,16 +152,12 @@ func (r AcceptRule) Machine(mac string, f action.Facts, address netip.Addr) (Mac
 	}
 	nic := Interface{MAC: mac}
 	if address.IsValid() {
-		nic = Interface{MAC: mac, Address: address, Netmask: r.Netmask, Gateway: r.Gateway, Nameservers: r.Nameservers}
-		if nic.Netmask == "" {
-			nic.Netmask = "255.255.255.0"
-		}
+		netmask := cmp.Or(r.Netmask, "255.255.255.0")
+		nic = Interface{MAC: mac, Address: address, Netmask: netmask, Gateway: r.Gateway, Nameservers: r.Nameservers}
 	}
 	f.NICs = nil
 	m := FromFacts(name, nic, f)
-	for k, v := range r.Labels {
-		m.Labels[k] = v
-	}
+	maps.Copy(m.Labels, r.Labels)
 	m.Template, m.Image = r.Template, r.Image
 	return m, nil
 }
@@ -182,9 +179,7 @@ const maxReportedNICs = 32
 // report can contain the MAC of another machine.
 func FromFacts(name string, nic Interface, f action.Facts) Machine {
 	nic.UEFI = nic.UEFI || f.Firmware == "uefi"
-	if nic.Arch == "" {
-		nic.Arch = f.Arch
-	}
+	nic.Arch = cmp.Or(nic.Arch, f.Arch)
 	m := Machine{Name: name, Interfaces: []Interface{nic}, Labels: map[string]string{}}
 	for _, x := range f.NICs {
 		mac, err := ParseMAC(x.MAC)

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -137,9 +138,7 @@ func Changes(old, next map[string]string) (out []Change) {
 // valuesOf returns the values of a machine by path.
 func valuesOf(m Machine) (map[string]string, error) {
 	m = Canonical(m)
-	if m.BMC == nil {
-		m.BMC = &BMC{Driver: DriverManual} // no BMC means the same
-	}
+	m.BMC = cmp.Or(m.BMC, &BMC{Driver: DriverManual}) // no BMC means the same
 	out := map[string]string{}
 	for _, f := range m.SecretFields() {
 		switch {

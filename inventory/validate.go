@@ -346,26 +346,12 @@ func hostName(s string) bool {
 
 // dnsName reports whether s consists of DNS-1123 labels in lower case, separated by dots.
 func dnsName(s string) bool {
-	if len(s) > 253 {
-		return false
-	}
-
-	for part := range strings.SplitSeq(s, ".") {
-		if !label.MatchString(part) {
-			return false
-		}
-	}
-	return true
+	return len(s) <= 253 && !slices.ContainsFunc(strings.Split(s, "."), func(part string) bool { return !label.MatchString(part) })
 }
 
 // plain reports whether s consists of printable ASCII and spaces.
 func plain(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
 func checkPathSafe(ps *Problems, field, name string) {

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,14 +67,8 @@ func (i *installer) plan() *inventory.Installer {
 func (d document) documents() []inventory.Document {
 	var out []inventory.Document
 	for _, x := range d.Documents {
-		doc := inventory.Document{Name: x.Name, Kind: x.Kind, Contents: x.Contents}
-		if doc.Kind == "" {
-			doc.Kind = inventory.DocumentText
-		}
-		if doc.Contents == "" {
-			doc.Contents = inventory.RefUserData
-		}
-		out = append(out, doc)
+		kind, contents := cmp.Or(x.Kind, inventory.DocumentText), cmp.Or(x.Contents, inventory.RefUserData)
+		out = append(out, inventory.Document{Name: x.Name, Kind: kind, Contents: contents})
 	}
 	return out
 }

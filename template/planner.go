@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,15 +82,9 @@ func (p *planner) checkWorker(path string, t task) {
 
 func (p *planner) makeAction(path string, t task, s step, disk string) action.Action {
 	a := action.Action{
-		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command, PID: s.PID,
-		Timeout: s.Timeout, OnTimeout: s.OnTimeout, OnFailure: s.OnFailure,
+		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command, PID: cmp.Or(s.PID, s.Namespaces.PID),
+		Timeout: cmp.Or(s.Timeout, DefaultActionTimeout), OnTimeout: s.OnTimeout, OnFailure: s.OnFailure,
 		Volumes: append(slices.Clone(t.Volumes), s.Volumes...),
-	}
-	if a.PID == "" {
-		a.PID = s.Namespaces.PID
-	}
-	if a.Timeout == 0 {
-		a.Timeout = DefaultActionTimeout
 	}
 
 	env := environmentOf(t, s)

@@ -8,6 +8,7 @@
 package template
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -153,9 +154,7 @@ func Render(ctx context.Context, name, src string, d Data) (Rendered, error) {
 	p := planner{check: &c, data: &d, wrapped: c.unwrap()}
 	c.checkStructure()
 	r := p.makeActions()
-	if r.Name == "" {
-		r.Name = name
-	}
+	r.Name = cmp.Or(r.Name, name)
 	if err := c.problems.Err(); err != nil {
 		return Rendered{}, err
 	}

@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/hex"
@@ -81,15 +82,11 @@ type Agent struct {
 
 // New returns an agent for one boot. Its new random nonce ensures that no other agent redeems the same claim with the same nonce.
 func New(cfg Config) (*Agent, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Backoff <= 0 {
 		cfg.Backoff = 5 * time.Second
 	}
-	if cfg.Host == nil {
-		cfg.Host = process{}
-	}
+	cfg.Host = cmp.Or[Host](cfg.Host, process{})
 	if cfg.Disks == nil {
 		cfg.Disks = disk.FileDisks{}
 	}

@@ -1,6 +1,9 @@
 package agent
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // CommandLine reads the agent's parameters from a kernel command line:
 //
@@ -18,19 +21,15 @@ import "strings"
 func CommandLine(line string) Config {
 	var c Config
 	var bootif string
+	texts := map[string]*string{
+		"ingot.server": &c.Server, "ingot.pin": &c.Pin, "ingot.machine": &c.Machine, "ingot.claim": &c.Claim, "ingot.plan": &c.PlanKey,
+	}
 	for _, word := range strings.Fields(line) {
 		name, value, _ := strings.Cut(word, "=")
+		if text := texts[name]; text != nil {
+			*text = value
+		}
 		switch name {
-		case "ingot.server":
-			c.Server = value
-		case "ingot.pin":
-			c.Pin = value
-		case "ingot.machine":
-			c.Machine = value
-		case "ingot.claim":
-			c.Claim = value
-		case "ingot.plan":
-			c.PlanKey = value
 		case "ingot.mac":
 			c.MAC = strings.ToLower(strings.ReplaceAll(value, "-", ":"))
 		case "ingot.rescue":
@@ -43,8 +42,6 @@ func CommandLine(line string) Config {
 			}
 		}
 	}
-	if c.MAC == "" {
-		c.MAC = bootif
-	}
+	c.MAC = cmp.Or(c.MAC, bootif)
 	return c
 }

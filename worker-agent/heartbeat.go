@@ -79,10 +79,8 @@ func (a *Agent) obey(o action.Orders) {
 			// The order to stop has arrived before the assignment. Store a result, so that the agent does not run the assignment
 			// when it arrives.
 			now := time.Now()
-			res = action.Result{
-				Key: key, ID: newID(), State: action.Stopped, Message: "the action was stopped before it began", Started: now,
-				Ended: now,
-			}
+			message := "the action was stopped before it began"
+			res = action.Result{Key: key, ID: newID(), State: action.Stopped, Message: message, Started: now, Ended: now}
 			a.finished[key] = res
 		}
 

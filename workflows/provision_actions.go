@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -87,11 +88,7 @@ func (p *provisioning) decideAboutFailure(ctx workflow.Context, i int, cause err
 	}
 
 	if err == nil && d.Choice == contract.Skip {
-		by := d.By
-		if by == "" {
-			by = "the operator"
-		}
-		a.State, a.Message = action.Success, fmt.Sprintf("skipped by %s: %s", by, a.Message)
+		a.State, a.Message = action.Success, fmt.Sprintf("skipped by %s: %s", cmp.Or(d.By, "the operator"), a.Message)
 		err = p.record.writeRecord(ctx)
 	}
 	return d.Choice, err

@@ -46,10 +46,7 @@ func Recover(ctx workflow.Context, in contract.RecoverInput) (out Recovered, err
 		return out, err
 	}
 
-	r := &recovery{operation: o, in: in, limit: in.Concurrency}
-	if r.limit == 0 {
-		r.limit = contract.DefaultConcurrency
-	}
+	r := &recovery{operation: o, in: in, limit: cmp.Or(in.Concurrency, contract.DefaultConcurrency)}
 	if err := workflow.SetUpdateHandlerWithOptions(ctx, UpdatePause, r.setPaused,
 		workflow.UpdateHandlerOptions{Validator: r.checkPause}); err != nil {
 		return out, err

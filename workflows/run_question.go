@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -25,10 +26,7 @@ func (r *machineRun) questionID(parts ...any) string {
 // the choice is Abort, ask returns errAborted.
 func (r *machineRun) ask(ctx workflow.Context, id, text string, choices ...string) (contract.Decision, error) {
 	d, err := r.askUnless(ctx, nil, inventory.Question{ID: id, Text: text, Choices: choices})
-	if d == nil {
-		d = &contract.Decision{}
-	}
-	return *d, err
+	return *cmp.Or(d, &contract.Decision{}), err
 }
 
 // askUnless does what ask does, for a question that may become unnecessary: once withdrawn returns true, the question is closed and

@@ -1,6 +1,7 @@
 package tftp
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"time"
@@ -51,15 +52,9 @@ const (
 // newSender returns the sender of a file of size bytes; netascii may double that size. transfers is the number of
 // transfers including this one.
 func newSender(r request, size int64, transfers int) *sender {
-	t := &sender{oack: r.oack(size), blockSize: r.blockSize, window: r.window, timeout: r.timeout, final: -1, first: 1}
-	if t.blockSize == 0 {
-		t.blockSize = plainBlock
-	}
-	if t.window == 0 {
-		t.window = plainWindow
-	}
-	if t.timeout == 0 {
-		t.timeout = Timeout
+	t := &sender{
+		oack: r.oack(size), blockSize: cmp.Or(r.blockSize, plainBlock), window: cmp.Or(r.window, plainWindow),
+		timeout: cmp.Or(r.timeout, Timeout), final: -1, first: 1,
 	}
 	if r.netascii {
 		size *= 2

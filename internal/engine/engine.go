@@ -71,9 +71,7 @@ func New(c Config) *Engine {
 		began := c.Elapsed()
 		c.Up = func() time.Duration { return c.Elapsed() - began }
 	}
-	if c.Converter == nil {
-		c.Converter = converter.GetDefaultDataConverter()
-	}
+	c.Converter = cmp.Or(c.Converter, converter.GetDefaultDataConverter())
 	c.Namespace, c.Parallel = cmp.Or(c.Namespace, client.DefaultNamespace), cmp.Or(c.Parallel, 3)
 	c.LostAfter, c.IdleAfter = cmp.Or(c.LostAfter, time.Minute), cmp.Or(c.IdleAfter, 10*time.Second)
 	if c.IsBooting == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"syscall"
 
 	"go.temporal.io/api/serviceerror"
@@ -72,12 +73,7 @@ func StatusOf(err error) (int, string) {
 	var gone *serviceerror.NotFound
 	var argument *serviceerror.InvalidArgument
 	is := func(targets ...error) bool {
-		for _, t := range targets {
-			if errors.Is(err, t) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 	}
 
 	switch {

@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,9 +147,7 @@ func (k *kernelFiles) load(ctx context.Context, env map[string]string, root file
 				e.Initrds = found.Initrds
 			}
 		}
-		if e.Options == "" {
-			e.Options = found.Options
-		}
+		e.Options = cmp.Or(e.Options, found.Options)
 
 		e.Title = where
 	}

@@ -84,16 +84,13 @@ func identity(d *action.Disk, dir, name, where string) {
 	wwid := cmp.Or(blockdev.Attribute(dir, "wwid"), blockdev.Attribute(dir, "device/wwid"))
 	switch {
 	case strings.HasPrefix(name, "vd"):
-		d.Transport = "virtio"
-		d.Serial = blockdev.Attribute(dir, "serial")
+		d.Transport, d.Serial = "virtio", blockdev.Attribute(dir, "serial")
 		if d.Serial != "" {
 			d.ByID = append(d.ByID, "/dev/disk/by-id/virtio-"+under(d.Serial))
 		}
 
 	case strings.HasPrefix(name, "nvme"):
-		d.Transport = "nvme"
-		d.Serial = blockdev.Attribute(dir, "device/serial")
-		d.WWN = wwid
+		d.Transport, d.Serial, d.WWN = "nvme", blockdev.Attribute(dir, "device/serial"), wwid
 		if wwid != "" {
 			d.ByID = append(d.ByID, "/dev/disk/by-id/nvme-"+wwid)
 		}

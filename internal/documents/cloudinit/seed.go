@@ -9,6 +9,7 @@ package cloudinit
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -56,9 +57,7 @@ func FQDN(m inventory.Machine) string {
 
 // MetaData returns the meta-data of NoCloud for m. If instanceID is "", InstanceID(m) is used.
 func MetaData(m inventory.Machine, instanceID string) []byte {
-	if instanceID == "" {
-		instanceID = InstanceID(m)
-	}
+	instanceID = cmp.Or(instanceID, InstanceID(m))
 	doc := struct {
 		InstanceID    string   `json:"instance-id"`
 		LocalHostname string   `json:"local-hostname"`

@@ -1,6 +1,7 @@
 package importfile
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -167,10 +168,7 @@ const amtTLSPort = 16993
 // provider options select another one.
 func bmcOf(c connection) inventory.BMC {
 	b := inventory.BMC{Driver: inventory.DriverIPMI, Host: c.Host}
-	p := c.ProviderOptions
-	if p == nil {
-		p = &providerOptions{}
-	}
+	p := cmp.Or(c.ProviderOptions, &providerOptions{})
 
 	prefers := func(names ...string) bool {
 		return len(p.PreferredOrder) > 0 && slices.Contains(names, strings.ToLower(p.PreferredOrder[0]))

@@ -1,6 +1,7 @@
 package importfile
 
 import (
+	"cmp"
 	"errors"
 	"regexp"
 	"slices"
@@ -125,11 +126,8 @@ func (r *templates) readTemplateConfig(o object) {
 
 	_, err = template.Parse(o.doc.File, source)
 	r.addTemplate(o, string(source), err, func(p inventory.Problem) inventory.Problem {
-		p.Line = part.LineOf(p.Field)
+		p.Line = cmp.Or(part.LineOf(p.Field), o.doc.LineOf("spec.template"))
 		p.Field = strings.TrimSuffix("spec.template."+p.Field, ".")
-		if p.Line == 0 {
-			p.Line = o.doc.LineOf("spec.template")
-		}
 		return p
 	})
 }

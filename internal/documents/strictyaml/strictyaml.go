@@ -5,6 +5,7 @@ package strictyaml
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -172,9 +173,7 @@ func (d Document) LineOf(path string) int {
 func (d Document) Locate(problems problem.List) problem.List {
 	out := make(problem.List, len(problems))
 	for i, p := range problems {
-		if p.File == "" {
-			p.File = d.File
-		}
+		p.File = cmp.Or(p.File, d.File)
 		if p.Line == 0 {
 			p.Line = d.LineOf(p.Field)
 		}

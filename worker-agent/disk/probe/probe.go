@@ -2,6 +2,7 @@
 package probe
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -79,10 +80,7 @@ func Signatures(r io.ReaderAt, size int64, sector int) (names []string, blank bo
 	if table != nil {
 		names = append(names, table.Kind)
 		for _, p := range table.Parts {
-			what := FileSystem(io.NewSectionReader(r, p.Start, p.Size), p.Size)
-			if what == "" {
-				what = "data"
-			}
+			what := cmp.Or(FileSystem(io.NewSectionReader(r, p.Start, p.Size), p.Size), "data")
 			names = append(names, fmt.Sprintf("%d:%s", p.Number, what))
 		}
 	}
