@@ -163,9 +163,8 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 		return d, nil
 	}
 
-	system := systems.Of(d.Kind)
-	if system.Webhooks != nil && plan.Installer.Complete == inventory.CompleteWebhook {
-		b, err := system.Webhooks.AddWebhooks([]byte(contents), inventory.RefWebhookURL)
+	if webhooks, ok := systems.Of(d.Kind).(systems.Webhooks); ok && plan.Installer.Complete == inventory.CompleteWebhook {
+		b, err := webhooks.AddWebhooks([]byte(contents), inventory.RefWebhookURL)
 		if err != nil {
 			return d, fmt.Errorf("%s: %w", file, err)
 		}
@@ -174,8 +173,8 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 			return d, err
 		}
 	}
-	if system.Probe != nil && plan.Installer.Complete == d.Kind {
-		if err := system.Probe.Provable([]byte(a.ofRun(contents, stand))); err != nil {
+	if probe, ok := systems.Of(d.Kind).(systems.Probe); ok && plan.Installer.Complete == d.Kind {
+		if err := probe.Provable([]byte(a.ofRun(contents, stand))); err != nil {
 			var p inventory.Problems
 			p.Add("installer.complete", "use the complete configuration of the machine, or choose another value of installer.complete",
 				"%s does not say how to recognise the installed system: %v", file, err)
@@ -238,7 +237,11 @@ func (a *plans) waitForProof(ctx context.Context, o inventory.Owner) (string, er
 	if err != nil {
 		return "", fmt.Errorf("reading the plan of run %q: %w", o.Run, err)
 	}
-	n := slices.IndexFunc(plan.Documents, func(d inventory.Document) bool { return systems.Of(d.Kind).Probe != nil })
+	var probe systems.Probe
+	n := slices.IndexFunc(plan.Documents, func(d inventory.Document) (ok bool) {
+		probe, ok = systems.Of(d.Kind).(systems.Probe)
+		return ok
+	})
 	if n < 0 {
 		return "", fmt.Errorf("reading the plan of run %q: no document is for a system that can prove its installation: %w",
 			o.Run, inventory.ErrInvalid)
@@ -249,12 +252,12 @@ func (a *plans) waitForProof(ctx context.Context, o inventory.Owner) (string, er
 	}
 
 	nic, _ := m.Netboot()
-	system, document := systems.Of(plan.Documents[n].Kind), []byte(a.ofRun(plan.Documents[n].Contents, o))
+	document := []byte(a.ofRun(plan.Documents[n].Contents, o))
 	for {
 		if err := a.fence(ctx, o); err != nil {
 			return "", err
 		}
-		proof, err := system.Probe.Probe(ctx, a.Dial, nic.Address, document)
+		proof, err := probe.Probe(ctx, a.Dial, nic.Address, document)
 		if !errors.Is(err, inventory.ErrUnreachable) {
 			return proof, err
 		}

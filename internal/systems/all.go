@@ -16,7 +16,7 @@ func (All) Review(kind, file string, contents []byte) (problems, warnings invent
 
 // CheckRelay does what [Relay] describes. A system that relays no DHCP has no problems.
 func (All) CheckRelay(kind string, contents []byte, server netip.Addr) inventory.Problems {
-	if relay := Of(kind).Relay; relay != nil {
+	if relay, ok := Of(kind).(Relay); ok {
 		return relay.CheckRelay(contents, server)
 	}
 	return nil
@@ -24,7 +24,7 @@ func (All) CheckRelay(kind string, contents []byte, server netip.Addr) inventory
 
 // Disks does what [Disks] describes. A document that names no disks has none.
 func (All) Disks(kind string, contents []byte) []string {
-	if disks := Of(kind).Disks; disks != nil {
+	if disks, ok := Of(kind).(Disks); ok {
 		return disks.Disks(contents)
 	}
 	return nil
@@ -32,7 +32,7 @@ func (All) Disks(kind string, contents []byte) []string {
 
 // Downloads does what [Downloads] describes. A system that fetches no images has none.
 func (All) Downloads(kind string, contents []byte) []string {
-	if d := Of(kind).Downloads; d != nil {
+	if d, ok := Of(kind).(Downloads); ok {
 		return d.Downloads(contents)
 	}
 	return nil

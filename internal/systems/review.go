@@ -30,7 +30,7 @@ func CheckDocument(kind, file string, contents []byte) error {
 
 // Review does what CheckDocument does, and also returns warnings. Use the warnings only if there are no problems.
 func Review(kind, file string, contents []byte) (problems, warnings inventory.Problems) {
-	system, kinds := Of(kind), inventory.DocumentKinds()
+	document, kinds := Of(kind), inventory.DocumentKinds()
 	switch {
 	case len(contents) > maxDocument:
 		problems.Add("", "let the document fetch its large parts", "has %d bytes; must have at most %d", len(contents), maxDocument)
@@ -40,14 +40,14 @@ func Review(kind, file string, contents []byte) (problems, warnings inventory.Pr
 		problems.Add("", "", "is empty")
 	case !slices.Contains(kinds, kind):
 		problems.Add("kind", "use one of: "+strings.Join(kinds, ", "), "unknown kind of document %q", kind)
-	case system.Document != nil:
-		problems, warnings = system.Document.Check(file, contents)
+	case document != nil:
+		problems, warnings = document.Check(file, contents)
 	}
 	if len(problems) > maxProblems {
 		problems = problems[:maxProblems]
 	}
 
-	secret := secretsOf(system.Document, contents)
+	secret := secretsOf(document, contents)
 	return finish(file, secret, problems), finish(file, secret, warnings)
 }
 

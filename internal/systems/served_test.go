@@ -33,7 +33,7 @@ func TestS44ServedDocumentsAndKernelLines(t *testing.T) {
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			userData := string(example(t, m.file))
-			secret := secretsOf(Of(map[string]string{"config.boot": inventory.DocumentVyOS}[m.file]).Document, []byte(userData))
+			secret := secretsOf(Of(map[string]string{"config.boot": inventory.DocumentVyOS}[m.file]), []byte(userData))
 			require.GreaterOrEqual(t, len(secret), 2)
 			lookup := func(ref string) (string, error) {
 				v, ok := map[string]string{
@@ -67,7 +67,7 @@ func TestS44ServedDocumentsAndKernelLines(t *testing.T) {
 			require.Len(t, r.Documents, 1)
 			for _, d := range r.Documents {
 				served := []byte(d.Contents)
-				if w := Of(d.Kind).Webhooks; w != nil {
+				if w, ok := Of(d.Kind).(Webhooks); ok {
 					served, err = w.AddWebhooks([]byte(userData), inventory.RefWebhookURL)
 					require.NoError(t, err)
 				}

@@ -13,37 +13,16 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// A System describes the system that a kind of document configures. Each field is a feature; nil = the system does not have it.
-type System struct {
-	Document  Document
-	Relay     Relay
-	Disks     Disks
-	Downloads Downloads
-	Webhooks  Webhooks
-	Probe     Probe
+// table holds the Document of each kind. To add a system, add a package below this one, an entry here, and its kind in package
+// inventory.
+var table = map[string]Document{
+	inventory.DocumentHarvester: harvester.Document{}, // also Disks, Downloads and Webhooks
+	inventory.DocumentTalos:     talos.Document{},     // also Disks and Probe
+	inventory.DocumentVyOS:      vyos.Document{},      // also Relay and SecretLister
 }
 
-// table holds the System of each kind of document. To add a system, add a package below this one, an entry here,
-// and its kind in package inventory.
-var table = map[string]System{
-	inventory.DocumentHarvester: {
-		Document:  harvester.Document{},
-		Disks:     harvester.Document{},
-		Downloads: harvester.Document{},
-		Webhooks:  harvester.Document{},
-	},
-	inventory.DocumentTalos: {
-		Document: talos.Document{},
-		Disks:    talos.Document{},
-		Probe:    talos.Document{},
-	},
-	inventory.DocumentVyOS: {
-		Document: vyos.Document{},
-		Relay:    vyos.Document{},
-	},
-}
-
-// Document checks a document as strictly as the system itself would.
+// Document checks a document as strictly as the system itself would. A Document that implements one of the interfaces below has that
+// feature, too.
 type Document interface {
 	// Check returns as problems why the system would refuse the document, and as warnings what the system accepts although it is probably a
 	// mistake. Problems have a line and a field, but no file. Their texts may repeat values of the document.
@@ -93,5 +72,5 @@ type Probe interface {
 	Probe(ctx context.Context, dial endpoint.Dialer, address netip.Addr, contents []byte) (string, error)
 }
 
-// Of returns the System of a kind of document. If there is none for the kind, all fields of the result are nil.
-func Of(kind string) System { return table[kind] }
+// Of returns the Document of a kind, or nil if there is none.
+func Of(kind string) Document { return table[kind] }

@@ -14,10 +14,7 @@ type Document struct{}
 
 // Disks returns the paths of the disks that the configuration overwrites, or "ALL ITS DISKS".
 func (Document) Disks(contents []byte) (disks []string) {
-	docs, err := strictyaml.Documents("", contents)
-	if err != nil {
-		return nil
-	}
+	docs, _ := strictyaml.Documents("", contents) // none if they cannot be read
 	for _, d := range docs {
 		for _, field := range []string{"install.device", "install.data_disk"} {
 			if v := d.Text(field); v != "" {
@@ -36,10 +33,7 @@ func (Document) Disks(contents []byte) (disks []string) {
 
 // Downloads returns the file names of the ISO images that the installer fetches.
 func (Document) Downloads(contents []byte) (names []string) {
-	docs, err := strictyaml.Documents("", contents)
-	if err != nil {
-		return nil
-	}
+	docs, _ := strictyaml.Documents("", contents) // none if they cannot be read
 	for _, d := range docs {
 		if iso := d.Text("install.iso_url"); iso != "" {
 			names = append(names, path.Base(iso))

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -48,11 +49,7 @@ func (s *server) pathOf(ctx context.Context, o object) (string, error) {
 			continue
 		}
 		if r.Namespaced {
-			namespace := o.Metadata.Namespace
-			if namespace == "" {
-				namespace = "default"
-			}
-			path += "/namespaces/" + url.PathEscape(namespace)
+			path += "/namespaces/" + url.PathEscape(cmp.Or(o.Metadata.Namespace, "default"))
 		}
 		return path + "/" + r.Name + "/" + url.PathEscape(o.Metadata.Name), nil
 	}

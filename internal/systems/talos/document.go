@@ -176,8 +176,7 @@ var loadHints = []struct{ text, what, remedy string }{
 
 // loadProblems converts an error of the loader to problems.
 func loadProblems(err error) (problems inventory.Problems) {
-	var wrong *yaml.LoadErrors
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*yaml.LoadErrors](err); ok {
 		for _, e := range wrong.Errors {
 			problems = append(problems, inventory.Problem{
 				Line: e.Line, What: "has the wrong type: " + quoted.ReplaceAllString(e.Err.Error(), "this"),
@@ -254,10 +253,7 @@ func problemOf(text string) inventory.Problem {
 
 // Disks describes each disk that the configuration may install to, by its path or by a value of its selector.
 func (Document) Disks(contents []byte) (disks []string) {
-	docs, err := strictyaml.Documents("", contents)
-	if err != nil {
-		return nil
-	}
+	docs, _ := strictyaml.Documents("", contents) // none if they cannot be read
 	for _, d := range docs {
 		if v := d.Text("machine.install.disk"); v != "" {
 			disks = append(disks, v)
