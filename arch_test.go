@@ -42,7 +42,7 @@ var may = map[string]string{
 	"internal/backup/dbcopy":         "internal/host/durablefile",
 	"internal/host/diskreserve":      "golang.org/x/sys",
 	"internal/images/sbat":           "internal/text/plaintext",
-	"internal/observe/notify":        "internal/httpclient inventory internal/host/durablefile internal/secrets/identity",
+	"internal/observe/notify":        "internal/host/clock internal/httpclient inventory internal/host/durablefile internal/secrets/identity",
 	"internal/images/diskimage":      "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/images/imagefile":      "inventory",
 	"internal/images/provenance":     "inventory aead.dev/minisign",

@@ -32,8 +32,8 @@ func metricTable() string {
 	b.WriteString("| metric | labels | what |\n|---|---|---|\n")
 	for _, m := range metrics.Table() {
 		labels, kind := "", metrics.Gauge
-		if len(m.Labels) > 0 {
-			labels = codes(m.Labels)
+		if m.Labels != "" {
+			labels = codes(strings.Fields(m.Labels))
 		}
 		if strings.HasSuffix(m.Name, "_total") {
 			kind = metrics.Counter

@@ -30,10 +30,6 @@ type collector struct {
 	mu sync.Mutex // held during a scrape, so that no phase is counted twice
 }
 
-func newCollector(c Config, log *slog.Logger) *collector {
-	return &collector{Config: c, rows: newRows(), log: log, phases: newPhases(c.LastEvent)}
-}
-
 // A part reads some of the metrics. If it fails, the other parts are still exported.
 type part struct {
 	name string
@@ -112,36 +108,29 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 // readProcess exports the values that this process holds in memory.
 func (c *collector) readProcess(_ context.Context, o scrape) error {
 	o.put("ingot_build_info", 1, c.Version)
-	if c.Panics != nil {
-		o.put("ingot_panics_total", float64(c.Panics()))
+	o.put("ingot_panics_total", float64(c.Panics()))
+	o.put("ingot_activities_retrying", float64(c.Retrying()))
+
+	a := c.Agents()
+	o.put("ingot_agents", float64(a.Working), "working")
+	o.put("ingot_agents", float64(a.Idle), "idle")
+	o.put("ingot_agents", float64(a.Silent), "silent")
+
+	t := c.Temporal()
+	o.putBool("ingot_temporal_up", t.Up)
+	if t.Embedded {
+		o.put("ingot_temporal_restarts_total", float64(t.Restarts))
 	}
-	if c.Retrying != nil {
-		o.put("ingot_activities_retrying", float64(c.Retrying()))
-	}
-	if c.Agents != nil {
-		a := c.Agents()
-		o.put("ingot_agents", float64(a.Working), "working")
-		o.put("ingot_agents", float64(a.Idle), "idle")
-		o.put("ingot_agents", float64(a.Silent), "silent")
-	}
-	if c.Temporal != nil {
-		t := c.Temporal()
-		o.putBool("ingot_temporal_up", t.Up)
-		if t.Embedded {
-			o.put("ingot_temporal_restarts_total", float64(t.Restarts))
-		}
-	}
-	if c.Repairs != nil {
-		r := c.Repairs()
-		o.put("ingot_runs_stuck", float64(r.Stuck))
-		o.put("ingot_agents_lost_total", float64(r.AgentsLost))
-		o.put("ingot_signals_refused_total", float64(r.SignalsRefused))
-		o.put("ingot_clock_steps_total", float64(r.ClockSteps))
-		o.put("ingot_repairs_total", float64(r.GrantsEnded), "grant")
-		o.put("ingot_repairs_total", float64(r.RecordsRepaired), "record")
-		o.put("ingot_repairs_total", float64(r.OperatorWindowsExpired), "window")
-		o.put("ingot_repairs_total", float64(r.RunsFenced), "fenced-run")
-	}
+
+	r := c.Repairs()
+	o.put("ingot_runs_stuck", float64(r.Stuck))
+	o.put("ingot_agents_lost_total", float64(r.AgentsLost))
+	o.put("ingot_signals_refused_total", float64(r.SignalsRefused))
+	o.put("ingot_clock_steps_total", float64(r.ClockSteps))
+	o.put("ingot_repairs_total", float64(r.GrantsEnded), "grant")
+	o.put("ingot_repairs_total", float64(r.RecordsRepaired), "record")
+	o.put("ingot_repairs_total", float64(r.OperatorWindowsExpired), "window")
+	o.put("ingot_repairs_total", float64(r.RunsFenced), "fenced-run")
 	return nil
 }
 
@@ -233,15 +222,11 @@ func (c *collector) readPhases(ctx context.Context, o scrape) error {
 func (c *collector) readNetwork(_ context.Context, o scrape) error {
 	if c.Boot != nil {
 		s := c.Boot()
-		for name, n := range map[string]int64{
-			"ingot_dhcp_packets_received_total":    s.DHCPReceived,
-			"ingot_dhcp_packets_answered_total":    s.DHCPAnswered,
-			"ingot_dhcp_packets_unknown_total":     s.DHCPUnknown,
-			"ingot_boot_events_dropped_total":      s.EventsDropped,
-			"ingot_unknown_machines_dropped_total": s.SeenDropped,
-		} {
-			o.put(name, float64(n))
-		}
+		o.put("ingot_dhcp_packets_received_total", float64(s.DHCPReceived))
+		o.put("ingot_dhcp_packets_answered_total", float64(s.DHCPAnswered))
+		o.put("ingot_dhcp_packets_unknown_total", float64(s.DHCPUnknown))
+		o.put("ingot_boot_events_dropped_total", float64(s.EventsDropped))
+		o.put("ingot_unknown_machines_dropped_total", float64(s.SeenDropped))
 		o.put("ingot_dhcp_packets_dropped_total", float64(s.DHCPDropped), "queue-full")
 		o.put("ingot_dhcp_packets_dropped_total", float64(s.DHCPMalformed), "malformed")
 		o.put("ingot_dhcp_packets_dropped_total", float64(s.DHCPDirect), "not-relayed")
@@ -255,10 +240,8 @@ func (c *collector) readNetwork(_ context.Context, o scrape) error {
 		o.put("ingot_tftp_transfers_total", float64(s.TFTPAborted), "aborted")
 		o.put("ingot_syslog_lines_dropped_total", float64(s.SyslogDropped), "too-many")
 		o.put("ingot_syslog_lines_dropped_total", float64(s.SyslogUnknown), "unknown-host")
-		o.putRequests("boot", s.HTTP)
-	}
-	if c.OtherDHCP != nil {
 		o.put("ingot_dhcp_other_servers", float64(c.OtherDHCP()))
+		o.putRequests("boot", s.HTTP)
 	}
 	for name, counts := range c.Requests {
 		o.putRequests(name, counts())
@@ -279,10 +262,8 @@ func (c *collector) readDatabases(_ context.Context, o scrape) error {
 	o.put("ingot_database_wait_seconds_total", read.WaitDuration.Seconds(), "read")
 	o.put("ingot_database_waits_total", float64(write.WaitCount), "write")
 	o.put("ingot_database_wait_seconds_total", write.WaitDuration.Seconds(), "write")
-	if c.Intact != nil {
-		if intact, done := c.Intact(); done {
-			o.putBool("ingot_inventory_intact", intact)
-		}
+	if intact, done := c.Intact(); done {
+		o.putBool("ingot_inventory_intact", intact)
 	}
 
 	var errs []error
@@ -324,9 +305,6 @@ func (c *collector) readDisks(_ context.Context, o scrape) error {
 		}
 		o.putTime("ingot_backup_verified_timestamp_seconds", at)
 	}
-	if c.Disks == nil {
-		return nil
-	}
 	disks, err := c.Disks()
 	if err != nil {
 		return err
@@ -339,13 +317,8 @@ func (c *collector) readDisks(_ context.Context, o scrape) error {
 }
 
 func (c *collector) readClock(_ context.Context, o scrape) error {
-	if c.Certificates != nil {
-		for listener, until := range c.Certificates() {
-			o.putTime("ingot_certificate_expiry_timestamp_seconds", until, listener)
-		}
-	}
-	if c.Synchronized == nil {
-		return nil
+	for listener, until := range c.Certificates() {
+		o.putTime("ingot_certificate_expiry_timestamp_seconds", until, listener)
 	}
 	yes, err := c.Synchronized()
 	if err == nil {

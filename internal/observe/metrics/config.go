@@ -38,8 +38,7 @@ type Temporal struct {
 	Restarts int // restarts of the embedded server
 }
 
-// Config holds the sources of the metrics. Store and LastEvent are required. If another source is nil, its metrics
-// are left out.
+// Config holds the sources of the metrics. The comments name those that may be nil: their metrics are then left out.
 type Config struct {
 	Version string
 	Store   Store
@@ -51,7 +50,7 @@ type Config struct {
 	Retrying func() int
 	Panics   func() int64
 	Temporal func() Temporal
-	// Boot returns the counters of the boot server. OtherDHCP returns how many other DHCP servers were seen.
+	// Boot returns the counters of the boot server. OtherDHCP returns how many other DHCP servers were seen. Both may be nil.
 	Boot      func() bootsvc.Stats
 	OtherDHCP func() int
 	// Requests returns the counters of the other listeners, by the name of the listener.
@@ -61,14 +60,14 @@ type Config struct {
 	// Intact returns the result of the last check of the inventory; done is false until the first check has ended.
 	Intact func() (intact, done bool)
 	Disks  func() ([]Disk, error)
-	// LastBackup returns when the newest verified backup was made that the server has stored, or zero if there is none.
+	// LastBackup returns when the newest verified backup was made that the server has stored, or zero if there is none. It may be nil.
 	LastBackup func() time.Time
-	// ReserveHeld reports whether the reserved disk space is still reserved, that is, not in use.
+	// ReserveHeld reports whether the reserved disk space is still reserved, that is, not in use. It may be nil.
 	ReserveHeld func() bool
 	// Synchronized reports whether the clock of this host is synchronized.
 	Synchronized func() (bool, error)
 	// Certificates returns when each certificate of this server expires, by the name of the listener.
 	Certificates func() map[string]time.Time
-	// Traces returns how many spans were sent and dropped.
+	// Traces returns how many spans were sent and dropped. It may be nil.
 	Traces func() tracing.Counts
 }

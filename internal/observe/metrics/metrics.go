@@ -43,7 +43,9 @@ func (m *Metrics) ObserveBMC(o bmc.Operation) {
 }
 
 // Read adds the metrics that are read at each scrape. Call it once, before Handler is used.
-func (m *Metrics) Read(c Config) { m.registry.MustRegister(newCollector(c, m.log)) }
+func (m *Metrics) Read(c Config) {
+	m.registry.MustRegister(&collector{Config: c, rows: newRows(), log: m.log, phases: newPhases(c.LastEvent)})
+}
 
 // Limits of scrapes.
 const (

@@ -33,6 +33,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/identity"
@@ -108,10 +109,7 @@ func New(cfg Config) (*Sender, error) {
 		}
 	}
 	cfg.Format = cmp.Or(cfg.Format, inventory.NoticeStandard)
-	if cfg.Look == 0 {
-		cfg.Look = time.Second
-	}
-
+	cfg.Look = cmp.Or(cfg.Look, time.Second)
 	return &Sender{cfg: cfg, client: httpclient.New(t)}, nil
 }
 
@@ -138,15 +136,11 @@ func (s *Sender) Check() error {
 
 // Run sends notices that are due until ctx ends.
 func (s *Sender) Run(ctx context.Context) error {
-	timer := time.NewTicker(s.cfg.Look)
-	defer timer.Stop()
 	for {
 		for s.next(ctx) {
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, s.cfg.Look) != nil {
 			return ctx.Err()
-		case <-timer.C:
 		}
 	}
 }
@@ -229,8 +223,7 @@ func (s *Sender) send(ctx context.Context, n inventory.Notice) error {
 	req.Header.Set("User-Agent", "ingot/"+s.cfg.Version)
 	resp, err := s.client.Do(req)
 	if err != nil {
-		var u *url.Error
-		if errors.As(err, &u) { // the text of u contains the whole URL
+		if u, ok := errors.AsType[*url.Error](err); ok { // the text of u contains the whole URL
 			err = u.Err
 		}
 		return err

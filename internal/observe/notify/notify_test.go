@@ -93,20 +93,20 @@ func (r *receiver) await(t *testing.T) inventory.Notice {
 	return inventory.Notice{}
 }
 
-// clock is one that tests move.
-type clock struct {
+// testClock is one that tests move.
+type testClock struct {
 	mu sync.Mutex
 	at time.Time
 }
 
-func (c *clock) now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.at }
+func (c *testClock) now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.at }
 
-func (c *clock) add(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.at = c.at.Add(d) }
+func (c *testClock) add(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.at = c.at.Add(d) }
 
 type site struct {
 	t     *testing.T
 	file  string
-	clock *clock
+	clock *testClock
 	store *sqlite.Store
 	log   *bytes.Buffer
 	cfg   Config
@@ -115,7 +115,7 @@ type site struct {
 func newSite(t *testing.T, to string, events ...string) *site {
 	t.Helper()
 	dir := t.TempDir()
-	s := &site{t: t, file: filepath.Join(dir, "ingot.db"), clock: &clock{at: time.Now()}, log: &bytes.Buffer{}}
+	s := &site{t: t, file: filepath.Join(dir, "ingot.db"), clock: &testClock{at: time.Now()}, log: &bytes.Buffer{}}
 	file := filepath.Join(dir, "secret")
 	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
 	s.cfg = Config{

@@ -36,10 +36,6 @@ type queue struct {
 	waiting []sdktrace.ReadOnlySpan
 }
 
-func newQueue(dropped *atomic.Int64) *queue {
-	return &queue{dropped: dropped, open: map[trace.SpanID][]sdktrace.ReadOnlySpan{}}
-}
-
 // OnStart implements sdktrace.SpanProcessor.
 func (q *queue) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
 	q.mu.Lock()

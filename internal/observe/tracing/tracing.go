@@ -95,7 +95,7 @@ func New(ctx context.Context, c Config) (*Tracing, error) {
 	t := &Tracing{
 		cfg: c, exporter: otlptrace.NewUnstarted(client), made: &made{}, deliveries: make(chan bootsvc.Delivery, maxDeliveries),
 	}
-	t.queue = newQueue(&t.full)
+	t.queue = &queue{dropped: &t.full, open: map[trace.SpanID][]sdktrace.ReadOnlySpan{}}
 	if t.sent, err = c.Store.TracesSent(ctx); err != nil {
 		return nil, err
 	}

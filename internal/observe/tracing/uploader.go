@@ -103,8 +103,7 @@ func (c *uploader) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSp
 	req.Header.Set("Content-Type", "application/x-protobuf")
 	req.Header.Set("Content-Encoding", "gzip")
 	res, err := c.http.Do(req)
-	var whole *url.Error
-	if errors.As(err, &whole) {
+	if whole, ok := errors.AsType[*url.Error](err); ok {
 		return whole.Err // the error without the URL, whose path may hold a token
 	}
 	if err != nil {
