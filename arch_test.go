@@ -104,7 +104,7 @@ var may = map[string]string{
 	"worker-agent/actions":         "action internal/httpclient internal/host/clock internal/images/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
 	"worker-agent":                 "internal/httpclient internal/secrets/keypin action internal/host/clock internal/text/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
 
-	"internal/temporal/temporalchild": "internal/host/durablefile go.temporal.io/api google.golang.org/grpc",
+	"internal/temporal/temporalchild": "internal/host/clock internal/host/durablefile go.temporal.io/api google.golang.org/grpc",
 	"internal/backup": "inventory inventory/sqlite internal/config internal/backup/dbcopy internal/host/durablefile internal/host/hostnet " +
 		"internal/text/human internal/secrets/identity internal/images/imagefile internal/secrets/keyring internal/host/diskreserve internal/temporal/temporalchild " +
 		"internal/temporal/temporalfile golang.org/x/crypto",
@@ -113,7 +113,7 @@ var may = map[string]string{
 		"internal/host/diskreserve golang.org/x/sync",
 
 	"internal/temporal/temporalfile": "internal/backup/dbcopy internal/temporal/temporalchild modernc.org/sqlite",
-	"internal/temporal/temporalserver": "internal/backup/dbcopy internal/host/durablefile internal/host/memlimit internal/temporal/temporalchild internal/temporal/temporalfile go.temporal.io/server " +
+	"internal/temporal/temporalserver": "internal/backup/dbcopy internal/host/clock internal/host/durablefile internal/host/memlimit internal/temporal/temporalchild internal/temporal/temporalfile go.temporal.io/server " +
 		"go.temporal.io/api github.com/labstack/echo/v4 github.com/temporalio/ui-server/v2 golang.org/x/sync google.golang.org/grpc google.golang.org/protobuf",
 
 	"internal/observe/tracing": "internal/httpclient action bmc bootsvc internal/host/durablefile internal/secrets/identity inventory go.opentelemetry.io/otel go.opentelemetry.io/proto/otlp go.temporal.io/sdk " +

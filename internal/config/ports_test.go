@@ -16,6 +16,10 @@ func TestPortsThatMeet(t *testing.T) {
 	for text, want := range map[string]string{
 		"listen: 127.0.0.1:7235\n":                                         "ingot.yaml:1: listen: port 7235 is already used by temporal.port (ports 7233 to 7236)",
 		"listen: 0.0.0.0:8233\n":                                           "listen: port 8233 is already used by temporal.ui_port",
+		"temporal:\n  port: 65533\n":                                       "ingot.yaml:2: temporal.port: the embedded server also needs the three ports after 65533",
+		"temporal:\n  port: 65536\n":                                       "ingot.yaml:2: temporal.port: invalid port 65536",
+		"temporal:\n  ui_port: 0\n":                                        "ingot.yaml:2: temporal.ui_port: invalid port 0",
+		"temporal:\n  retention: 23h\n":                                    "ingot.yaml:2: temporal.retention: 23h0m0s is too short",
 		"temporal:\n  ui_port: 7236\n":                                     "ingot.yaml:2: temporal.ui_port: port 7236 is already used by temporal.port",
 		"netboot:\n  interfaces: [eth0]\n  http: [80, 7443]\n":             "netboot.http[1]: port 7443 is already used by netboot.agent",
 		"netboot:\n  interfaces: [eth0]\n  http: [80]\n  metadata: [80]\n": "netboot.metadata[0]: port 80 is already used by netboot.http[0]",

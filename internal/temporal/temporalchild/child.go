@@ -104,8 +104,7 @@ func (c *child) stop() error {
 // which comes from the child itself, describeEnd returns only cause.
 func (c *child) describeEnd(exit, cause error) error {
 	c.out.flush()
-	var f *Failure
-	if errors.As(cause, &f) {
+	if _, ok := errors.AsType[*Failure](cause); ok {
 		return cause
 	}
 

@@ -82,12 +82,12 @@ func DefaultConfig(dataDir string) Config {
 	}
 }
 
-// Validate returns all mistakes in c, joined. Each is a *[Failure] of kind [KindConfig] that names
+// Validate returns the mistakes in c, joined, that the check of the configuration file does not find. Each is a *[Failure] that names
 // the configuration key.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(key, format string, args ...any) {
-		errs = append(errs, &Failure{Kind: KindConfig, Key: key, Message: key + ": " + fmt.Sprintf(format, args...)})
+		errs = append(errs, &Failure{Key: key, Message: key + ": " + fmt.Sprintf(format, args...)})
 	}
 
 	switch {
@@ -101,12 +101,8 @@ func (c Config) Validate() error {
 	// The frontend has no authentication: every client that reaches it can start and signal every
 	// workflow.
 	if ip, err := netip.ParseAddr(c.Host); err != nil || !ip.IsLoopback() {
-		bad(
-			"temporal.host",
-			"%q must be a loopback address; the embedded Temporal server and its UI have no login and listen on loopback only. "+
-				"Use 127.0.0.1, or an external Temporal (temporal.address) with TLS",
-			c.Host,
-		)
+		bad("temporal.host", "%q must be a loopback address; the embedded Temporal server and its UI have no login and listen on "+
+			"loopback only. Use 127.0.0.1, or an external Temporal (temporal.address) with TLS", c.Host)
 	}
 
 	if c.Identity != "" {
@@ -119,42 +115,11 @@ func (c Config) Validate() error {
 		}
 	}
 
-	used := map[int]string{}
-	for _, p := range c.Ports.named() {
-		switch other, taken := used[p.port]; {
-		case p.port == 0 && p.name == "ui":
-		case p.port < 1 || p.port > 65535:
-			bad(p.key, "%s port %d is not between 1 and 65535", p.name, p.port)
-		case taken:
-			bad(p.key, "%s port %d is also the %s port", p.name, p.port, other)
-		default:
-			used[p.port] = p.name
-		}
-	}
-
 	if c.Namespace == "" {
 		bad("temporal.namespace", "is empty")
 	}
-	if c.Retention < 24*time.Hour {
-		bad("temporal.retention", "invalid retention %s; must be at least 24 h, Temporal's minimum", c.Retention)
-	}
 
 	return errors.Join(errs...)
-}
-
-type namedPort struct {
-	name, key string
-	port      int
-}
-
-func (p Ports) named() []namedPort {
-	return []namedPort{
-		{"frontend", "temporal.port", p.Frontend},
-		{"history", "temporal.port", p.History},
-		{"matching", "temporal.port", p.Matching},
-		{"worker", "temporal.port", p.Worker},
-		{"ui", "temporal.ui_port", p.UI},
-	}
 }
 
 // Server is a running embedded server.
@@ -168,19 +133,8 @@ type Server struct {
 	PID         int    `json:"pid"`
 }
 
-// Kinds of [Failure].
-const (
-	KindConfig = "config" // the configuration can never work
-	KindPort   = "port"   // a port is occupied
-	KindLock   = "lock"   // another process holds the database file
-	KindSchema = "schema" // the file is from a newer version, or not Ingot's
-	KindSpace  = "space"  // the disk is full
-	KindServer = "server" // everything else
-)
-
 // Failure says to an operator why the child gave up.
 type Failure struct {
-	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 	Key     string `json:"key,omitempty"`     // configuration key to change

@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
 // Options configure a [Supervisor]. The comment of a field says what its zero value means.
@@ -120,10 +122,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.update(func(st *State) { st.Up, st.Err, st.Restarts = false, err, st.Restarts+1 })
 		pause = s.opts.pauseAfter(pause, upFor)
 		s.opts.Logger.Error("temporal server is not running; starting it again", append(failureAttrs(err), "pause", pause)...)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = clock.Sleep(ctx, pause) // the end of ctx is noticed above
 	}
 }
 

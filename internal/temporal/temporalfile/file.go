@@ -75,13 +75,11 @@ func CheckStamp(ctx context.Context, db *sql.DB, file string) (stamp int, err er
 	switch {
 	case stamp == 0 && tables > 0, stamp != 0 && stamp < 100:
 		return 0, &temporalchild.Failure{
-			Kind:    temporalchild.KindSchema,
 			Message: fmt.Sprintf("the database %q was not made by Ingot (it has tables, but not Ingot's user_version)", file),
 			Remedy:  "move the file away, or choose another data_dir",
 		}
 	case stamp > SchemaStamp:
 		return 0, &temporalchild.Failure{
-			Kind:    temporalchild.KindSchema,
 			Message: fmt.Sprintf("the database %q has schema %d, but this Ingot supports schemas only up to %d", file, stamp, SchemaStamp),
 			Remedy:  "a newer Ingot has used the database: run that version, or restore a backup made before the upgrade",
 		}

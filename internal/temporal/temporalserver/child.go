@@ -49,7 +49,7 @@ func ChildMain(stdin io.Reader, ready *os.File, stderr io.Writer) error {
 	if err != nil {
 		var f *temporalchild.Failure
 		if !errors.As(err, &f) {
-			f = &temporalchild.Failure{Kind: temporalchild.KindServer, Message: err.Error()}
+			f = &temporalchild.Failure{Message: err.Error()}
 		}
 		err = errors.Join(err, temporalchild.WriteReport(ready, temporalchild.Report{Failure: f}))
 	}
@@ -117,7 +117,6 @@ func describeFullDisk(err error, file string) error {
 	}
 
 	return &temporalchild.Failure{
-		Kind:    temporalchild.KindSpace,
 		Message: fmt.Sprintf("the disk of %q is full: %v", file, err),
 		Remedy:  "free disk space (ingot image prune removes images that nothing uses); Ingot tries again until there is space",
 	}

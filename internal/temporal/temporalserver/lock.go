@@ -43,7 +43,6 @@ func takeLock(ctx context.Context, path string, wait time.Duration) (*fileLock, 
 		case <-expired:
 			holder, remedy := lockHolder(f)
 			return nil, errors.Join(&temporalchild.Failure{
-				Kind:    temporalchild.KindLock,
 				Holder:  holder,
 				Message: fmt.Sprintf("locking %q: %[3]s has held the lock for more than %[2]s", path, wait, holder),
 				Remedy:  remedy,

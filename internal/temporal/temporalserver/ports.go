@@ -54,7 +54,7 @@ func portOccupied(host string, port int, key string) *temporalchild.Failure {
 		return nil
 	}
 
-	f := &temporalchild.Failure{Kind: temporalchild.KindPort, Key: key, Address: addr}
+	f := &temporalchild.Failure{Key: key, Address: addr}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		f.Message = fmt.Sprintf("listening on %s: %v", addr, err)
 		f.Remedy = "choose another " + key

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.temporal.io/server/common/authorization"
@@ -43,9 +42,8 @@ func Run(
 	ready func(temporalchild.Server),
 ) error {
 	if err := cfg.Validate(); err != nil {
-		var first *temporalchild.Failure
-		errors.As(err, &first)
-		return &temporalchild.Failure{Kind: temporalchild.KindConfig, Key: first.Key, Message: err.Error()}
+		first, _ := errors.AsType[*temporalchild.Failure](err)
+		return &temporalchild.Failure{Key: first.Key, Message: err.Error()}
 	}
 	if err := os.MkdirAll(filepath.Dir(cfg.File), 0o700); err != nil {
 		return fmt.Errorf("making the data directory: %w", err)
@@ -66,7 +64,7 @@ func Run(
 	if err != nil {
 		return err
 	}
-	e := &embedded{cfg: cfg, id: id, logger: logger}
+	e := &embedded{cfg: cfg, id: id, logger: logger, settings: newSettings()}
 	if err := e.createNamespace(); err != nil {
 		return err
 	}
@@ -93,12 +91,10 @@ func Run(
 
 // embedded is the state of one run of the server.
 type embedded struct {
-	cfg    temporalchild.Config
-	id     identity
-	logger *slog.Logger
-	// refresh makes the server read search attributes from the database at each use. Attributes that are added to an existing
-	// namespace can then be used at once instead of after a minute.
-	refresh atomic.Bool
+	cfg      temporalchild.Config
+	id       identity
+	logger   *slog.Logger
+	settings *dynamicconfig.MemoryClient
 }
 
 // whileStarted runs everything between the start and the stop of the server.
@@ -199,7 +195,7 @@ func (e *embedded) newServer(ctx context.Context) (temporal.Server, error) {
 		temporal.WithLogger(&serverLog{logger: e.logger, stopping: ctx}),
 		temporal.WithAuthorizer(authorizer),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
-		temporal.WithDynamicConfigClient(dynamicConfig(&e.refresh)),
+		temporal.WithDynamicConfigClient(e.settings),
 	)
 }
 
@@ -215,41 +211,32 @@ func mutualTLS(file string) config.RootTLS {
 	}
 }
 
-// dynamicConfig returns the server's settings for one small host. The caches are smaller than the defaults, which assume gigabytes of
+// newSettings returns the server's settings for one small host. The caches are smaller than the defaults, which assume gigabytes of
 // memory. hostLevelCacheMaxSize is the number of runs in the cache, including ended ones; each needs about 35 kB.
-func dynamicConfig(refresh *atomic.Bool) dynamicconfig.Client {
-	return &settings{refresh: refresh, fixed: dynamicconfig.StaticClient{
-		dynamicconfig.MakeKey("history.hostLevelCacheMaxSize"):            2048,
-		dynamicconfig.MakeKey("history.enableHostLevelEventsCache"):       true,
-		dynamicconfig.MakeKey("history.eventsHostLevelCacheMaxSizeBytes"): 16 << 20,
+func newSettings() *dynamicconfig.MemoryClient {
+	out := dynamicconfig.NewMemoryClient()
+	for name, value := range map[string]any{
+		"history.hostLevelCacheMaxSize":            2048,
+		"history.enableHostLevelEventsCache":       true,
+		"history.eventsHostLevelCacheMaxSizeBytes": 16 << 20,
 		// How long the server waits for the result of a workflow task before it gives the task to another worker (default 10 s): the first worker
 		// may have been killed. A worker that runs long local activities requests more time.
-		dynamicconfig.MakeKey("history.defaultWorkflowTaskTimeout"): 5 * time.Second,
+		"history.defaultWorkflowTaskTimeout": 5 * time.Second,
 		// A recovery (ingot recover) has one pending activity for each machine with an open question.
-		dynamicconfig.MakeKey("limit.numPendingActivities.error"): 10000,
-		dynamicconfig.MakeKey("frontend.persistenceMaxQPS"):       10000,
-		dynamicconfig.MakeKey("history.persistenceMaxQPS"):        45000,
-		dynamicconfig.MakeKey("frontend.namespaceRPS.visibility"): 100,
+		"limit.numPendingActivities.error": 10000,
+		"frontend.persistenceMaxQPS":       10000,
+		"history.persistenceMaxQPS":        45000,
+		"frontend.namespaceRPS.visibility": 100,
 		// Send no version check to Temporal's own servers.
-		dynamicconfig.MakeKey("frontend.enableServerVersionCheck"): false,
-	}}
-}
-
-// settings implements dynamicconfig.Client. Only refreshAttributes can change.
-type settings struct {
-	fixed   dynamicconfig.StaticClient
-	refresh *atomic.Bool
-}
-
-// GetValue implements dynamicconfig.Client.
-func (s *settings) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedValue {
-	if key == refreshAttributes {
-		return []dynamicconfig.ConstrainedValue{{Value: s.refresh.Load()}}
+		"frontend.enableServerVersionCheck": false,
+	} {
+		out.OverrideValue(dynamicconfig.MakeKey(name), value)
 	}
-
-	return s.fixed.GetValue(key)
+	return out
 }
 
+// refreshAttributes makes the server read search attributes from the database at each use. Attributes that are added to an existing
+// namespace can then be used at once instead of after a minute.
 var refreshAttributes = dynamicconfig.MakeKey("system.forceSearchAttributesCacheRefreshOnRead")
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
@@ -67,10 +68,8 @@ func untilAvailable(ctx context.Context, step func(context.Context) error) error
 		if err == nil || !isUnavailable(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 20*time.Millisecond) != nil {
 			return err
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
@@ -109,7 +108,6 @@ func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorser
 			missing[name] = enumspb.INDEXED_VALUE_TYPE_KEYWORD
 		case t != enumspb.INDEXED_VALUE_TYPE_KEYWORD:
 			return &temporalchild.Failure{
-				Kind:    temporalchild.KindSchema,
 				Message: fmt.Sprintf("search attribute %q of namespace %q is of type %s, not Keyword", name, cfg.Namespace, t),
 				Remedy: fmt.Sprintf("remove the search attribute: temporal operator search-attribute remove --namespace %s --name %s",
 					cfg.Namespace, name),
@@ -120,7 +118,8 @@ func (e *embedded) addSearchAttributes(ctx context.Context, operator operatorser
 	if len(missing) == 0 {
 		return nil
 	}
-	e.refresh.Store(true) // stays true while this server runs, because all its parts have cached the namespace without these attributes
+	// The setting stays while this server runs, because all its parts have cached the namespace without these attributes.
+	e.settings.OverrideValue(refreshAttributes, true)
 	_, err = operator.AddSearchAttributes(ctx,
 		&operatorservice.AddSearchAttributesRequest{Namespace: cfg.Namespace, SearchAttributes: missing})
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	uiassets "github.com/temporalio/ui-server/v2/ui"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
@@ -134,10 +135,8 @@ func (e *embedded) awaitUIPort(ctx context.Context) net.Listener {
 			e.logger.Error("temporal web UI is unavailable", "err", failure.Message, "remedy", failure.Remedy, "holder", failure.Holder)
 			logged = true
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 5*time.Second) != nil {
 			return nil
-		case <-time.After(5 * time.Second):
 		}
 	}
 }

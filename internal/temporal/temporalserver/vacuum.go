@@ -12,6 +12,7 @@ import (
 	"go.temporal.io/server/common/persistence/sql/sqlplugin"
 	"go.temporal.io/server/common/resolver"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
 
@@ -36,17 +37,10 @@ func openForVacuum(cfg temporalchild.Config) (sqlplugin.AdminDB, error) {
 
 // vacuum returns the pages of deleted runs to the file system until ctx ends.
 func (e *embedded) vacuum(ctx context.Context, db sqlplugin.AdminDB) {
-	tick := time.NewTicker(cmp.Or(e.cfg.VacuumEvery, vacuumEvery))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			// If there are no free pages, this reads only one page.
-			if err := db.Exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages)); err != nil {
-				e.logger.Warn("returning the disk space of deleted runs", "err", err)
-			}
-		case <-ctx.Done():
-			return
+	for clock.Sleep(ctx, cmp.Or(e.cfg.VacuumEvery, vacuumEvery)) == nil {
+		// If there are no free pages, this reads only one page.
+		if err := db.Exec(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", vacuumPages)); err != nil {
+			e.logger.Warn("returning the disk space of deleted runs", "err", err)
 		}
 	}
 }
