@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
+	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -235,20 +235,5 @@ func (d *host) checkMachineBMC(ctx context.Context, m inventory.Machine) Finding
 func headURL(ctx context.Context, u string, insecure bool) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, u, nil)
-	if err != nil {
-		return 0, err
-	}
-
-	t := &http.Transport{
-		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: insecure},
-		DisableKeepAlives: true,
-	}
-
-	resp, err := t.RoundTrip(req)
-	if err != nil {
-		return 0, err
-	}
-
-	return resp.StatusCode, resp.Body.Close()
+	return httpclient.Head(ctx, u, insecure)
 }

@@ -3,6 +3,7 @@
 package httpclient
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -28,4 +29,20 @@ func New(t http.RoundTripper) *http.Client {
 		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+}
+
+// Head sends a HEAD request over a connection of its own and returns the status of the answer. If insecure is true, it accepts any
+// certificate: the request holds no secret.
+func Head(ctx context.Context, url string, insecure bool) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	t := NewTransport(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: insecure}, 15*time.Second)
+	t.DisableKeepAlives = true
+	res, err := t.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	return res.StatusCode, res.Body.Close()
 }
