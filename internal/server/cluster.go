@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -101,10 +102,7 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("temporal.address %q: %w", c.Address, err)
 	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if c.TLSServerName != "" {
-		out.ServerName = c.TLSServerName
-	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cmp.Or(c.TLSServerName, host)}
 	if c.TLSCert != "" {
 		if _, err := clientCertificate(c); err != nil {
 			return nil, err
@@ -113,7 +111,6 @@ func clusterTLS(c config.Temporal) (*tls.Config, error) {
 		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return clientCertificate(c) }
 	}
 	if c.TLSCA != "" {
-		var err error
 		if out.RootCAs, err = identity.Authorities(c.TLSCA); err != nil {
 			return nil, fmt.Errorf("temporal.tls_ca: %w", err)
 		}
@@ -222,15 +219,7 @@ func (s setup) namespace(ctx context.Context) (SetupStep, error) {
 	_, err = s.WorkflowService().RegisterNamespace(ctx, &workflowservice.RegisterNamespaceRequest{
 		Namespace: name, Description: "Ingot", WorkflowExecutionRetentionPeriod: durationpb.New(s.config.Retention),
 	})
-	if refused(err) {
-		return missing(step, "this client is not allowed to create it", remedy), nil
-	}
-	if err != nil {
-		return step, fmt.Errorf("creating namespace %q: %w", name, err)
-	}
-	step.State = SetupMade
-
-	return step, nil
+	return made(step, err, fmt.Sprintf("creating namespace %q", name), "this client is not allowed to create it", remedy)
 }
 
 // namespacePatience is how long Temporal's services may need to see a new namespace: they read the list every 2 to 10 s.
@@ -255,15 +244,8 @@ func (s setup) retention(ctx context.Context) (SetupStep, error) {
 	update := d.GetConfig()
 	update.WorkflowExecutionRetentionTtl = durationpb.New(want)
 	_, err = s.WorkflowService().UpdateNamespace(ctx, &workflowservice.UpdateNamespaceRequest{Namespace: name, Config: update})
-	if refused(err) {
-		return missing(step, "it is "+retentionText(have)+", and this client is not allowed to change it", remedy), nil
-	}
-	if err != nil {
-		return step, fmt.Errorf("setting the retention of namespace %q: %w", name, err)
-	}
-	step.State = SetupMade
-
-	return step, nil
+	return made(step, err, fmt.Sprintf("setting the retention of namespace %q", name),
+		"it is "+retentionText(have)+", and this client is not allowed to change it", remedy)
 }
 
 // attribute returns a SetupStep for a search attribute, with the state SetupThere; remedy is the command that creates the attribute.
@@ -274,7 +256,6 @@ func (s setup) attribute(name string) (step SetupStep, remedy string) {
 
 func (s setup) attributes(ctx context.Context) ([]SetupStep, error) {
 	name := s.config.Namespace
-	var have map[string]enumspb.IndexedValueType
 	listed, err := s.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: name})
 	unknown := new(serviceerror.NamespaceNotFound)
 	for deadline := time.Now().Add(namespacePatience); errors.As(err, &unknown) && time.Now().Before(deadline); {
@@ -285,8 +266,8 @@ func (s setup) attributes(ctx context.Context) ([]SetupStep, error) {
 	if err != nil && !hidden {
 		return nil, fmt.Errorf("listing the search attributes of namespace %q: %w", name, err)
 	}
-	have = listed.GetCustomAttributes()
 
+	have := listed.GetCustomAttributes()
 	var steps []SetupStep
 	for _, a := range searchAttributes {
 		step, remedy := s.attribute(a)
@@ -315,15 +296,20 @@ func (s setup) makeAttribute(ctx context.Context, step SetupStep, name, remedy s
 	_, err := s.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
 		Namespace: s.config.Namespace, SearchAttributes: map[string]enumspb.IndexedValueType{name: enumspb.INDEXED_VALUE_TYPE_KEYWORD},
 	})
-	if refused(err) {
-		return missing(step, "this client is not allowed to create it", remedy), nil
-	}
-	if err != nil {
-		return step, fmt.Errorf("adding search attribute %q: %w", name, err)
-	}
-	step.State = SetupMade
+	return made(step, err, fmt.Sprintf("adding search attribute %q", name), "this client is not allowed to create it", remedy)
+}
 
-	return step, nil
+// made returns s after a request that makes its item: doing says what the request does, err is its result, and why says why the item is
+// missing if the request was refused.
+func made(s SetupStep, err error, doing, why, remedy string) (SetupStep, error) {
+	switch {
+	case refused(err):
+		return missing(s, why, remedy), nil
+	case err != nil:
+		return s, fmt.Errorf("%s: %w", doing, err)
+	}
+	s.State = SetupMade
+	return s, nil
 }
 
 func missing(s SetupStep, why, remedy string) SetupStep {

@@ -39,7 +39,6 @@ func (s *server) newControllers() (*controllers, error) {
 
 	var authorities *x509.CertPool
 	if file := s.cfg.BMC.CAFile; file != "" {
-		var err error
 		if authorities, err = identity.Authorities(file); err != nil {
 			return nil, fmt.Errorf("bmc.ca_file: %w", err)
 		}

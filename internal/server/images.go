@@ -11,6 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/internal/images/imagefile"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // images opens the image files that machines download.
@@ -47,7 +48,7 @@ func (i images) stored(ctx context.Context, p inventory.PlannedImage) error {
 }
 
 // adoptImages renames image files of an earlier version: the name of an image file is now the file's digest.
-func adoptImages(ctx context.Context, store imageFiles, dir string) error {
+func adoptImages(ctx context.Context, store sqlite.Images, dir string) error {
 	all, err := store.Images(ctx)
 	if err != nil {
 		return err
@@ -79,10 +80,4 @@ func adoptImages(ctx context.Context, store imageFiles, dir string) error {
 	}
 
 	return nil
-}
-
-// imageFiles is the part of the store that adoptImages needs.
-type imageFiles interface {
-	Images(ctx context.Context) ([]inventory.Image, error)
-	SetImageFile(ctx context.Context, name, file string) error
 }

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
@@ -33,24 +33,21 @@ func adviseRestore(cfg config.Config, err error) error {
 
 // inventoryCheck is the result of the last check of the whole inventory.
 type inventoryCheck struct {
-	mu   sync.Mutex
-	at   time.Time // zero = not finished yet
-	err  error
-	size int64 // size of the inventory at the start in bytes
+	result atomic.Pointer[apitypes.InventoryStatus] // nil = not finished yet
+	size   int64                                    // size of the inventory at the start in bytes
 }
 
 func (c *inventoryCheck) set(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.at, c.err = time.Now(), err
+	st := apitypes.InventoryStatus{Checked: time.Now()}
+	if err != nil {
+		st.Error = err.Error()
+	}
+	c.result.Store(&st)
 }
 
-func (c *inventoryCheck) status() apitypes.InventoryStatus {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	st := apitypes.InventoryStatus{Checked: c.at}
-	if c.err != nil {
-		st.Error = c.err.Error()
+func (c *inventoryCheck) status() (st apitypes.InventoryStatus) {
+	if last := c.result.Load(); last != nil {
+		st = *last
 	}
 	return st
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/inventory/sqlite"
@@ -60,15 +61,11 @@ func newEjector(s *server) *ejector {
 
 // run ejects each medium that a run has inserted as soon as the run has ended. It returns when ctx ends.
 func (e *ejector) run(ctx context.Context) error {
-	tick := time.NewTicker(ejectEvery)
-	defer tick.Stop()
 	defer e.group.Wait() //nolint:errcheck // its functions return no error
 	for {
 		e.start(ctx)
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, ejectEvery) != nil {
 			return nil
-		case <-tick.C:
 		}
 	}
 }
@@ -197,13 +194,8 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 	}
 	if !machine.BMC.Capabilities().Media || m.BMC != "" && m.BMC != machine.BMC.KeyAddress() {
 		e.log.Warn("virtual media is still inserted in a BMC that the machine no longer has", "machine", m.Machine, "bmc", m.BMC, "url", m.URL)
-		e.recordEvent(
-			ctx,
-			m,
-			"eject-left",
-			fmt.Sprintf("virtual media %s is still inserted in the BMC %s, which the machine no longer has: eject it in that BMC",
-				m.URL, m.BMC),
-		)
+		e.recordEvent(ctx, m, "eject-left", fmt.Sprintf("virtual media %s is still inserted in the BMC %s, which the machine no longer "+
+			"has: eject it in that BMC", m.URL, m.BMC))
 		return e.store.Media.DeleteMedia(ctx, m)
 	}
 
@@ -213,13 +205,8 @@ func (e *ejector) eject(ctx context.Context, m inventory.Media) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, ejectTime)
 	defer cancel()
-	ejected, err := e.controllers.driver.EjectMedia(
-		limited,
-		machine.Controller(),
-		password,
-		m.URL,
-		func(ctx context.Context) error { return e.requireIdle(ctx, m) },
-	)
+	ejected, err := e.controllers.driver.EjectMedia(limited, machine.Controller(), password, m.URL,
+		func(ctx context.Context) error { return e.requireIdle(ctx, m) })
 	if err != nil {
 		return err
 	}

@@ -98,9 +98,8 @@ func (s *server) certificates() map[string]time.Time {
 
 // intact returns whether the last check of the inventory found no error, and whether a check has ended.
 func (c *inventoryCheck) intact() (intact, done bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err == nil, !c.at.IsZero()
+	st := c.status()
+	return st.Error == "", !st.Checked.IsZero()
 }
 
 // metrics returns the state of the connection to Temporal.

@@ -31,7 +31,10 @@ type records struct {
 func (r *records) open(ctx context.Context, sealer sqlite.Sealer) error {
 	err := r.checkFile(ctx)
 	if err == nil {
-		r.reserve = r.newReserve()
+		// On a full disk, this releases the reserve: otherwise the database could not be opened.
+		r.reserve = diskreserve.Open(diskreserve.Options{
+			Dir: r.cfg.DataDir, Size: r.cfg.Reserve << 20, Log: r.log.With("part", "space"), Changed: r.reportReserve,
+		})
 		r.store, err = sqlite.Open(ctx, InventoryFile(r.cfg), sealer,
 			append(noticeOptions(r.cfg.Notify), sqlite.WithFull(r.reserve.Release))...)
 	}
@@ -61,13 +64,6 @@ func (r *records) finish(ctx context.Context, secrets *secrets) (err error) {
 	}
 	r.restored, err = newRestored(ctx, r.store, r.log)
 	return err
-}
-
-// newReserve opens the reserve of disk space. On a full disk it releases that reserve: otherwise the database could not be opened.
-func (r *records) newReserve() *diskreserve.Reserve {
-	return diskreserve.Open(diskreserve.Options{
-		Dir: r.cfg.DataDir, Size: r.cfg.Reserve << 20, Log: r.log.With("part", "space"), Changed: r.reportReserve,
-	})
 }
 
 // reportReserve records an event for operators. On a full disk, the event is written into the space that was released.

@@ -53,8 +53,7 @@ func (s *server) Run(ctx context.Context) error {
 	err = g.Wait()
 	s.watchdog.SetChecks() // a hand-over closes the inventory and the listeners
 
-	var move *siterole.HandOverRequest
-	if errors.As(err, &move) && ctx.Err() == nil {
+	if move, ok := errors.AsType[*siterole.HandOverRequest](err); ok && ctx.Err() == nil {
 		err = s.host.HandOver(ctx, s, move)
 	}
 	if e := s.stopChild(); err == nil {
@@ -101,11 +100,8 @@ func (s *server) parts(ctx context.Context, listeners []listener.Listener) []par
 	for _, l := range listeners {
 		parts = append(parts, part{l.Name, l.Run})
 	}
-	if addr := s.cfg.TemporalUIListen(); addr != "" {
-		ui := uiListener{listener.Socket{
-			Name: "Temporal's UI", Addr: addr, Key: "temporal.ui_listen", Handler: s.api.TemporalUI(), TLS: s.operatorTLS.Load(),
-		}, &s.temporal.uiBound, s.host.Guard(), s.log}
-		parts = append(parts, part{"Temporal's UI", ui.run})
+	if s.cfg.TemporalUIListen() != "" {
+		parts = append(parts, part{"Temporal's UI", func(ctx context.Context) error { return serveTemporalUI(ctx, s) }})
 	}
 	if s.notices.sender != nil {
 		parts = append(parts, part{"notices", s.notices.sender.Run})

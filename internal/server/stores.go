@@ -5,51 +5,38 @@ import (
 	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
-// New names for the stores of the inventory. No method has such a name, so one struct can embed several stores.
+// Embedded under these names, the stores do not hide their methods Images and Notices.
 type (
-	changeStore   = sqlite.Changes
-	eventStore    = sqlite.Events
-	grantStore    = sqlite.Grants
-	handOverStore = sqlite.HandOvers
-	imageStore    = sqlite.Images
-	keyStore      = sqlite.Keys
-	machineStore  = sqlite.Machines
-	noticeStore   = sqlite.Notices
-	overviewStore = sqlite.Overview
-	relayStore    = sqlite.Relays
-	seenStore     = sqlite.Seen
-	syslogStore   = sqlite.Syslog
-	traceStore    = sqlite.Traces
-	viewStore     = sqlite.Views
-	workflowStore = sqlite.Workflows
+	imageStore  = sqlite.Images
+	noticeStore = sqlite.Notices
 )
 
 // Structs for packages that need several stores.
 type (
 	// journal implements bootsvc.Journal.
 	journal struct {
-		eventStore
-		relayStore
-		seenStore
-		syslogStore
+		sqlite.Events
+		sqlite.Relays
+		sqlite.Seen
+		sqlite.Syslog
 	}
 	// metadataStore implements metadatasvc.Machines.
 	metadataStore struct {
-		machineStore
-		grantStore
+		sqlite.Machines
+		sqlite.Grants
 	}
 	// figures implements metrics.Store.
 	figures struct {
-		overviewStore
+		sqlite.Overview
 		imageStore
 		noticeStore
-		viewStore
+		sqlite.Views
 	}
 	// tracedStore implements tracing.Store.
 	tracedStore struct {
-		traceStore
-		changeStore
-		workflowStore
+		sqlite.Traces
+		sqlite.Changes
+		sqlite.Workflows
 	}
 	// sites implements api.Site.
 	sites struct {
@@ -58,8 +45,8 @@ type (
 	}
 	// movedStore implements siterole.Store.
 	movedStore struct {
-		handOverStore
+		sqlite.HandOvers
 		imageStore
-		keyStore
+		sqlite.Keys
 	}
 )

@@ -28,6 +28,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 	"github.com/ingotmetal/ingot/workflows"
 )
 
@@ -39,7 +40,7 @@ type temporal struct {
 	child   *temporalchild.Supervisor // nil = Temporal is an external cluster
 	tls     *tls.Config               // TLS configuration of connections to the child; nil = without TLS
 	cluster client.Options            // options for an external cluster
-	records clusterRecords
+	records *sqlite.Store
 	tracing *tracing.Tracing // nil = no traces are sent
 	// codec encrypts payloads in an external cluster, and converter uses it; nil = payloads are not encrypted.
 	codec     *payloadcodec.Codec
@@ -58,15 +59,6 @@ type temporal struct {
 	client client.Client // nil = not connected
 	err    error         // reason why client is nil, or why the cluster does not respond
 	since  time.Time     // when client was last set with err nil; before that, when this server started
-}
-
-// clusterRecords is the part of the inventory that stores the identity of the cluster.
-type clusterRecords interface {
-	// TemporalCluster returns the stored id of the cluster, or of its namespace, in which the site's runs live. If none is
-	// stored yet, it stores and returns id.
-	TemporalCluster(ctx context.Context, id string) (string, error)
-	// NeverRan reports whether no cluster id is stored yet.
-	NeverRan(ctx context.Context) (bool, error)
 }
 
 func (s *server) newTemporal() (*temporal, error) {

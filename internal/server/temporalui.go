@@ -2,15 +2,14 @@ package server
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
-	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/netserve/listener"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 )
@@ -29,30 +28,23 @@ func describeTemporalUI(cfg config.Config, socket string, bound *atomic.Bool) ap
 	}
 }
 
-// uiListener serves Temporal's UI to operators.
-type uiListener struct {
-	socket listener.Socket
-	bound  *atomic.Bool
-	guard  *guard.Guard
-	log    *slog.Logger
-}
-
-// run serves until ctx ends. If the port is occupied, run logs an error and retries until the port is free: nothing else depends
-// on the UI.
-func (u uiListener) run(ctx context.Context) error {
+// serveTemporalUI serves Temporal's UI to operators until ctx ends. If the port is occupied, it logs an error and retries until the port
+// is free: nothing else depends on the UI.
+func serveTemporalUI(ctx context.Context, s *server) error {
+	socket := listener.Socket{
+		Name: "Temporal's UI", Addr: s.cfg.TemporalUIListen(), Key: "temporal.ui_listen", Handler: s.api.TemporalUI(), TLS: s.operatorTLS.Load(),
+	}
 	for logged := false; ; logged = true {
-		l, err := listener.Bind(ctx, u.socket, u.guard, u.log)
+		l, err := listener.Bind(ctx, socket, s.host.Guard(), s.log)
 		if err == nil {
-			u.bound.Store(true)
+			s.temporal.uiBound.Store(true)
 			return l.Run(ctx)
 		}
 		if !logged && ctx.Err() == nil {
-			u.log.Error("Temporal's UI is not served; trying again", "error", err)
+			s.log.Error("Temporal's UI is not served; trying again", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 5*time.Second) != nil {
 			return nil
-		case <-time.After(5 * time.Second):
 		}
 	}
 }

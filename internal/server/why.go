@@ -9,10 +9,11 @@ import (
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/bootsvc/wire"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/inventory/sqlite"
 )
 
 // whyOff explains that no machine is answered while DHCP is off, and adds how the machine would be answered with DHCP on.
-func whyOff(ctx context.Context, store byMAC, mac string) (inventory.Explanation, error) {
+func whyOff(ctx context.Context, store sqlite.Machines, mac string) (inventory.Explanation, error) {
 	e := inventory.Explanation{MAC: mac, Verdict: string(bootsvc.Unknown), Reasons: []string{
 		"DHCP is off, because neither an interface nor relay_only is configured: no machine is answered (run ingot init)",
 	}}
@@ -28,9 +29,4 @@ func whyOff(ctx context.Context, store byMAC, mac string) (inventory.Explanation
 	}
 
 	return e, nil
-}
-
-// byMAC is the store from which whyOff reads the machine.
-type byMAC interface {
-	MachineByMAC(ctx context.Context, mac string) (inventory.Machine, inventory.Grant, error)
 }
