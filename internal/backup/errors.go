@@ -3,6 +3,7 @@ package backup
 import (
 	"fmt"
 
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -11,9 +12,7 @@ func damaged(format string, args ...any) error {
 	return refuse("the backup is damaged: "+format, args...)
 }
 
-// refused is an error with a text of its own, for which errors.Is reports that it is inventory.ErrInvalid.
-type refused struct{ error }
-
-func (refused) Is(target error) bool { return target == inventory.ErrInvalid }
-
-func refuse(format string, args ...any) error { return refused{fmt.Errorf(format, args...)} }
+// refuse returns an inventory.ErrInvalid with a text of its own.
+func refuse(format string, args ...any) error {
+	return human.WithKind(fmt.Errorf(format, args...), inventory.ErrInvalid)
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/httpclient"
 	"github.com/ingotmetal/ingot/internal/secrets/keypin"
+	"github.com/ingotmetal/ingot/internal/text/human"
 
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -89,10 +90,7 @@ type Client struct {
 }
 
 // NewClient returns a client of p that authenticates by cert and token and accepts only the pinned key of p.
-// If wrap is not nil, it replaces the transport (in tests).
-func NewClient(
-	p inventory.Peer, cert tls.Certificate, token string, wrap func(http.RoundTripper) http.RoundTripper,
-) (*Client, error) {
+func NewClient(p inventory.Peer, cert tls.Certificate, token string) (*Client, error) {
 	if _, err := parseURL(p); err != nil {
 		return nil, err
 	}
@@ -100,12 +98,7 @@ func NewClient(
 	t := pinnedTransport(p, cert)
 	t.ResponseHeaderTimeout = 10 * time.Minute // the target verifies the databases before it responds to Prepare
 	t.DisableKeepAlives = true                 // after the link was broken, the first request on a kept connection would fail
-	var rt http.RoundTripper = t
-	if wrap != nil {
-		rt = wrap(rt)
-	}
-
-	return &Client{peer: p, token: token, http: httpclient.New(rt)}, nil
+	return &Client{peer: p, token: token, http: httpclient.New(t)}, nil
 }
 
 // parseURL returns p.URL as a URL, or inventory.ErrInvalid if it is not https://host[:port].
@@ -226,7 +219,7 @@ func call[T any](ctx context.Context, c *Client, q request) (out T, err error) {
 	text, err := c.do(ctx, q)
 	if err == nil {
 		if bad := json.Unmarshal(text, &out); bad != nil {
-			err = unreachable{fmt.Errorf("unexpected answer: %w", bad)}
+			err = unreachable(fmt.Errorf("unexpected answer: %w", bad))
 		}
 	}
 	if err != nil {
@@ -248,16 +241,15 @@ func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	resp, err := c.http.Do(req)
 	if err != nil {
-		var whole *url.Error
-		if errors.As(err, &whole) {
+		if whole, ok := errors.AsType[*url.Error](err); ok {
 			err = whole.Err
 		}
-		return nil, unreachable{err}
+		return nil, unreachable(err)
 	}
 
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return nil, unreachable{err}
+		return nil, unreachable(err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return text, nil
@@ -270,28 +262,17 @@ func (c *Client) do(ctx context.Context, q request) ([]byte, error) {
 func refusalOf(text []byte, status string) error {
 	var no refusal
 	if json.Unmarshal(text, &no) != nil {
-		return unreachable{errors.New("unexpected answer: " + status)}
+		return unreachable(errors.New("unexpected answer: " + status))
 	}
 
 	for _, k := range refusals {
 		if no.Code == k.code {
-			return said{no.Error, k.err}
+			return human.WithKind(errors.New(no.Error), k.err)
 		}
 	}
 
-	return unreachable{errors.New(no.Error + " (" + status + ")")}
+	return unreachable(errors.New(no.Error + " (" + status + ")"))
 }
 
-// unreachable is an error that is also an inventory.ErrUnreachable.
-type unreachable struct{ error }
-
-func (u unreachable) Unwrap() []error { return []error{u.error, inventory.ErrUnreachable} }
-
-// said is an error that the peer has reported, with one of the kinds in refusals.
-type said struct {
-	text string
-	kind error
-}
-
-func (s said) Error() string { return s.text }
-func (s said) Unwrap() error { return s.kind }
+// unreachable returns err as an inventory.ErrUnreachable.
+func unreachable(err error) error { return human.WithKind(err, inventory.ErrUnreachable) }

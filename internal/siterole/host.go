@@ -253,14 +253,13 @@ func (h *Host) listenToPeers(ctx context.Context) (stop func(), err error) {
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		if err := l.Run(ctx); err != nil && ctx.Err() == nil {
 			h.log.Error("the peer API ended", "error", err)
 		}
-	}()
-	return func() { cancel(); <-done }, nil
+	})
+	return func() { cancel(); serving.Wait() }, nil
 }
 
 func (h *Host) bind(ctx context.Context, s listener.Socket) (listener.Listener, error) {

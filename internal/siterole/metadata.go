@@ -104,8 +104,7 @@ func newProxy(base *url.URL, token, name string, log *slog.Logger) *httputil.Rev
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			var large *http.MaxBytesError
-			if errors.As(err, &large) {
+			if _, large := errors.AsType[*http.MaxBytesError](err); large {
 				http.Error(w, "at most 64 KiB", http.StatusRequestEntityTooLarge)
 				return
 			}

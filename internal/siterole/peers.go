@@ -43,7 +43,7 @@ func (p *Peers) client(peer inventory.Peer) (*Client, error) {
 	if !ok {
 		return nil, fmt.Errorf("the token of peer %q is not in %s: %w", peer.Name, p.tokens.path, inventory.ErrUnreachable)
 	}
-	return NewClient(peer, p.cert, token, nil)
+	return NewClient(peer, p.cert, token)
 }
 
 // AddPeer pairs with a standby. From then on, this server asks the standby for its role at each start, before it answers
@@ -85,7 +85,7 @@ func (p *Peers) pair(ctx context.Context, peer inventory.Peer, token string) err
 		return err
 	}
 
-	c, err := NewClient(peer, p.cert, token, nil)
+	c, err := NewClient(peer, p.cert, token)
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.server.Close)
 	w.peer = inventory.Peer{Name: "dst", URL: w.server.URL, Fingerprint: keypin.Of(w.server.Certificate())}
 	w.startTarget()
-	c, err := NewClient(w.peer, w.cert, token, nil)
+	c, err := NewClient(w.peer, w.cert, token)
 	require.NoError(t, err)
 	_, err = c.Pair(t.Context(), "src")
 	require.NoError(t, err)
@@ -297,7 +297,13 @@ func (w *world) life(ctx context.Context, id string) error {
 	}
 	s := &Source{
 		File: f, Steps: sourceSteps{w}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Again: time.Millisecond,
-		Dial: func(p inventory.Peer) (TargetAPI, error) { return NewClient(p, w.cert, token, w.wrap) },
+		Dial: func(p inventory.Peer) (TargetAPI, error) {
+			c, err := NewClient(p, w.cert, token)
+			if err == nil {
+				c.http.Transport = w.wrap(c.http.Transport)
+			}
+			return c, err
+		},
 		Reached: func(step string) error {
 			if w.reached == nil {
 				return nil
@@ -589,7 +595,7 @@ func TestLateActivate(t *testing.T) {
 	}
 	require.ErrorIs(t, w.life(t.Context(), "h1"), errKilled)
 	require.Equal(t, "source", w.settled("taken back"))
-	c, err := NewClient(w.peer, w.cert, token, nil)
+	c, err := NewClient(w.peer, w.cert, token)
 	require.NoError(t, err)
 	_, err = c.Activate(t.Context(), "h1")
 	require.ErrorIs(t, err, inventory.ErrConflict)
@@ -848,7 +854,7 @@ func TestStrangers(t *testing.T) {
 		"another token": {w.cert, strings.Repeat("x", 32), ErrStranger},
 		"no key":        {tls.Certificate{}, token, inventory.ErrUnreachable},
 	} {
-		client, err := NewClient(w.peer, c.cert, c.token, nil)
+		client, err := NewClient(w.peer, c.cert, c.token)
 		require.NoError(t, err)
 		_, err = client.State(t.Context(), "")
 		require.ErrorIs(t, err, c.is, name)
@@ -859,7 +865,7 @@ func TestStrangers(t *testing.T) {
 	}
 	wrong := w.peer
 	wrong.Fingerprint = "sha256:" + strings.Repeat("0", 64)
-	client, err := NewClient(wrong, w.cert, token, nil)
+	client, err := NewClient(wrong, w.cert, token)
 	require.NoError(t, err)
 	_, err = client.State(t.Context(), "")
 	require.ErrorIs(t, err, inventory.ErrUnreachable)

@@ -1,6 +1,7 @@
 package siterole
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,19 +171,8 @@ func MakeStandbyFiles(dir string) (certFile, token, fingerprint string, err erro
 
 // ServerName returns the name of this server among its peers: the configured name, otherwise the name in s, otherwise the host name.
 func ServerName(cfg config.Config, s Site) string {
-	if cfg.Site.Name != "" {
-		return cfg.Site.Name
-	}
-	if s.Name != "" {
-		return s.Name
-	}
-
-	name, err := os.Hostname()
-	if err != nil {
-		return "ingot" // the name is only for display
-	}
-
-	return name
+	name, _ := os.Hostname() // the name is only for display
+	return cmp.Or(cfg.Site.Name, s.Name, name, "ingot")
 }
 
 // peerURL returns the configured URL of the peer API. If there is none, it makes one from the most likely address of this host.
