@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -47,27 +48,18 @@ func configExampleCommand(o *cli.Options) *cobra.Command {
 
 // configExample holds the values that "ingot init" puts into the commented configuration.
 type configExample struct {
-	interfaces       []string
-	loaders, agentOS string   // directories; "": not found
-	netboot          []string // further lines below netboot:
-	mutualTLS        bool
+	settings  []setting
+	mutualTLS bool
 }
 
 // text returns the commented configuration with these values and this user's paths.
 func (e configExample) text() string {
-	lines := "  #interfaces: [eth1]             # where machines are answered; none: DHCP is off\n"
-	if len(e.interfaces) > 0 {
-		lines = "  interfaces: [" + strings.Join(e.interfaces, ", ") + "]\n"
+	lines := ""
+	if !slices.ContainsFunc(e.settings, func(s setting) bool { return s.key == "interfaces" }) {
+		lines = "  #interfaces: [eth1]             # where machines are answered; none: DHCP is off\n"
 	}
-	if e.loaders != "" {
-		lines += fmt.Sprintf("  loaders: %q\n", e.loaders)
-	}
-	if e.agentOS != "" {
-		lines += fmt.Sprintf("  agent_os: %q\n", e.agentOS)
-	}
-
-	for _, line := range e.netboot {
-		lines += "  " + line + "\n"
+	for _, s := range e.settings {
+		lines += "  " + s.key + ": " + s.value + "\n"
 	}
 
 	text := fmt.Sprintf(config.Example, lines)

@@ -38,11 +38,7 @@ Without flags, address, port and loader come from this host's configuration.`,
 	cmd.Flags().StringVar(&address, "address", "", "Ingot's IPv4 address on the machines' network")
 	cmd.Flags().IntVar(&port, "port", 0, "Ingot's HTTP port for machines")
 
-	return o.NewCommand(cmd, func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
+	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		n := cfg.Netboot
 		at, err := netip.ParseAddr(address)
 		switch {
@@ -79,5 +75,5 @@ Without flags, address, port and loader come from this host's configuration.`,
 		}
 		_, err = fmt.Fprint(c.OutOrStdout(), text)
 		return err
-	})
+	}))
 }

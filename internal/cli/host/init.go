@@ -137,15 +137,6 @@ func ownAddresses() (out []string) {
 	return out
 }
 
-// relayLines returns the configuration lines below netboot: of a server that answers only relays. For other servers it
-// returns nil.
-func (f initFlags) relayLines() []string {
-	if !f.relayOnly {
-		return nil
-	}
-	return []string{"relay_only: true", "address: " + f.address, "relays: [" + strings.Join(f.relays, ", ") + "]"}
-}
-
 // agree reports whether the configuration n already has the values of the flags.
 func (f initFlags) agree(n config.Netboot) bool {
 	switch {
@@ -197,9 +188,9 @@ func createConfig(c *cli.Call, f initFlags) error {
 		reportForeignDHCP(c, name)
 	}
 
-	e := configExample{interfaces: f.interfaces, netboot: f.relayLines(), mutualTLS: f.relayOnly}
+	e := configExample{mutualTLS: f.relayOnly}
 	if len(f.interfaces) > 0 || f.relayOnly {
-		e.loaders, e.agentOS = findBootFiles(c)
+		e.settings = append(f.settings(), bootFileSettings(c, config.Netboot{})...)
 	}
 	if err := os.MkdirAll(filepath.Dir(c.ConfigFile), 0o750); err != nil {
 		return err
@@ -300,11 +291,7 @@ func chooseInterfaces(c *cli.Call, f initFlags) ([]string, error) {
 	all, chosen := bootInterfaces(), f.interfaces
 	head := []string{"INTERFACE", "STATE", "MAC", "IPV4"}
 	err := cli.PrintTable(c.OutOrStdout(), head, all, func(i hostnet.Interface) []any {
-		state := "down"
-		if i.Up {
-			state = "up"
-		}
-		return []any{i.Name, state, i.MAC, strings.Join(i.Addresses, ", ")}
+		return []any{i.Name, i.State(), i.MAC, strings.Join(i.Addresses, ", ")}
 	})
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -20,16 +21,25 @@ import (
 // A setting is a key below netboot: in the configuration, with its value as one line of YAML.
 type setting struct{ key, value string }
 
-// settings returns the settings that the flags require, or nil if the configuration n has them already.
-func (f initFlags) settings(n config.Netboot) (out []setting) {
-	switch {
-	case f.agree(n):
+// settings returns the settings that the flags require.
+func (f initFlags) settings() []setting {
+	if f.relayOnly {
+		return []setting{{"relay_only", "true"}, {"address", f.address}, {"relays", "[" + strings.Join(f.relays, ", ") + "]"}}
+	}
+	return []setting{{"interfaces", "[" + strings.Join(f.interfaces, ", ") + "]"}}
+}
+
+// bootFileSettings returns settings for the directories of boot files that n does not name and that are found on this host.
+func bootFileSettings(c *cli.Call, n config.Netboot) (out []setting) {
+	if n.Loaders != "" && n.AgentOS != "" {
 		return nil
-	case f.relayOnly:
-		out = append(out, setting{"relay_only", "true"}, setting{"address", f.address},
-			setting{"relays", "[" + strings.Join(f.relays, ", ") + "]"})
-	default:
-		out = append(out, setting{"interfaces", "[" + strings.Join(f.interfaces, ", ") + "]"})
+	}
+	loaders, agentOS := findBootFiles(c)
+	if n.Loaders == "" && loaders != "" {
+		out = append(out, setting{"loaders", strconv.Quote(loaders)})
+	}
+	if n.AgentOS == "" && agentOS != "" {
+		out = append(out, setting{"agent_os", strconv.Quote(agentOS)})
 	}
 	return out
 }
@@ -37,8 +47,7 @@ func (f initFlags) settings(n config.Netboot) (out []setting) {
 // editConfig adds the settings that the flags require to the existing configuration. First it shows the difference, and
 // the operator must confirm it. It keeps comments and all other settings.
 func editConfig(c *cli.Call, f initFlags, before config.Config) error {
-	settings := f.settings(before.Netboot)
-	if len(settings) == 0 {
+	if f.agree(before.Netboot) {
 		c.Printf("kept  %s\n", c.ConfigFile)
 		return nil
 	}
@@ -47,16 +56,8 @@ func editConfig(c *cli.Call, f initFlags, before config.Config) error {
 			fmt.Errorf("%s and these flags differ: one uses relay_only, the other interfaces: %w", c.ConfigFile, inventory.ErrConflict),
 			"remove relay_only or interfaces below netboot: in that file, then run ingot init again")
 	}
-	if before.Netboot.Loaders == "" || before.Netboot.AgentOS == "" {
-		loaders, agentOS := findBootFiles(c)
-		if before.Netboot.Loaders == "" && loaders != "" {
-			settings = append(settings, setting{"loaders", fmt.Sprintf("%q", loaders)})
-		}
-		if before.Netboot.AgentOS == "" && agentOS != "" {
-			settings = append(settings, setting{"agent_os", fmt.Sprintf("%q", agentOS)})
-		}
-	}
 
+	settings := append(f.settings(), bootFileSettings(c, before.Netboot)...)
 	old, err := os.ReadFile(c.ConfigFile)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/text/human"
 )
 
@@ -38,12 +39,7 @@ same machines. Named tokens are off until "ingot token enable NAME".
 	keys.addFlags(cmd)
 	yes := cli.YesFlag(cmd)
 
-	return o.NewCommand(cmd, func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
-
+	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		r := backup.Restore{Config: cfg, File: c.Args[0], WithoutKey: keys.without}
 		m, err := r.Look(c.Context())
 		if err != nil {
@@ -67,7 +63,7 @@ same machines. Named tokens are off until "ingot token enable NAME".
 		}
 
 		return cli.ShowValue(c, done, func(w io.Writer) error { return printRestored(w, done) })
-	})
+	}))
 }
 
 func printRestored(w io.Writer, r backup.Restored) error {

@@ -30,11 +30,7 @@ host's data directory.`,
 
 	yes := cli.YesFlag(cmd)
 
-	return o.NewCommand(cmd, func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
+	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		if err := checkStopped(c, cfg); err != nil {
 			return err
 		}
@@ -73,7 +69,7 @@ host's data directory.`,
 		text := fmt.Sprintf("%s deleted\nnext: start ingot serve, then enter them again: "+
 			"ingot machine push --replace --file FILE", human.Count(len(deleted), "secret"))
 		return cli.ShowText(c, map[string][]string{"forgotten": append([]string{}, deleted...)}, text)
-	})
+	}))
 }
 
 // checkStopped returns an error if there is no database, or if a running server uses the database.

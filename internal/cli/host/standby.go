@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/siterole"
 )
 
@@ -29,12 +30,7 @@ are used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 		"name of this server among its peers (default: site.name, then the host's name)")
 	cmd.AddCommand(standbyFilesCommand(o))
 
-	return o.NewCommand(cmd, func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
-
+	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		s, err := siterole.MakeStandby(c.Context(), cfg, *name)
 		if err != nil {
 			return err
@@ -55,7 +51,7 @@ are used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 		c.Printf("next: ingot serve; and at the source, with a copy of the token: "+
 			"ingot peer add %s %s --fingerprint %s --peer-token-file FILE\n", s.Name, s.URL, s.Fingerprint)
 		return nil
-	})
+	}))
 }
 
 func standbyFilesCommand(o *cli.Options) *cobra.Command {

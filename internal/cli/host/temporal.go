@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/cli"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/server"
 	"github.com/ingotmetal/ingot/internal/temporal/payloadcodec"
 	"github.com/ingotmetal/ingot/internal/text/human"
@@ -26,11 +27,7 @@ encrypted with it, which is temporal.retention after the last one ended.
 Keep a copy of the file elsewhere: no backup holds it, and data that was encrypted
 with a lost key cannot be read.`,
 		Example: "  ingot temporal new-key && systemctl restart ingot",
-	}, func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
+	}, withConfig(func(c *cli.Call, cfg config.Config) error {
 		file := cfg.Temporal.EncryptionKeyFile
 		if file == "" {
 			return human.Advise(fmt.Errorf("temporal.encryption_key_file is not set in the configuration: %w", inventory.ErrInvalid),
@@ -40,12 +37,9 @@ with a lost key cannot be read.`,
 		if err != nil {
 			return err
 		}
-		return cli.ShowText(
-			c,
-			map[string]string{"file": file, "key": id},
-			fmt.Sprintf("key %s is in %s; ingot serve encrypts with it after the next start", id, file),
-		)
-	})
+		return cli.ShowText(c, map[string]string{"file": file, "key": id},
+			fmt.Sprintf("key %s is in %s; ingot serve encrypts with it after the next start", id, file))
+	}))
 }
 
 func temporalSetupCommand(o *cli.Options) *cobra.Command {
@@ -65,11 +59,7 @@ The embedded Temporal server needs no setup.`,
 	}
 	check := cmd.Flags().Bool("check", false, "only check; change nothing")
 
-	return o.NewCommand(cmd, func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
+	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		steps, err := server.SetUpCluster(c.Context(), cfg.Temporal, *check)
 		if err != nil {
 			return err
@@ -98,7 +88,7 @@ The embedded Temporal server needs no setup.`,
 		}
 
 		return fmt.Errorf("the cluster lacks %s: %w", human.Count(absent, "thing"), inventory.ErrConflict)
-	})
+	}))
 }
 
 func temporalEnvCommand(o *cli.Options) *cobra.Command {
@@ -124,12 +114,7 @@ outside the container of "ingot serve".`,
 	certificate := cmd.Flags().String("certificate", "",
 		"with temporal.mutual_tls: path of a copy of the certificate, for the output")
 
-	return o.NewCommand(cmd, func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
-
+	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		env, err := server.TemporalEnv(cfg, *certificate)
 		if err != nil {
 			return err
@@ -153,5 +138,5 @@ outside the container of "ingot serve".`,
 			}
 			return nil
 		})
-	})
+	}))
 }
