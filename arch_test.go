@@ -26,7 +26,7 @@ var may = map[string]string{
 	"internal/host/clock":            "",
 	"internal/netserve/guard":        "",
 	"internal/netserve/httpserve":    "golang.org/x/sys",
-	"internal/netserve/keptsocket":   "github.com/coreos/go-systemd/v22 golang.org/x/sys",
+	"internal/netserve/keptsocket":   "internal/host/clock github.com/coreos/go-systemd/v22 golang.org/x/sys",
 	"internal/documents/strictyaml":  "internal/problem internal/text/human internal/text/plaintext go.yaml.in/yaml/v3",
 	"internal/documents/machinefile": "inventory internal/documents/strictyaml",
 	"internal/documents/mergepatch":  "",

@@ -3,7 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"crypto/sha256"
+	"context"
 	"debug/buildinfo"
 	"fmt"
 	"io"
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/CycloneDX/cyclonedx-go"
+
+	"github.com/ingotmetal/ingot/internal/host/durablefile"
 )
 
 // writeSBOM writes a software bill of materials (CycloneDX) to out. It lists the Go modules in the build information of the
@@ -103,16 +105,8 @@ func readModules(file string) (out []cyclonedx.Component, err error) {
 
 // hashes returns the SHA-256 of a file.
 func hashes(file string) (*[]cyclonedx.Hash, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() // ignore the error: the file was only read
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return nil, err
-	}
-	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: fmt.Sprintf("%x", sum.Sum(nil))}}, nil
+	sum, err := durablefile.Digest(context.Background(), file)
+	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sum}}, err
 }
 
 // readPackages reads a list with one file name NAME_VERSION_ARCHITECTURE.deb per line. A colon in VERSION is written as %3a.

@@ -4,6 +4,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -91,11 +92,7 @@ func New(s Session) (*Client, error) {
 		return nil, invalid("invalid server URL %q; write http://127.0.0.1:8080 or https://name:port", s.Server)
 	}
 
-	port := base.Port()
-	if port == "" {
-		port = base.Scheme
-	}
-	if base.Scheme == "http" && !config.Loopback(net.JoinHostPort(base.Hostname(), port)) {
+	if base.Scheme == "http" && !config.Loopback(net.JoinHostPort(base.Hostname(), cmp.Or(base.Port(), base.Scheme))) {
 		return nil, invalid("%s is not this host, and the token must not be sent there without TLS: use https", s.Server)
 	}
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -65,11 +66,7 @@ func (l *Lookup) FindServer() (*Client, error) {
 		return nil, err
 	}
 
-	given := l.ServerURL
-	if given == "" {
-		given = os.Getenv("INGOT_SERVER")
-	}
-
+	given := cmp.Or(l.ServerURL, os.Getenv("INGOT_SERVER"))
 	var local config.Config
 	var isLocal bool
 	s := Session{Server: given}

@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -184,10 +185,7 @@ func (n Netboot) Resolve() (Netboot, error) {
 // Bind returns the address that the listeners for machines bind: n.Listen or, if n.Listen is empty, the given address,
 // at which machines reach the server.
 func (n Netboot) Bind(address netip.Addr) string {
-	if n.Listen != "" {
-		return n.Listen
-	}
-	return address.String()
+	return cmp.Or(n.Listen, address.String())
 }
 
 // Images configures the image store.
@@ -308,10 +306,7 @@ func (c Config) TemporalIdentity() string {
 
 // ImageDir returns the directory of the images.
 func (c Config) ImageDir() string {
-	if c.Images.Dir != "" {
-		return c.Images.Dir
-	}
-	return filepath.Join(c.DataDir, "images")
+	return cmp.Or(c.Images.Dir, filepath.Join(c.DataDir, "images"))
 }
 
 // Loopback reports whether addr, host:port, is a loopback address or localhost.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,10 +27,7 @@ func Paths() (etc, state string) {
 	if err != nil {
 		etc = ".config"
 	}
-	state = os.Getenv("XDG_STATE_HOME")
-	if state == "" {
-		state = filepath.Join(os.Getenv("HOME"), ".local/state")
-	}
+	state = cmp.Or(os.Getenv("XDG_STATE_HOME"), filepath.Join(os.Getenv("HOME"), ".local/state"))
 	return filepath.Join(etc, "ingot"), filepath.Join(state, "ingot")
 }
 

@@ -136,18 +136,12 @@ func (c *Clock) Look() (Step, bool) {
 // Run calls Look every second until ctx ends, and calls stepped for each step. If Run is not running and the clocks are
 // not read for longer than frozen, this time counts as a suspension.
 func (c *Clock) Run(ctx context.Context, stepped func(context.Context, Step)) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			if s, ok := c.Look(); ok {
-				stepped(ctx, s)
-			}
-		case <-ctx.Done():
-			return nil
+	for Sleep(ctx, every) == nil {
+		if s, ok := c.Look(); ok {
+			stepped(ctx, s)
 		}
 	}
+	return nil
 }
 
 // Left returns the rest of a wait of length d. The wait began when the wall clock showed began. Time that was skipped by

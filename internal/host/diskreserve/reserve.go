@@ -3,6 +3,7 @@
 package diskreserve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,12 +58,7 @@ const maxSkip = 600
 // Open allocates the reserve if there is enough free space. It must be called before a database is opened. If the
 // reserve cannot be allocated, Open logs an error, and the server works without it.
 func Open(o Options) *Reserve {
-	if o.Floor <= 0 {
-		o.Floor = o.Size / 4
-	}
-	if o.Every <= 0 {
-		o.Every = time.Second
-	}
+	o.Floor, o.Every = cmp.Or(o.Floor, o.Size/4), cmp.Or(o.Every, time.Second)
 	if o.Free == nil {
 		o.Free = Free
 	}

@@ -50,8 +50,7 @@ func (d *Description) lookArchive(content io.Reader, most int64) error {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		var refusal *Refusal
-		if errors.As(err, &refusal) {
+		if _, refused := errors.AsType[*Refusal](err); refused {
 			return err
 		}
 		if err != nil {

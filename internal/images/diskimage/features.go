@@ -8,33 +8,24 @@ import (
 
 // A feature is a property that an image has if the text name occurs in it.
 type feature struct {
-	kind featureKind
 	text string // for operators
 	name string // text to search for, as it is stored in directories or in the boot sector
 	boot bool   // search only the boot sector
-	form string // how firmware starts this loader, as in Description.Boots; "" for other features
+	form string // how firmware starts this loader, as in Description.Boots; "" for a program that reads metadata at the first boot
 }
 
-type featureKind int
-
-const (
-	loaderUEFI featureKind = iota // loader that UEFI firmware starts from a disk without a boot entry (UEFI 2.10, 3.5.1.1)
-	loaderBIOS
-	configurer // program that reads metadata at the first boot
-)
-
 // knownFeatures are found by file names in directories, which ext4, XFS, btrfs and FAT store unchanged. They are
-// not found in a compressed file system.
+// not found in a compressed file system. UEFI firmware starts its loader from a disk without a boot entry (UEFI 2.10, 3.5.1.1).
 var knownFeatures = []feature{
-	{kind: loaderUEFI, text: "UEFI", name: "BOOTX64 EFI", form: "uefi-x86_64"}, // FAT: 8 and 3 characters
-	{kind: loaderUEFI, text: "UEFI (arm64)", name: "BOOTAA64EFI", form: "uefi-aarch64"},
-	{kind: loaderBIOS, text: "GRUB", name: "GRUB", boot: true, form: "bios"},
-	{kind: loaderBIOS, text: "syslinux", name: "ldlinux.sys", form: "bios"},
-	{kind: loaderBIOS, text: "syslinux", name: "LDLINUX SYS", form: "bios"},
-	{kind: configurer, text: "cloud-init", name: "cloud-init-generator"},
-	{kind: configurer, text: "cloud-init", name: "cloud-init-ds-identify"}, // without systemd
-	{kind: configurer, text: "Ignition", name: "ignition.firstboot"},       // CoreOS
-	{kind: configurer, text: "Ignition", name: "flatcar.first_boot"},
+	{text: "UEFI", name: "BOOTX64 EFI", form: "uefi-x86_64"}, // FAT: 8 and 3 characters
+	{text: "UEFI (arm64)", name: "BOOTAA64EFI", form: "uefi-aarch64"},
+	{text: "GRUB", name: "GRUB", boot: true, form: "bios"},
+	{text: "syslinux", name: "ldlinux.sys", form: "bios"},
+	{text: "syslinux", name: "LDLINUX SYS", form: "bios"},
+	{text: "cloud-init", name: "cloud-init-generator"},
+	{text: "cloud-init", name: "cloud-init-ds-identify"}, // without systemd
+	{text: "Ignition", name: "ignition.firstboot"},       // CoreOS
+	{text: "Ignition", name: "flatcar.first_boot"},
 }
 
 // features searches an image for knownFeatures in a single pass.
@@ -88,14 +79,12 @@ func (f *features) scan(b []byte) {
 	f.tail = append(f.tail[:0], f.tail[max(0, len(f.tail)-longest):]...)
 }
 
-// of returns the texts of the features that were found and have one of these kinds, each text once.
-func (f *features) of(kinds ...featureKind) string {
+// list returns the texts of the loaders that were found, or of the other features, each text once.
+func (f *features) list(loaders bool) string {
 	var out []string
-	for _, kind := range kinds {
-		for _, x := range knownFeatures {
-			if x.kind == kind && f.found[x] && !strings.Contains(strings.Join(out, ", "), x.text) {
-				out = append(out, x.text)
-			}
+	for _, x := range knownFeatures {
+		if f.found[x] && (x.form != "") == loaders && !slices.Contains(out, x.text) {
+			out = append(out, x.text)
 		}
 	}
 	return strings.Join(out, ", ")
@@ -104,10 +93,10 @@ func (f *features) of(kinds ...featureKind) string {
 // String returns the features as text for the operator, such as "boots by UEFI, GRUB; cloud-init".
 func (f *features) String() string {
 	text := "unknown boot loader"
-	if loaders := f.of(loaderUEFI, loaderBIOS); loaders != "" {
+	if loaders := f.list(true); loaders != "" {
 		text = "boots by " + loaders
 	}
-	if c := f.of(configurer); c != "" {
+	if c := f.list(false); c != "" {
 		return text + "; " + c
 	}
 	return text + "; neither cloud-init nor Ignition was found"

@@ -21,6 +21,8 @@ import (
 
 	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
+
+	"github.com/ingotmetal/ingot/internal/host/clock"
 )
 
 const (
@@ -93,17 +95,10 @@ func Listen(ctx context.Context, network, addr string) (net.Listener, error) {
 func listenWhenFree(ctx context.Context, network, addr string) (net.Listener, error) {
 	waiting, cancel := context.WithTimeout(ctx, freedIn)
 	defer cancel()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
 	for {
 		l, err := listen(ctx, network, addr, nil)
-		if !errors.Is(err, unix.EADDRINUSE) {
+		if !errors.Is(err, unix.EADDRINUSE) || clock.Sleep(waiting, 20*time.Millisecond) != nil {
 			return l, err
-		}
-		select {
-		case <-again.C:
-		case <-waiting.Done():
-			return nil, err
 		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -76,16 +75,10 @@ func newCertificate() ([]byte, error) {
 		return nil, err
 	}
 
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, err
-	}
-
-	t := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: "ingot"},
-		DNSNames:     []string{"ingot", "localhost"},
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	t := &x509.Certificate{ // without a SerialNumber, CreateCertificate chooses one
+		Subject:     pkix.Name{CommonName: "ingot"},
+		DNSNames:    []string{"ingot", "localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		// A machine whose clock has no battery starts in 1970, and must accept the certificate before its agent gets the time.
 		NotBefore:             time.Unix(0, 0),
 		NotAfter:              time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),

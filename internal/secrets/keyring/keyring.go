@@ -244,18 +244,21 @@ func (r *Ring) PlanSigner() ed25519.PrivateKey {
 		return nil
 	}
 
+	return ed25519.NewKeyFromSeed(derive(key, "ingot: ed25519 seed of the plan signer, 1"))
+}
+
+// derive returns a key of 32 bytes for another use, which does not reveal key.
+func derive(key []byte, use string) []byte {
 	m := hmac.New(sha256.New, key)
-	_, _ = m.Write([]byte("ingot: ed25519 seed of the plan signer, 1")) // a hash never returns an error
-	return ed25519.NewKeyFromSeed(m.Sum(nil))
+	_, _ = m.Write([]byte(use)) // a hash never returns an error
+	return m.Sum(nil)
 }
 
 // BackupKeys returns the keys that authenticate backups of the site, the current one first. Each is derived from a Plan key in the ring,
 // so only a key file that can open the plans in a backup can also verify that backup.
 func (r *Ring) BackupKeys() (out [][]byte) {
 	for _, key := range r.candidates(Plan) {
-		m := hmac.New(sha256.New, key)
-		_, _ = m.Write([]byte("ingot: backup manifest, 1")) // a hash never returns an error
-		out = append(out, m.Sum(nil))
+		out = append(out, derive(key, "ingot: backup manifest, 1"))
 	}
 	return out
 }
@@ -266,9 +269,7 @@ func (r *Ring) BMCDigestKey() []byte {
 	if key == nil {
 		return nil
 	}
-	m := hmac.New(sha256.New, key)
-	_, _ = m.Write([]byte("ingot: digest of BMC credentials, 1")) // a hash never returns an error
-	return m.Sum(nil)
+	return derive(key, "ingot: digest of BMC credentials, 1")
 }
 
 // Seal encrypts plain with the key of the purpose. Open returns plain only if it is called with the same purpose and binding. If the ring

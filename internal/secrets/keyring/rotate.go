@@ -2,7 +2,6 @@ package keyring
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -111,11 +110,6 @@ func notLoaded(path, purpose string) error {
 
 // store atomically replaces the file at path by a file with the keys of r.
 func (r *Ring) store(path string) error {
-	text, err := json.MarshalIndent(file{Version: version, Keys: r.keys, Old: r.old}, "", "  ")
-	if err != nil {
-		return err
-	}
-
 	// Temporary files that a crash has left contain keys, too.
 	left, err := durablefile.Leftovers(path)
 	if err != nil {
@@ -127,5 +121,5 @@ func (r *Ring) store(path string) error {
 		}
 	}
 
-	return durablefile.Replace(path, append(text, '\n'))
+	return durablefile.ReplaceJSON(path, file{Version: version, Keys: r.keys, Old: r.old})
 }
