@@ -21,7 +21,7 @@ func Names() []string {
 	return names
 }
 
-// repositories lists where native actions are published. path precedes the name of the action. hosts are the public registries in
+// repositories lists where native actions are published. path precedes the name of the action. hosts are the registries in
 // which this path belongs to the publisher; in any other public registry, anyone may own the path.
 var repositories = []struct {
 	path  string
@@ -32,7 +32,7 @@ var repositories = []struct {
 	{"eks-anywhere/tinkerbell/actions/", []string{"public.ecr.aws"}}, // ends with "tinkerbell/actions/", so it must come before that path
 	{"tinkerbell/actions/", []string{"quay.io", "ghcr.io"}},
 	{"tinkerbell-actions/", []string{"quay.io"}},
-	{"embedded/", nil}, // HookOS's own registry, at 127.0.0.1
+	{"embedded/", []string{"127.0.0.1"}}, // HookOS's own registry
 }
 
 // publicRegistries are registries where anyone can publish. Subdomains of them are public, too.
@@ -122,6 +122,11 @@ func Mirror(image string) string {
 	r := parseImage(image)
 	if _, ok := nameOf[r.name]; !ok || r.host == "" || publicRegistry(r.host) != "" {
 		return ""
+	}
+	for _, known := range repositories {
+		if known.path == r.repository && r.before == "" && slices.Contains(known.hosts, r.host) {
+			return ""
+		}
 	}
 	return r.host
 }

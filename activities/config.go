@@ -100,7 +100,7 @@ type Site struct {
 	// image. If ProbeImage is nil, this server fetches no images.
 	ProbeImage func(ctx context.Context, address string) error
 	// FetchImage stores the file at an address as the image called name, unless that image is stored already. by is the name of the
-	// operator.
+	// operator. It returns inventory.ErrConflict if another caller stores the image just now.
 	FetchImage func(ctx context.Context, name, address, by string) error
 	// ImageStored checks the file of a planned image. It returns inventory.ErrNotFound if this server does not have
 	// the file, and inventory.ErrConflict if the file is one in place (inventory.InPlace) that is gone or has

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -241,13 +242,26 @@ func (a *plans) FetchImages(ctx context.Context, q PlanRequest) error {
 	r, _, err := a.renderTemplate(ctx, q, m, out)
 	for _, f := range r.Fetch {
 		if err == nil {
-			err = a.Site.FetchImage(ctx, f.Name, f.URL, q.By)
+			err = a.fetchImage(ctx, f, q.By)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("planning %q: %w", q.Machine, err)
 	}
 	return nil
+}
+
+// fetchImage stores one file. If another run fetches it just now, fetchImage waits.
+func (a *plans) fetchImage(ctx context.Context, f template.Fetch, by string) error {
+	for {
+		err := a.Site.FetchImage(ctx, f.Name, f.URL, by)
+		if !errors.Is(err, inventory.ErrConflict) {
+			return err
+		}
+		if err := pause(ctx, time.After(probeEvery)); err != nil {
+			return err
+		}
+	}
 }
 
 // newPlanned returns what is known of the plan before the template is rendered.

@@ -155,10 +155,19 @@ func (a *API) ProbeImage(ctx context.Context, address string) error {
 	return a.images.probe(ctx, address)
 }
 
-// FetchImage stores the file at address as the image called name, unless that image is stored already. If another caller stores the image
-// just now, FetchImage waits for it. The error wraps inventory.ErrUnreachable if a later call may succeed.
+// FetchImage stores the file at address as the image called name, unless that image is stored already. by is the name of the operator. The
+// error wraps inventory.ErrConflict if another caller stores the image just now, and inventory.ErrUnreachable if a later call may succeed.
 func (a *API) FetchImage(ctx context.Context, name, address, by string) error {
-	return a.images.fetchOnce(httpapi.WithActor(ctx, by), fetchImage{Name: name, URL: address})
+	_, err := a.images.find(ctx, name)
+	if !errors.Is(err, inventory.ErrNotFound) {
+		return err
+	}
+	_, err = a.images.fetch(httpapi.WithActor(ctx, by), fetchImage{Name: name, URL: address})
+	cut, ok := errors.AsType[interrupted](err)
+	if _, refused := errors.AsType[refusal](err); ok && !refused {
+		err = fmt.Errorf("%w: %w", cut.error, inventory.ErrUnreachable)
+	}
+	return err
 }
 
 // Disks returns how much space is free on the disks to which new runs and uploads write: first the disk of the

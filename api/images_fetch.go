@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -105,31 +104,6 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 	}
 
 	return s.keep(ctx, dir, up, checked)
-}
-
-// otherFetch is how long fetchOnce waits before it looks again whether another caller has stored the image.
-const otherFetch = 2 * time.Second
-
-// fetchOnce creates an image as fetch does, unless there is one of that name; see API.FetchImage.
-func (s *images) fetchOnce(ctx context.Context, q fetchImage) error {
-	for {
-		_, err := s.find(ctx, q.Name)
-		if !errors.Is(err, inventory.ErrNotFound) {
-			return err
-		}
-		_, err = s.fetch(ctx, q)
-		if errors.Is(err, inventory.ErrConflict) {
-			if err := clock.Sleep(ctx, otherFetch); err != nil {
-				return err
-			}
-			continue
-		}
-		cut, interrupted := errors.AsType[interrupted](err)
-		if _, refused := errors.AsType[refusal](err); interrupted && !refused {
-			err = fmt.Errorf("%w: %w", cut.error, inventory.ErrUnreachable)
-		}
-		return err
-	}
 }
 
 // probeTime limits probe.

@@ -3,24 +3,25 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ingotmetal/ingot/internal/documents/importfile"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/lab"
 )
 
-// tinkerbellHardware is a machine as Tinkerbell has it: number N of address, name, MAC, UEFI, BMC.
+// tinkerbellHardware is a machine as Tinkerbell has it; see tinkerbellMachine.
 const tinkerbellHardware = `---
 apiVersion: tinkerbell.org/v1alpha1
 kind: Hardware
-metadata: {name: %[1]s, namespace: tink-system, labels: {type: lab}}
+metadata: {name: %[1]s, namespace: tink-system, labels: {type: %[10]s}}
 spec:
   bmcRef: {apiGroup: bmc.tinkerbell.org, kind: Machine, name: %[1]s-bmc}
   disks: [{device: /dev/sda}]
@@ -37,8 +38,7 @@ spec:
   metadata:
     instance: {id: "%[2]s", hostname: %[1]s, allow_pxe: true}
   userData: |
-    #cloud-config
-    {}
+%[11]s
 ---
 apiVersion: bmc.tinkerbell.org/v1alpha1
 kind: Machine
@@ -58,14 +58,42 @@ type: kubernetes.io/basic-auth
 stringData: {username: "%[8]s", password: "%[9]s"}
 `
 
+// tinkerbellMachine returns the documents of a machine of the lab, with a label "type".
+func tinkerbellMachine(t *testing.T, m *lab.Machine, label, userData string) string {
+	t.Helper()
+	spec, b := m.Spec(), m.BMC()
+	number, err := strconv.ParseInt(spec.MAC[strings.LastIndexByte(spec.MAC, ':')+1:], 16, 32)
+	require.NoError(t, err)
+	indented := "    " + strings.ReplaceAll(strings.TrimSuffix(userData, "\n"), "\n", "\n    ")
+	return fmt.Sprintf(tinkerbellHardware, spec.Name, spec.MAC, spec.Firmware == lab.UEFI, 100+number, lab.DirectGateway, b.Address,
+		lab.BMCCipher, b.User, b.Password, label, indented)
+}
+
+// artifacts is the address of the file server that testdata/eks-anywhere.yaml names.
+const artifacts = lab.DirectGateway + ":8888"
+
+// eksAnywhere starts a site that may fetch images from artifacts, which serves files by path.
+func eksAnywhere(ctx context.Context, t *testing.T, files map[string]string) *Site {
+	t.Helper()
+	s := siteWith(ctx, t, Options{Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n"})
+	l, err := s.Listen(ctx, lab.Router, artifacts)
+	require.NoError(t, err)
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFile(w, r, files[r.URL.Path])
+	})}
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	go func() { _ = server.Serve(l) }() // ends with Close
+	return s
+}
+
 // TestImportedDocuments: machines and templates in the forms of Tinkerbell and EKS Anywhere are imported, and the
-// templates install QEMU machines: the one that users of the first Tinkerbell start with, and the chain of EKS Anywhere
-// for Ubuntu with another image's address and without its digest, on an image of the same layout.
+// templates install QEMU machines: the one that users of the first Tinkerbell start with, and what the generator of EKS Anywhere
+// writes for Ubuntu, on another image of the same layout.
 func TestImportedDocuments(t *testing.T) {
 	runInTurn(t, 120, 12)
 	ctx := needLab(t)
 	image := mini(ctx, t)
-	s := site(ctx, t)
+	s := eksAnywhere(ctx, t, map[string]string{"/ubuntu-2204-kube-v1.29.gz": image.Zst})
 	s.must(ctx, t, "image", "add", "mini", image.Zst)
 
 	hardware := ""
@@ -74,11 +102,7 @@ func TestImportedDocuments(t *testing.T) {
 		m, err := s.Machine(ctx, lab.Spec{Name: name, Firmware: firmware})
 		require.NoError(t, err)
 		machines[name] = m
-		spec, b := m.Spec(), m.BMC()
-		number, err := strconv.ParseInt(spec.MAC[strings.LastIndexByte(spec.MAC, ':')+1:], 16, 32)
-		require.NoError(t, err)
-		hardware += fmt.Sprintf(tinkerbellHardware, name, spec.MAC, firmware == lab.UEFI, 100+number, lab.DirectGateway, b.Address,
-			lab.BMCCipher, b.User, b.Password)
+		hardware += tinkerbellMachine(t, m, map[string]string{"tink": "lab", "eksa": "cp"}[name], "#cloud-config\n{}\n")
 	}
 
 	dir := t.TempDir()
@@ -87,7 +111,10 @@ func TestImportedDocuments(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		return file
 	}
-	files := []string{write("hardware.yaml", hardware), write("templates.yaml", s.tinkerbellTemplates(t))}
+	files := []string{
+		write("hardware.yaml", hardware), "testdata/eks-anywhere.yaml",
+		write("basic-provision.yaml", string(mustRead(t, "../template/testdata/basic-provision.yaml"))),
+	}
 
 	s.must(ctx, t, append([]string{"import", "--dry-run"}, files...)...)
 	require.NotContains(t, s.must(ctx, t, "machine", "list"), "tink", "a dry run changes nothing")
@@ -99,8 +126,7 @@ func TestImportedDocuments(t *testing.T) {
 	}
 
 	s.must(ctx, t, "workflow", "create", "--template", "basic-provision", "--hardware", machines["tink"].Spec().MAC, "--image", "mini")
-	s.must(ctx, t, "machine", "provision", "eksa", "--template", "workflow-ubuntu", "--image", "mini",
-		"--hardware-map", "bootstrap=http://"+s.Address+":7172")
+	s.must(ctx, t, "machine", "provision", "eksa")
 	for name, m := range machines {
 		w := s.ended(ctx, t, name, inventory.StateSuccess)
 		for _, a := range w.Actions {
@@ -116,7 +142,7 @@ func TestImportedDocuments(t *testing.T) {
 	eksa := machines["eksa"]
 	require.NoError(t, eksa.PowerOff(ctx))
 	require.Contains(t, readRoot(ctx, t, eksa, "/etc/netplan/config.yaml"), eksa.Spec().MAC)
-	require.Contains(t, readRoot(ctx, t, eksa, "/etc/cloud/cloud.cfg.d/10_tinkerbell.cfg"), s.Address+":7172")
+	require.Contains(t, readRoot(ctx, t, eksa, "/etc/cloud/cloud.cfg.d/10_tinkerbell.cfg"), lab.ServerAddress+":50061")
 	require.Equal(t, "datasource: Ec2\n", readRoot(ctx, t, eksa, "/etc/cloud/ds-identify.cfg"))
 
 	// What is exported imports to the same state.
@@ -124,29 +150,6 @@ func TestImportedDocuments(t *testing.T) {
 	s.must(ctx, t, "import", site)
 	require.Equal(t, s.must(ctx, t, "export"), string(mustRead(t, site)))
 	s.must(ctx, t, "bmc", "check", "tink") // its password is still there
-}
-
-// tinkerbellTemplates returns the two templates as documents of Tinkerbell. The image of EKS Anywhere lies on this
-// server, under the address that the operator would write.
-func (s *Site) tinkerbellTemplates(t *testing.T) string {
-	t.Helper()
-	basic := string(mustRead(t, "../template/testdata/basic-provision.yaml"))
-	ubuntu := string(mustRead(t, "../template/testdata/eks-a-ubuntu.yaml"))
-	var lines []string
-	for line := range strings.Lines(ubuntu) {
-		switch {
-		case strings.Contains(line, "IMG_URL:"):
-			line = "          IMG_URL: http://" + s.Address + "/images/mini\n"
-		case strings.Contains(line, "IMG_SHA256:"): // EKS Anywhere has none
-			continue
-		}
-		lines = append(lines, line)
-	}
-	b, err := importfile.Export(nil, []inventory.Template{
-		{Name: "basic-provision", Source: basic}, {Name: "workflow-ubuntu", Source: strings.Join(lines, "")},
-	})
-	require.NoError(t, err)
-	return string(b)
 }
 
 func mustRead(t *testing.T, file string) []byte {

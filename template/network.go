@@ -16,7 +16,7 @@ func (p *planner) setNetwork(path string, env environment) {
 	}
 	m := p.data.Machine
 	if nic, ok := m.Netboot(); ok && m.Network == nil {
-		m.Interfaces = []inventory.Interface{nic} // as there: the system need not wait for cards of which nothing is known
+		m.Interfaces = []inventory.Interface{nic} // as there: the system need not wait for a card about which nothing is known
 	}
 	take := func(variable string) bool {
 		on, _ := action.Bool(env.values, variable, false)

@@ -25,10 +25,13 @@ echo "LABEL=labroot / ext4 defaults,errors=remount-ro 0 1" > "$R/etc/fstab"
 
 # Only the data sources that the lab serves, so that cloud-init does not wait for others; key types that are quick to make;
 # the modules that a seed of the lab uses, because an emulated processor takes seconds to load all of them.
-cat > "$R/etc/cloud/cloud.cfg.d/90_lab.cfg" <<'Y'
-datasource_list: [ NoCloud, Ec2, None ]
+# A template may write another address of the metadata service into a file that is read after 05_lab.cfg.
+cat > "$R/etc/cloud/cloud.cfg.d/05_lab.cfg" <<'Y'
 datasource:
   Ec2: { metadata_urls: [ "http://169.254.169.254" ], max_wait: 30, timeout: 5, strict_id: false }
+Y
+cat > "$R/etc/cloud/cloud.cfg.d/90_lab.cfg" <<'Y'
+datasource_list: [ NoCloud, Ec2, None ]
 ssh_genkeytypes: [ ed25519, ecdsa ]
 cloud_init_modules: [ seed_random, bootcmd, write_files, set_hostname, update_etc_hosts, users_groups, ssh ]
 cloud_config_modules: [ set_passwords, timezone, runcmd ]
