@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/internal/cli"
-	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/systems"
 )
 
@@ -28,15 +27,4 @@ func AddCommands(root *cobra.Command, o *cli.Options) {
 func groupOf(root *cobra.Command, name string) *cobra.Command {
 	all := root.Commands()
 	return all[slices.IndexFunc(all, func(c *cobra.Command) bool { return c.Name() == name })]
-}
-
-// withConfig returns a run function for a command that reads this host's configuration first.
-func withConfig(run func(c *cli.Call, cfg config.Config) error) func(*cli.Call) error {
-	return func(c *cli.Call) error {
-		cfg, err := c.LoadConfig()
-		if err != nil {
-			return err
-		}
-		return run(c, cfg)
-	}
 }
