@@ -170,7 +170,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	if err := a.checkResolved(ctx, m.Name, plan.Actions); err != nil {
 		return Planned{}, err
 	}
-	if err := a.warnOfWaiting(ctx, m, plan, &out); err != nil {
+	if err := a.judgeUserData(ctx, m, plan, &out); err != nil {
 		return Planned{}, err
 	}
 	if err := a.Plans.PutPlan(ctx, plan); err != nil {

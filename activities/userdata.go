@@ -3,7 +3,9 @@ package activities
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/ingotmetal/ingot/action"
@@ -12,26 +14,51 @@ import (
 	"github.com/ingotmetal/ingot/template"
 )
 
-// warnOfWaiting adds a warning if the run would wait for a phone-home that m's system cannot send. The system
-// cannot if three conditions are met: its image uses EC2 metadata only, no action writes the phone-home to the
-// disk, and the phone-home cannot be added to the user data.
-func (a *plans) warnOfWaiting(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
+// judgeUserData says what is known only from m's user data: whether a system that asks for it by its address phones home, and a warning if
+// the run would wait for a phone-home that the system cannot send. It cannot if its image uses EC2 metadata only, no action writes the
+// phone-home to the disk, and the phone-home cannot be added to the user data.
+func (a *plans) judgeUserData(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
 	written := slices.ContainsFunc(plan.Actions, writesPhoneHome)
-	if out.Evidence != EvidencePhoneHome || written || plan.Installer != nil || !m.UserDataByAddress {
+	asks := out.Evidence == EvidenceWeak && !slices.ContainsFunc(plan.Actions, isPowerOff) && slices.ContainsFunc(plan.Actions, a.asksByAddress)
+	if !m.UserDataByAddress || plan.Installer != nil || !asks && (out.Evidence != EvidencePhoneHome || written) {
 		return nil
 	}
 	if m.UserData, _, err = a.Machines.UserData(ctx, m.Name); err != nil {
 		return err
 	}
-	if w := cloudinit.PhoneHomeWarning(m); w != "" {
+	w := cloudinit.PhoneHomeWarning(m)
+	switch {
+	case w == "" && asks:
+		out.Evidence = EvidencePhoneHome
+	case w != "" && !asks:
 		out.Warnings = append(out.Warnings, "machine "+m.Name+": "+w)
 	}
 	return nil
 }
 
+func isPowerOff(x action.Action) bool {
+	native, _ := action.Native(x.Image)
+	return native == action.PowerOff
+}
+
 // phonesHome reports whether the action writes something to the disk that makes the installed system phone home.
 func phonesHome(x action.Action) bool {
 	return writesPhoneHome(x) || refers(x, inventory.RefMetadataURL)
+}
+
+// asksByAddress reports whether the action configures cloud-init's Ec2 data source so that the installed system asks this server for its
+// user data, by its address. The phone-home is then part of the user data; see cloudinit.Combined.
+func (a *plans) asksByAddress(x action.Action) bool {
+	server, err := url.Parse(a.Site.MetadataURL)
+	if err != nil || server.Host == "" {
+		return false
+	}
+	for _, text := range x.Environment {
+		if strings.Contains(text, "metadata_urls") && strings.Contains(text, "://"+server.Hostname()+":") {
+			return true
+		}
+	}
+	return false
 }
 
 // writesPhoneHome reports whether the action writes the nonce or the URL of the phone-home to the disk.

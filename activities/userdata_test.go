@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,29 @@ func TestPlanWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 		require.Contains(t, p.Warnings[0], "machine m1: cloud-init 22.4.2 does not recognise userData", name)
 		require.Contains(t, p.Warnings[0], "waits until its timeout", name)
 		require.NotContains(t, p.Warnings[0], "ignition", "user data is secret")
+	}
+}
+
+// TestSystemsThatAskByAddressPhoneHome: the configuration of cloud-init that EKS Anywhere writes names this server, and the phone-home can
+// be part of what it answers.
+func TestSystemsThatAskByAddressPhoneHome(t *testing.T) {
+	const file = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, image: writefile, environment: {DEST_DISK: /dev/sda1, " +
+		"DEST_PATH: /a, CONTENTS: 'datasource: {Ec2: {metadata_urls: [http://%s:50061,http://192.0.2.9:50061]}}'}}\n"
+	for _, c := range []struct{ server, userData, last, want string }{
+		{"192.0.2.1", "#cloud-config\n", "", EvidencePhoneHome},
+		{"192.0.2.1", "", "", EvidencePhoneHome},
+		{"192.0.2.1", `{"ignition":{}}`, "", EvidenceWeak},
+		{"192.0.2.12", "#cloud-config\n", "", EvidenceWeak},
+		{"192.0.2.1", "#cloud-config\n", "  - {name: off, image: poweroff}\n", EvidenceWeak},
+	} {
+		s := &byAddress{shelf{template: fmt.Sprintf(file, c.server) + c.last}, c.userData}
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" }, MetadataURL: "http://192.0.2.1:7172",
+		}})
+		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+		require.NoError(t, err)
+		require.Equal(t, c.want, p.Evidence, "%+v", c)
+		require.Empty(t, p.Warnings)
 	}
 }
 

@@ -75,7 +75,7 @@ const artifacts = lab.DirectGateway + ":8888"
 // eksAnywhere starts a site that may fetch images from artifacts, which serves files by path.
 func eksAnywhere(ctx context.Context, t *testing.T, files map[string]string) *Site {
 	t.Helper()
-	s := siteWith(ctx, t, Options{Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n"})
+	s := siteWith(ctx, t, Options{Netboot: "  metadata: [7172, 50061]", Top: "images: {fetch_hosts: [" + lab.DirectGateway + "]}\n"})
 	l, err := s.Listen(ctx, lab.Router, artifacts)
 	require.NoError(t, err)
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
