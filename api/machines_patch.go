@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/mergepatch"
@@ -24,9 +25,13 @@ type patchMachine struct {
 	IfMatch string `header:"If-Match" json:"-"`
 	// Clear lists the secrets that a null in the patch removes, separated by commas.
 	Clear string `query:"clear" json:"-"`
+	// YAML lists the fields, network or storage, that the patch has as texts of YAML, separated by commas. A text replaces the field,
+	// and problems in it name its lines.
+	YAML string `query:"yaml" json:"-"`
 
 	version int64
 	patch   map[string]any
+	texts   map[string]string // the fields of YAML, which are not in patch
 }
 
 // UnmarshalJSON reads the patch.
@@ -56,7 +61,68 @@ func (q *patchMachine) Validate() error {
 	if err != nil || q.version < 1 {
 		return inventory.Invalid("If-Match", remedy, "invalid version %q", q.IfMatch)
 	}
+	return q.takeTexts()
+}
+
+// takeTexts moves the fields that YAML lists from patch to texts.
+func (q *patchMachine) takeTexts() error {
+	q.texts = map[string]string{}
+	for field := range strings.SplitSeq(q.YAML, ",") {
+		text, isText := q.patch[field].(string)
+		switch {
+		case q.YAML == "":
+			return nil
+		case field != "network" && field != "storage":
+			return inventory.Invalid("yaml", "network, storage, or both, separated by a comma", "invalid field %q", field)
+		case !isText:
+			return inventory.Invalid(field, "send YAML in a text", "must be a text")
+		}
+		q.texts[field] = text
+		delete(q.patch, field)
+	}
 	return nil
+}
+
+// applyTexts sets the fields of texts, and removes those whose text is blank.
+func (q *patchMachine) applyTexts(problems *inventory.Problems, next *inventory.Machine) error {
+	for field, text := range q.texts {
+		var into any
+		switch blank := strings.TrimSpace(text) == ""; {
+		case field == "network" && blank:
+			next.Network = nil
+		case field == "network":
+			next.Network = &inventory.SystemNetwork{}
+			into = next.Network
+		case blank:
+			next.Storage = nil
+		default:
+			next.Storage = &action.Storage{}
+			into = next.Storage
+		}
+		if into == nil {
+			continue
+		}
+		var found inventory.Problems
+		if err := strictyaml.Decode("", []byte(text), into); err != nil && !errors.As(err, &found) {
+			return err
+		}
+		for _, p := range found {
+			p.Field = strings.TrimSuffix(field+"."+p.Field, ".")
+			*problems = append(*problems, p)
+		}
+	}
+	return nil
+}
+
+// locate adds lines to the problems of texts.
+func (q *patchMachine) locate(ps inventory.Problems) inventory.Problems {
+	for i, p := range ps {
+		field, part, _ := strings.Cut(p.Field, ".")
+		if text, ok := q.texts[field]; ok && p.Line == 0 {
+			ps[i].Line = strictyaml.Locate("", []byte(text), inventory.Problems{{Field: part}})[0].Line
+		}
+	}
+	return ps
 }
 
 // patch changes a machine, if its version is still the one that the client has read.
@@ -80,7 +146,7 @@ func (m *machines) patch(ctx context.Context, q patchMachine) (apitypes.MachineV
 	if err := m.validate(ms, []inventory.Machine{before}, m.netboot.network()); err != nil && !errors.As(err, &found) {
 		return out, err
 	}
-	if err := machinefile.Undisputed(problems, found).Err(); err != nil {
+	if err := q.locate(machinefile.Undisputed(problems, found)).Err(); err != nil {
 		return out, err
 	}
 	if err := m.stores.Machines.ChangeMachine(ctx, ms[0], httpapi.Actor(ctx)); err != nil {
@@ -113,6 +179,9 @@ func (q *patchMachine) apply(before inventory.Machine) (next inventory.Machine, 
 		return next, nil, err
 	}
 
+	if err := q.applyTexts(&problems, &next); err != nil {
+		return next, nil, err
+	}
 	for _, field := range inventory.ServerFields() {
 		if _, named := mergepatch.Find(q.patch, field); named {
 			problems.Add(field, "leave it out", "the server sets this field")

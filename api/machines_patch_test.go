@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -155,4 +156,45 @@ func TestTemplateOfAnotherVersion(t *testing.T) {
 	require.Equal(t, http.StatusPreconditionFailed, s.do(http.MethodPost, "/v1/templates", in).Code)
 	in["name"] = "t2"
 	require.Equal(t, http.StatusPreconditionFailed, s.do(http.MethodPost, "/v1/templates", in).Code, "it was deleted")
+}
+
+func TestPatchTakesNetworkAndStorageAsYAML(t *testing.T) {
+	s := withSecrets(t)
+	send := func(query string, texts map[string]any) *httptest.ResponseRecorder {
+		t.Helper()
+		raw, err := json.Marshal(texts)
+		require.NoError(t, err)
+		return s.patch(query, string(raw))
+	}
+	const good = "ethernets:\n- name: nic0\n  mac: " + mac + "\nvlans:\n- {name: v7, id: 7, link: nic0, addresses: [10.0.7.11/24]}\n"
+	const disks = "disks:\n- device: /dev/sda\n  partitions:\n  - {label: ROOT, number: 1, size: 0}\n"
+	rec := send("?yaml=network,storage", map[string]any{"network": good, "storage": disks, "image": "other"})
+	got := decode[apitypes.MachineView](t, rec, 200)
+	require.Equal(t, 7, got.Network.VLANs[0].ID)
+	require.Equal(t, "/dev/sda", got.Storage.Disks[0].Device)
+	require.Equal(t, "other", got.Image)
+
+	// Problems of the text and of its validation name their lines.
+	const bad = "ethernets:\n- name: nic0\n  mac: " + mac + "\n  colour: red\nbonds:\n- name: bond0\n  interfaces: [nic0]\n  mode: odd\n"
+	e := decode[answer](t, send("?yaml=network", map[string]any{"network": bad}), http.StatusBadRequest)
+	lines := map[string]int{}
+	for _, p := range e.Problems {
+		lines[p.Field] = p.Line
+	}
+	require.Equal(t, map[string]int{"network.ethernets[0].colour": 4, "network.bonds[0].mode": 8}, lines)
+	e = decode[answer](t, send("?yaml=storage", map[string]any{"storage": "disks: [\n"}), http.StatusBadRequest)
+	require.Equal(t, "storage", e.Problems[0].Field)
+	require.Positive(t, e.Problems[0].Line)
+
+	// A text replaces the whole field, and a blank one removes it.
+	got = decode[apitypes.MachineView](t, send("?yaml=network", map[string]any{"network": good[:strings.Index(good, "vlans")]}), 200)
+	require.Empty(t, got.Network.VLANs)
+	got = decode[apitypes.MachineView](t, send("?yaml=network,storage", map[string]any{"network": " \n", "storage": ""}), 200)
+	require.Nil(t, got.Network)
+	require.Nil(t, got.Storage)
+
+	for query, value := range map[string]any{"?yaml=network": map[string]any{}, "?yaml=image": "x", "?yaml=storage": nil} {
+		field := strings.TrimPrefix(query, "?yaml=")
+		require.Equal(t, http.StatusBadRequest, send(query, map[string]any{field: value}).Code, query)
+	}
 }

@@ -143,6 +143,15 @@ func TestPageManagesMachines(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "mine", m.Labels["rack"])
 
+	const card = `ethernets: [{name: nic0, mac: "02:00:00:01:00:77", mtu: `
+	p.do("its network, as YAML", typeInto("network", card+"5}]"), click(`[data-choice="save"]`),
+		see(`[data-field="network"] [data-line="1"]`))
+	p.everywhere("machine-network")
+	p.do("correcting it", typeInto("network", card+"9000}]"), click(`[data-choice="save"]`), see(`[data-said]`))
+	m, err = s.store.Machines.Machine(t.Context(), "node-7x")
+	require.NoError(t, err)
+	require.Equal(t, 9000, m.Network.Ethernets[0].MTU)
+
 	p.do("deleting it", click(`[data-by-name] summary`), chromedp.SendKeys(`[data-by-name] input`, "node-7x\r", chromedp.ByQuery),
 		chromedp.WaitNotPresent(`[data-edit]`, chromedp.ByQuery))
 	_, err = s.store.Machines.Machine(t.Context(), "node-7x")

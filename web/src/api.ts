@@ -21,7 +21,7 @@
 //   GET  /v1/seen                            {"items": [Seen]}
 //   POST /v1/seen/:mac/accept                {"name", "address"?, …}: makes it a machine
 //   POST /v1/machines                        {"machines": [document]}, answers {"warnings"?}
-//   PATCH /v1/machines/:name?clear=secret    a merge patch, with If-Match; 412 = it was changed since
+//   PATCH /v1/machines/:name?clear=…&yaml=…  a merge patch, with If-Match; 412 = it was changed since
 //   DELETE /v1/machines/:name
 //   GET  /v1/images, /v1/templates           {"items": [Image]}, {"items": [Template]}
 //   POST /v1/templates                       {"name"?, "source", "updated"?}; 412 = it was changed since
@@ -201,8 +201,9 @@ export const api = {
   /** A machine as it is, with what this page does not know of. */
   document: async (name: string) => parse<Doc>(await ask("GET", path("machines", name))),
   addMachine: async (doc: Doc) => parse<{ warnings?: string[] | null }>(await ask("POST", path("machines"), { machines: [doc] })).warnings ?? [],
-  changeMachine: async (name: string, version: number, patch: Doc, clear: string[]) =>
-    parse<Doc>(await ask("PATCH", path("machines", name) + (clear.length > 0 ? `?clear=${clear.join(",")}` : ""), patch, { headers: { "Content-Type": "application/merge-patch+json", "If-Match": `"${version}"` } })),
+  /** Changes a machine; the fields of yaml are texts in the patch. */
+  changeMachine: async (name: string, version: number, patch: Doc, clear: string[], yaml: string[]) =>
+    parse<Doc>(await ask("PATCH", path("machines", name) + query({ clear: clear.join(","), yaml: yaml.join(",") }), patch, { headers: { "Content-Type": "application/merge-patch+json", "If-Match": `"${version}"` } })),
   deleteMachine: (name: string) => ask("DELETE", path("machines", name)),
   accept: (mac: string, nic: Doc) => ask("POST", path("seen", mac, "accept"), nic),
   /** Stores a template; updated is when the one that it replaces was stored. */

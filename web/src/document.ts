@@ -124,6 +124,19 @@ function jsonOf(text: string, kind: Kind): Json | undefined {
   }
 }
 
+// A text that YAML reads as itself without quotes: a word, an address, a path.
+const plain = /^(?!(?:true|false|null|yes|no|on|off|y|n)$)(?:[a-z/][\w./+-]*|\d+(?:\.\d+){3}(?:\/\d+)?)$/i;
+
+/** Returns a value as YAML. */
+export function yamlOf(v: Json | undefined, indent = ""): string {
+  if (v === null || v === undefined) return "";
+  if (Array.isArray(v)) return v.map((x) => `${indent}- ${yamlOf(x, `${indent}  `).trimStart()}`).join("");
+  if (!isDoc(v)) return `${typeof v === "string" && !plain.test(v) ? JSON.stringify(v) : String(v)}\n`;
+  return Object.entries(v)
+    .map(([k, x]) => `${indent}${k}:${typeof x === "object" && x !== null && Object.keys(x).length > 0 ? `\n${yamlOf(x, `${indent}  `)}` : ` ${yamlOf(x).trim() || (Array.isArray(x) ? "[]" : isDoc(x) ? "{}" : "null")}\n`}`)
+    .join("");
+}
+
 function set(doc: Doc, path: string, v: Json | undefined): void {
   const [head, ...rest] = path.split(".");
   if (rest.length === 0) {

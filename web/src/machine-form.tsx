@@ -1,8 +1,9 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, Refused } from "./api";
 import { Command } from "./command";
-import { both, diff, docOf, documentOf, draftOf, driverFields, fields, merge } from "./document";
+import { both, diff, docOf, documentOf, draftOf, driverFields, fields, merge, yamlOf } from "./document";
 import type { Doc, Draft } from "./document";
+import { Editor } from "./editor";
 import { ByName, Field, FormNote, problemsOf } from "./form";
 import type { Form } from "./form";
 import { RefusedNote, useRequests } from "./request";
@@ -35,6 +36,14 @@ const bmcFields: Record<string, { label: string; note?: string; kind?: "password
   command: { label: "Command", note: "an entry of power.commands" },
 };
 
+/** The parts of a document that are edited as YAML. */
+const parts = [
+  ["network", "Network", "cards, bonds, VLANs, routes; empty: derived from the interfaces"],
+  ["storage", "Storage", "how the action rootio lays out the disks"],
+] as const;
+
+const yamlsOf = (doc: Doc): Record<string, string> => Object.fromEntries(parts.map(([f]) => [f, yamlOf(doc[f])]));
+
 /** What the server holds of the secrets of a machine. */
 interface Stored {
   version: number;
@@ -50,6 +59,7 @@ export function MachineForm({ name, machine }: { name: string; machine?: Doc }) 
   const [base, setBase] = useState(() => (machine ? documentOf(machine) : empty));
   const [stored, setStored] = useState(() => storedOf(machine ?? {}));
   const [draft, setDraft] = useState<Draft>(() => draftOf(base));
+  const [yamls, setYAMLs] = useState(() => yamlsOf(base));
   const [secrets, setSecrets] = useState<Record<string, string>>({});
   const [conflict, setConflict] = useState<{ theirs: string[]; both: string[] }>();
   const [said, setSaid] = useState<string[]>();
@@ -63,7 +73,7 @@ export function MachineForm({ name, machine }: { name: string; machine?: Doc }) 
     if (requests.refused) box.current?.querySelector<HTMLElement>('[aria-invalid="true"]')?.focus();
   }, [requests.refused]);
 
-  const names = [...Object.keys(draft.texts), "bmc.password", "userData", ...draft.nics.flatMap((n, i) => Object.keys(n.texts).map((f) => `interfaces[${i}].${f}`))];
+  const names = [...Object.keys(draft.texts), "bmc.password", "userData", ...(machine ? parts.map(([f]) => f) : []), ...draft.nics.flatMap((n, i) => Object.keys(n.texts).map((f) => `interfaces[${i}].${f}`))];
   const problems = problemsOf(requests, names);
   const change = (field: string, text: string) => setDraft((d) => ({ ...d, texts: { ...d.texts, [field]: text } }));
   const form: Form = { texts: draft.texts, problems, change };
@@ -91,10 +101,11 @@ export function MachineForm({ name, machine }: { name: string; machine?: Doc }) 
         clear.push("userData");
       }
       const mine = diff(base, next);
-      const patch: Doc = { ...mine, ...given, ...(given.bmc && { bmc: { ...(mine.bmc as Doc), ...(given.bmc as Doc) } }) };
+      const typed = Object.fromEntries(Object.entries(yamls).filter(([f, text]) => text !== yamlOf(base[f])));
+      const patch: Doc = { ...mine, ...typed, ...given, ...(given.bmc && { bmc: { ...(mine.bmc as Doc), ...(given.bmc as Doc) } }) };
       try {
-        const now = await api.changeMachine(name, stored.version, patch, clear);
-        take(now, draftOf(documentOf(now)));
+        const now = await api.changeMachine(name, stored.version, patch, clear, Object.keys(typed));
+        take(now, draftOf(documentOf(now)), {});
         setSecrets({});
         setSaid(((now.warnings as string[] | undefined) ?? []).length > 0 ? (now.warnings as string[]) : ["Saved."]);
       } catch (e) {
@@ -102,12 +113,13 @@ export function MachineForm({ name, machine }: { name: string; machine?: Doc }) 
         // What was typed stays, on top of what another has stored.
         const now = await api.document(name);
         const theirs = fields(diff(base, documentOf(now)));
-        setConflict({ theirs, both: both(fields(mine), theirs) });
-        take(now, draftOf(merge(documentOf(now), mine)));
+        setConflict({ theirs, both: both([...fields(mine), ...Object.keys(typed)], theirs) });
+        take(now, draftOf(merge(documentOf(now), mine)), typed);
       }
     });
-  const take = (now: Doc, then: Draft) => {
+  const take = (now: Doc, then: Draft, typed: Record<string, string>) => {
     setBase(documentOf(now));
+    setYAMLs({ ...yamlsOf(documentOf(now)), ...typed });
     setStored(storedOf(now));
     setDraft(then);
   };
@@ -184,6 +196,14 @@ export function MachineForm({ name, machine }: { name: string; machine?: Doc }) 
         <Field form={secret} name="userData" label="User data" kind="area" note={stored.userData ? "is stored, and never shown: empty keeps it" : "for cloud-init or Ignition; a secret"} />
         {stored.userData && <Field form={secret} name="dropUserData" label="Delete the stored user data" kind="check" />}
       </fieldset>
+      {machine &&
+        parts.map(([f, label, note]) => (
+          <fieldset key={f} data-field={f}>
+            <legend>{label}, as YAML</legend>
+            <p class="quiet">{note}</p>
+            <Editor id={f} label={label} text={yamls[f]!} rows={3} problems={problems.get(f) ?? []} onText={(text) => setYAMLs((y) => ({ ...y, [f]: text }))} />
+          </fieldset>
+        ))}
       {conflict && (
         <div class="refused" role="alert" data-conflict>
           <p>

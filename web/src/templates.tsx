@@ -1,7 +1,8 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { api, Refused } from "./api";
 import type { Problem } from "./api";
-import { ByName, Field, problemText } from "./form";
+import { Editor } from "./editor";
+import { ByName, Field } from "./form";
 import { useLoaded } from "./loaded";
 import { RefusedNote, useRequests } from "./request";
 import { go, pathTo } from "./route";
@@ -72,62 +73,6 @@ export function Templates({ store, place, now }: { store: Store; place: Place; n
   );
 }
 
-/** A text with numbered lines, at which its problems are shown. */
-export function Editor({ text, label, problems, readOnly, onText }: { text: string; label: string; problems: readonly Problem[]; readOnly: boolean; onText: (text: string) => void }) {
-  const area = useRef<HTMLTextAreaElement>(null);
-  const gutter = useRef<HTMLDivElement>(null);
-  const wrong = new Set(problems.map((p) => p.line ?? 0));
-  const lines = text.split("\n");
-  const goTo = (line: number) => {
-    const a = area.current;
-    if (!a) return;
-    const from = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
-    a.focus();
-    a.setSelectionRange(from, from + (lines[line - 1]?.length ?? 0));
-  };
-  return (
-    <div class="editor-box">
-      <div class="editor">
-        <div class="gutter" ref={gutter} aria-hidden="true">
-          {lines.map((_, i) => (
-            <span key={i} class={wrong.has(i + 1) ? "wrong" : undefined}>
-              {i + 1}
-            </span>
-          ))}
-        </div>
-        <textarea
-          ref={area}
-          aria-label={label}
-          aria-describedby={problems.length > 0 ? "editor-problems" : undefined}
-          aria-invalid={problems.length > 0 ? "true" : undefined}
-          wrap="off"
-          spellcheck={false}
-          autocapitalize="off"
-          rows={Math.min(30, Math.max(10, lines.length + 1))}
-          readOnly={readOnly}
-          value={text}
-          onInput={(e) => onText(e.currentTarget.value)}
-          onScroll={(e) => gutter.current && (gutter.current.scrollTop = e.currentTarget.scrollTop)}
-        />
-      </div>
-      {problems.length > 0 && (
-        <ul class="failure" id="editor-problems" data-problems>
-          {problems.map((p, i) => (
-            <li key={i}>
-              {p.line ? (
-                <button type="button" class="link" data-line={p.line} onClick={() => goTo(p.line!)}>
-                  line {p.line}
-                </button>
-              ) : null}{" "}
-              {[p.field, problemText(p)].filter(Boolean).join(": ")}
-            </li>
-          ))}
-        </ul>
-      )}
-    </div>
-  );
-}
-
 function TemplatePanel({ template: t, store, names, changed }: { template?: Template; store: Store; names?: readonly string[] | undefined; changed: () => void }) {
   const requests = useRequests();
   // What is edited stays when another stores the template: the save is then refused.
@@ -178,7 +123,7 @@ function TemplatePanel({ template: t, store, names, changed }: { template?: Temp
         <h2 id="panel-name">{base?.name ?? "Add a template"}</h2>
         {base?.builtin && <span class="quiet">comes with Ingot, cannot be changed</span>}
       </div>
-      <Editor text={source} label="Source of the template" problems={problems} readOnly={!!base?.builtin} onText={setSource} />
+      <Editor id="source" text={source} label="Source of the template" problems={problems} readOnly={!!base?.builtin} onText={setSource} />
       {!base?.builtin && (
         <div class="buttons">
           <button type="button" class="primary" data-choice="save" disabled={!edited || !(base || names) || requests.busy !== ""} onClick={save}>

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { answers, asked, load, mount, root, sent } from "./dom.mjs";
 
-const { diff, merge, fields, both, draftOf, docOf, documentOf, netmask } = await load("document.ts");
+const { diff, merge, fields, both, draftOf, docOf, documentOf, netmask, yamlOf } = await load("document.ts");
 const { fieldOf } = await load("form.tsx");
 const { placeOf, pathTo, tabOf } = await load("route.ts");
 const { AddMachine, EditMachine } = await load("machine-form.tsx");
@@ -87,7 +87,7 @@ test("an edit sends what was changed, with the version that was read, and keeps 
 
 test("removing what holds a secret says so to the server", async () => {
   answers["GET /v1/machines/m"] = () => [200, stored];
-  answers["PATCH /v1/machines/m?clear=bmc.password,userData"] = () => [200, stored];
+  answers["PATCH /v1/machines/m?clear=bmc.password%2CuserData"] = () => [200, stored];
   const page = await mount(EditMachine, { name: "m" });
   await page.type("bmc.driver", "");
   await page.type("dropUserData", true);
@@ -108,6 +108,31 @@ test("a conflict names the fields and keeps what was typed", async () => {
   assert.deepEqual(sent[1].body, { labels: { rack: "a9" }, bmc: { user: "root" } });
   assert.equal(sent[1].headers["If-Match"], '"9"');
   assert.ok(!page.find("data-conflict"));
+});
+
+const bonded = { ethernets: [{ name: "nic0", mac: "02:00:00:00:00:01" }], bonds: [{ name: "bond0", interfaces: ["nic0"], addresses: ["10.0.0.11/24"], search: [], mtu: 9000 }] };
+
+test("YAML of a part of a document", () => {
+  assert.equal(yamlOf(undefined), "");
+  const lines = ["ethernets:", "  - name: nic0", '    mac: "02:00:00:00:00:01"', "bonds:", "  - name: bond0", "    interfaces:", "      - nic0", "    addresses:", "      - 10.0.0.11/24", "    search: []", "    mtu: 9000"];
+  assert.equal(yamlOf(bonded), lines.join("\n") + "\n");
+  for (const text of ["true", "10", "1e3", "a: b", "", "- x", "Ä", "10.0"]) assert.equal(yamlOf({ a: text }), `a: ${JSON.stringify(text)}\n`);
+});
+
+test("network and storage are edited as YAML, with problems at their lines", async () => {
+  const machine = { ...stored, network: bonded };
+  answers["GET /v1/machines/m"] = (n) => [200, n === 1 ? machine : { ...machine, version: 9, storage: { disks: [] } }];
+  const refusals = [[400, { error: "x", problems: [{ field: "network.bonds[0].mode", line: 3, what: "invalid mode" }] }], [412, { error: "stale" }], [200, { ...machine, version: 10 }]];
+  answers["PATCH /v1/machines/m?yaml=network"] = (n) => refusals[n - 1];
+  const page = await mount(EditMachine, { name: "m" });
+  assert.match(page.find("name", "network").attributes.value, /name: bond0/);
+  await page.type("network", "bonds: [{mode: x}]");
+  for (const seen of [/line 3 network\.bonds\[0\]\.mode: invalid mode/, /changed by another since this form was opened: storage/, /Saved/]) {
+    await page.send(page.find("data-machine-form"), "submit");
+    assert.match(page.find("data-machine-form").text, seen);
+  }
+  assert.deepEqual(sent.map((s) => [s.body, s.headers["If-Match"]]), ['"7"', '"7"', '"9"'].map((v) => [{ network: "bonds: [{mode: x}]" }, v]));
+  assert.match(page.find("name", "network").attributes.value, /name: bond0/);
 });
 
 test("a machine is deleted by its name alone", async () => {
