@@ -54,6 +54,7 @@ var scans = map[string]string{
 	`SELECT doc, started FROM workflow WHERE true( AND .*)? ORDER BY started( DESC)?, run( DESC)? LIMIT \?`: "by an index, and ends at its limit",
 	`SELECT m\.name FROM machine m LEFT JOIN workflow w .*`:                                                 "by an index, and ends at its limit",
 	`SELECT doc FROM bmc_job WHERE true ORDER BY started DESC, rowid DESC LIMIT \?`:                         "by an index, the newest first, and ends at its limit",
+	`WITH ended AS \((.|\s)* ORDER BY started DESC LIMIT \?4\) AS w(.|\s)*`:                                 "the newest runs by an index, up to a limit, and what it has found of them",
 	`SELECT w\.run FROM \(.* FROM workflow\) AS w\s.*`:                                                      "once an hour, outside the connection that writes: ranks the runs of each machine",
 	`SELECT m\.name AS name, .*\sFROM machine m( LEFT JOIN grant_ .* WHERE true)? ORDER BY m\.name`:         "all machines are asked for",
 	`SELECT d\.machine, .* IN \(SELECT name FROM machine\) GROUP BY .*`:                                     "all machines are asked for",
