@@ -43,10 +43,7 @@ func TestEKSAnywhere(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "hardware.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(hardware), 0o600))
-	s.must(ctx, t, "import", file, "testdata/eks-anywhere.yaml")
-	for name := range machines {
-		s.must(ctx, t, "machine", "set", name, "userDataByAddress=true")
-	}
+	s.must(ctx, t, "import", "--user-data-by-address", file, "testdata/eks-anywhere.yaml")
 
 	s.must(ctx, t, "machine", "provision", "cp")
 	s.must(ctx, t, "machine", "provision", "bottlerocket", "--template", "mgmt-bottlerocket")

@@ -54,6 +54,7 @@ type application struct {
 	start             bool
 	yes               bool // do not ask
 	failOnDifferences bool
+	byAddress         bool // see allowByAddress
 }
 
 func applyCommand(o *Options) *cobra.Command {
@@ -86,6 +87,7 @@ what somebody else has changed since is kept.
 	x.BoolVar(&a.prune, "prune", false, "delete what was applied earlier with the same --set and is in no document now")
 	x.BoolVar(&a.start, "start", false, "start the runs and BMC jobs that the documents describe")
 	x.BoolVar(&a.yes, "yes", false, "do not ask before --prune deletes or --start starts")
+	a.addAddressFlag(x)
 	return o.NewCommand(cmd, a.run)
 }
 
@@ -127,6 +129,7 @@ prints the command that starts the same in Ingot.
 	x.BoolVar(&a.dryRun, "dry-run", false, "show what would change, and store nothing")
 	x.BoolVar(&a.offline, "offline", false, "check the files without a server, and store nothing")
 	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that somebody else has changed")
+	a.addAddressFlag(x)
 	return o.NewCommand(cmd, a.run)
 }
 
@@ -218,6 +221,9 @@ func newApplied(read importfile.Import) applied {
 // apply makes the server apply the documents.
 func (a *application) apply(c *Call, read importfile.Import) error {
 	out := newApplied(read)
+	if err := a.allowByAddress(c, read); err != nil {
+		return err
+	}
 	if a.start && !a.dryRun {
 		if err := a.confirmStarts(c, read.Starts); err != nil {
 			return err
