@@ -17,7 +17,7 @@ func (a *application) addAddressFlag(x *pflag.FlagSet) {
 }
 
 // openedByAddress says what userDataByAddress opens.
-const openedByAddress = "while a run has opened a machine's user data, whoever uses the machine's address gets it"
+const openedByAddress = "any client that uses a machine's address gets its user data while a run has opened them"
 
 // allowByAddress sets userDataByAddress of the machines that come from documents of other programs, if the flag says so. Without the
 // flag, it asks on a terminal if systems of a template in the files ask for their user data by their address, and elsewhere prints a note.
