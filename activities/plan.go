@@ -230,8 +230,8 @@ func checkAddress(m inventory.Machine) error {
 	return nil
 }
 
-// FetchImages stores the files of other servers that the run needs and for which its template gives no digest. Files that are stored already
-// are left as they are.
+// FetchImages stores the files of other servers that the run needs and for which its template gives no digest. Files that are stored
+// already are left as they are.
 func (a *plans) FetchImages(ctx context.Context, q PlanRequest) error {
 	defer heartbeat(ctx)()
 	m, err := a.Machines.Machine(ctx, q.Machine)

@@ -19,7 +19,8 @@ import (
 // phone-home to the disk, and the phone-home cannot be added to the user data.
 func (a *plans) judgeUserData(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
 	written := slices.ContainsFunc(plan.Actions, writesPhoneHome)
-	asks := out.Evidence == EvidenceWeak && !slices.ContainsFunc(plan.Actions, isPowerOff) && slices.ContainsFunc(plan.Actions, a.asksByAddress)
+	asks := out.Evidence == EvidenceWeak && !slices.ContainsFunc(plan.Actions, isPowerOff) &&
+		slices.ContainsFunc(plan.Actions, a.asksByAddress)
 	if !m.UserDataByAddress || plan.Installer != nil || !asks && (out.Evidence != EvidencePhoneHome || written) {
 		return nil
 	}

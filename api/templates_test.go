@@ -74,7 +74,11 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 	const foreign = "image: image2disk, environment: {IMG_URL: 'https://u:hush@mirror.example/x?key=hush'}"
 	got := render(foreign)
 	require.Equal(t, http.StatusOK, got.Code, got.Body)
-	require.Contains(t, got.Body.String(), "https://mirror.example/x has no digest: when the run is planned, this server fetches it as image fetched-")
+	require.Contains(
+		t,
+		got.Body.String(),
+		"https://mirror.example/x has no digest: when the run is planned, this server fetches it as image fetched-",
+	)
 	s.api.images.RequireDigest = true
 	got = render(foreign)
 	require.Equal(t, http.StatusBadRequest, got.Code, got.Body)

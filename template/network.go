@@ -8,8 +8,8 @@ import (
 
 // setNetwork sets the contents of a file that gets the machine's network: a netplan file (STATIC_NETPLAN), or Bottlerocket's net.toml
 // (STATIC_BOTTLEROCKET). EKS Anywhere's writefile asks the DHCP server for the network of the card that booted. Here it comes from the
-// machine's document, from which this server's DHCP answers come, too. setNetwork does nothing if a variable of the action is invalid, which
-// makeAction reports.
+// machine's document, from which this server's DHCP answers come, too. setNetwork does nothing if a variable of the action is invalid,
+// which makeAction reports.
 func (p *planner) setNetwork(path string, env environment) {
 	if action.Check(action.WriteFile, env.values) != nil {
 		return
