@@ -89,7 +89,7 @@ var may = map[string]string{
 		"internal/text/plaintext internal/netserve/quietlog github.com/gin-gonic/gin",
 	"api": "action genesis internal/apitypes internal/selector workflows/contract internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
 		"internal/netserve/httpserve internal/images/imagefile internal/text/plaintext internal/images/provenance internal/netserve/quietlog internal/host/diskreserve internal/documents/cloudinit inventory template web workflows " +
-		"internal/documents/machinefile internal/documents/mergepatch internal/documents/strictyaml internal/systems " +
+		"internal/documents/importfile internal/documents/machinefile internal/documents/mergepatch internal/documents/strictyaml internal/systems " +
 		"github.com/gin-gonic/gin",
 	"worker-agent/disk/blockdev":   "internal/text/plaintext",
 	"worker-agent/disk/parttable":  "worker-agent/disk/blockdev",

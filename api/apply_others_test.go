@@ -1,11 +1,15 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/internal/apitypes"
 )
 
 // twoInterfaces returns the document of machine m1 with two interfaces.
@@ -126,4 +130,39 @@ func TestPruneDeletesTheTemplateThatNothingNamesNow(t *testing.T) {
 	results(t, s.apply(own, m1Document(`,"template":"own"`)))
 	require.Equal(t, []string{"machine m1 changed template", "template own deleted"},
 		results(t, s.apply(`,"set":"r","prune":true`, m1Document(`,"template":"image"`))))
+}
+
+// A file is read by the server as "ingot apply" reads it, and its problems have lines, also those that only the store can find.
+func TestApplyReadsFiles(t *testing.T) {
+	s := newSite(t)
+	send := func(more string, files ...string) *answered[apitypes.Application] {
+		t.Helper()
+		list := []map[string]string{}
+		for _, f := range files {
+			list = append(list, map[string]string{"name": "f.yaml", "text": f})
+		}
+		b, err := json.Marshal(list)
+		require.NoError(t, err)
+		return s.answerOf(s.do(http.MethodPost, "/v1/apply", `{"files":`+string(b)+more+`}`))
+	}
+	one := "name: m1\ninterfaces: [{mac: '" + mac + "'}]\nbmc: {driver: ipmi, host: 192.0.2.10, user: a, password: canary}\n"
+	require.Equal(t, []string{"machine m1 added"}, results(t, send(`,"dryRun":true`, one)))
+	require.Equal(t, []string{"machine m1 added"}, results(t, send(`,"set":"r"`, one)))
+	require.Equal(t, []string{"machine m1 unchanged"}, results(t, send(`,"set":"r"`, one)))
+
+	wrong := send("", "---\n"+one, "name: m2\ncolour: red\ninterfaces: [{mac: x}]\n")
+	require.Equal(t, http.StatusBadRequest, wrong.status)
+	require.Equal(t, []int{2, 3}, []int{wrong.err.Problems[0].Line, wrong.err.Problems[1].Line})
+	foreign := send("", "---\n---\n"+one)
+	require.Equal(t, []string{""}, conflicting(t, foreign), "it belongs to the set r")
+	require.Equal(t, 3, foreign.err.Problems[0].Line)
+	taken := send("", one, "\nname: m2\ninterfaces:\n- {mac: '02:00:00:00:00:98'}\n- {mac: '02:00:00:00:00:98'}\n")
+	require.Equal(t, 5, taken.err.Problems[0].Line)
+
+	starts := send("", "type: Inspect\ninput: {machine: m1}\n")
+	require.Empty(t, results(t, starts))
+	require.False(t, starts.value.Stored)
+	require.Contains(t, starts.value.Warnings[0], "f.yaml:1: workflow Inspect of m1 is not started")
+	require.Equal(t, http.StatusBadRequest, send(`,"machines":[`+m1Document("")+`]`, one).status)
+	require.Equal(t, http.StatusBadRequest, send("", strings.Repeat("#", maxFiles+1)).status)
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,7 +27,12 @@ func (s *site) apply(more string, machines ...string) *answered[apitypes.Applica
 		}
 		list += m
 	}
-	rec := s.do(http.MethodPost, "/v1/apply", `{"machines":[`+list+`]`+more+`}`)
+	return s.answerOf(s.do(http.MethodPost, "/v1/apply", `{"machines":[`+list+`]`+more+`}`))
+}
+
+// answerOf reads the answer of POST /v1/apply.
+func (s *site) answerOf(rec *httptest.ResponseRecorder) *answered[apitypes.Application] {
+	s.T.Helper()
 	require.NotContains(s.T, rec.Body.String(), "canary")
 	out := &answered[apitypes.Application]{status: rec.Code}
 	if rec.Code == http.StatusOK {

@@ -267,7 +267,7 @@ func (a *application) conflicts(out applied, read importfile.Import) (ps invento
 	for _, x := range out.Objects {
 		ps = append(ps, x.Conflicts()...)
 	}
-	return placeProblems(ps, read)
+	return read.Locate(ps)
 }
 
 // send makes the server apply the documents, and adds its answer to out.
@@ -297,7 +297,7 @@ func (a *application) send(c *Call, read importfile.Import, out *applied) error 
 		return locateApplied(err, read)
 	}
 	out.Stored, out.Warnings = answer.Value.Stored, answer.Value.Warnings
-	places := placesOf(read)
+	places := read.Places()
 	for _, x := range answer.Value.Items {
 		for n, change := range x.Changes {
 			if x.Kind == inventory.KindTemplate {
@@ -332,7 +332,7 @@ func (a *application) confirm(c *Call, body map[string]any, read importfile.Impo
 		}
 	}
 	if len(ps) > 0 {
-		return inventory.Conflicts(placeProblems(ps, read))
+		return inventory.Conflicts(read.Locate(ps))
 	}
 	body["pruneOnly"] = only
 	if len(lost) == 0 {
@@ -384,18 +384,6 @@ func startAll(c *Call, starts []importfile.Start) error {
 	return nil
 }
 
-// placesOf returns the places of the objects, by kind and name.
-func placesOf(read importfile.Import) map[string]importfile.Place {
-	out := map[string]importfile.Place{}
-	for _, t := range read.Templates {
-		out[inventory.KindTemplate+" "+t.Name] = t.Place
-	}
-	for _, m := range read.Machines {
-		out[inventory.KindMachine+" "+m.Name] = m.Place
-	}
-	return out
-}
-
 // locateApplied adds file and line to the problems in err that the server found in the documents.
 func locateApplied(err error, read importfile.Import) error {
 	var e *client.Error
@@ -403,35 +391,9 @@ func locateApplied(err error, read importfile.Import) error {
 		if len(e.Problems) == 0 && len(read.Machines)+len(read.Templates) > 1 {
 			return err
 		}
-		e.Problems = placeProblems(e.Problems, read)
+		e.Problems = read.Locate(e.Problems)
 	}
 	return err
-}
-
-// placeProblems adds file and line to problems. The field of a problem begins with the name of its machine, unless there is only one.
-func placeProblems(ps inventory.Problems, read importfile.Import) inventory.Problems {
-	places, machines := placesOf(read), map[string]int{}
-	for n, m := range read.Machines {
-		machines[m.Name] = n
-	}
-	for n, p := range ps {
-		of, field, _ := strings.Cut(p.Field, ": ")
-		if m := machineInProblem.FindStringSubmatch(p.What); m != nil {
-			of, field = m[1], strings.TrimPrefix(p.Field, m[1]+": ")
-		}
-		at, known := machines[of]
-		if !known && len(read.Machines) == 1 && len(read.Templates) == 0 {
-			known, field = true, p.Field
-		}
-		switch place, ok := places[inventory.KindTemplate+" "+of]; {
-		case known:
-			m := read.Machines[at]
-			ps[n].File, ps[n].Line, ps[n].Field = m.File, m.LineOf(inventory.PathByIndex(m.Machine, field)), field
-		case ok:
-			ps[n].File, ps[n].Line, ps[n].Field = place.File, place.Line, field
-		}
-	}
-	return ps
 }
 
 // show prints what was applied, the ignored keys, and the commands that start runs and BMC jobs, unless they are started now.
