@@ -45,16 +45,32 @@ export function arrange(names: readonly string[], machines: ReadonlyMap<string, 
 
 const address = /^(\d+(\.\d+){3}(:\d+)?|\w\w(:\w\w){5})$/;
 
-/** Adds m to those that ask the same. A question about a disk is answered at its machine alone. */
-function join(asked: Map<string, Equal>, m: MachineView): void {
+/** Remembers what f returns for a view of a machine: a change of the machine is another view. */
+export function remember<T>(f: (m: MachineView) => T): (m: MachineView) => T {
+  const known = new WeakMap<MachineView, { value: T }>();
+  return (m) => {
+    let entry = known.get(m);
+    if (!entry) known.set(m, (entry = { value: f(m) }));
+    return entry.value;
+  };
+}
+
+/** What a machine asks, without names and addresses. A question about a disk is answered at its machine alone. */
+const askedBy = remember((m): { key: string; text: string; offered: string[] } | undefined => {
   const q = m.workflow?.question;
-  if (!q || (q.disks ?? []).length > 0 || /\.bind\./.test(q.id)) return;
+  if (!q || (q.disks ?? []).length > 0 || /\.bind\./.test(q.id)) return undefined;
   const offered = q.choices ?? [];
   const text = q.text.replace(/\w+([.:-]\w+)*/g, (word) => (word === m.name || address.test(word) ? "…" : word));
-  const key = JSON.stringify([text, offered]);
-  const e = asked.get(key) ?? { text, offered, machines: [] };
+  return { key: JSON.stringify([text, offered]), text, offered };
+});
+
+/** Adds m to those that ask the same. */
+function join(asked: Map<string, Equal>, m: MachineView): void {
+  const a = askedBy(m);
+  if (!a) return;
+  const e = asked.get(a.key) ?? { text: a.text, offered: a.offered, machines: [] };
   e.machines.push(m);
-  asked.set(key, e);
+  asked.set(a.key, e);
 }
 
 /** Reports whether a run waits until the operator has switched m on. */

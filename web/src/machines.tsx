@@ -1,5 +1,5 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { topsOf, visible } from "./list";
+import { remember, topsOf, visible } from "./list";
 import { doing, imageOf, isOver, running, tone } from "./phases";
 import type { Tone } from "./phases";
 import { at, clock, roughly, span } from "./text";
@@ -94,14 +94,14 @@ function Space({ height }: { height: number }) {
 }
 
 /** Why a machine needs the operator: what it asks, what fails, or why it failed; "" if it does not. */
-function reason(m: MachineView): string {
+const reason = remember((m) => {
   const w = m.workflow;
   if (!w) return "";
   const t = tone(m);
   if (t === "waiting") return w.question?.text || w.message || "";
   if (t === "retrying") return w.retrying?.[0] ?? "";
   return t === "failed" ? (w.message ?? "") : "";
-}
+});
 
 /** One machine. A reason makes its row taller, and takes the place of image and address. */
 function MachineRow({ machine: m, now, chosen, index }: { machine: MachineView; now: number; chosen: boolean; index: number }) {

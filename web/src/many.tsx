@@ -30,9 +30,10 @@ interface ManyProps {
   children: ComponentChildren;
 }
 
-/** One answer for many machines. Those in the list when it is opened are ticked. */
+/** One answer for many machines. Those in the list when it is opened are ticked; closed, it draws none of them. */
 export function Many({ id, machines, keyOf, legend, acts, children }: ManyProps) {
   const requests = useRequests();
+  const [open, setOpen] = useState(false);
   const [ticked, setTicked] = useState<ReadonlySet<string>>(new Set());
   const keys = machines.map(keyOf);
   useEffect(() => {
@@ -58,49 +59,60 @@ export function Many({ id, machines, keyOf, legend, acts, children }: ManyProps)
     if (failed.length > 0) throw new Refused(0, failed.join("\n"));
   };
   return (
-    <details class="many" data-bulk={id} onToggle={(e) => e.currentTarget.open && setTicked(new Set(keys))}>
+    <details
+      class="many"
+      data-bulk={id}
+      onToggle={(e) => {
+        setOpen(e.currentTarget.open);
+        if (e.currentTarget.open) setTicked(new Set(keys));
+      }}
+    >
       <summary>{children}</summary>
-      <fieldset>
-        <legend>{legend}</legend>
-        <ul>
-          {machines.map((m) => (
-            <li key={m.name}>
-              <label>
-                <input
-                  type="checkbox"
-                  checked={ticked.has(keyOf(m))}
-                  onChange={(e) => {
-                    const now = new Set(ticked);
-                    if (e.currentTarget.checked) now.add(keyOf(m));
-                    else now.delete(keyOf(m));
-                    setTicked(now);
-                  }}
-                />{" "}
-                {m.name}
-              </label>{" "}
-              <a href={linkTo(m.name)}>show</a>
-            </li>
-          ))}
-        </ul>
-      </fieldset>
-      <div class="buttons">
-        <button type="button" onClick={() => setTicked(new Set(all ? [] : keys))}>
-          {all ? "None of them" : "All of them"}
-        </button>
-        {acts(picked.length).map((a) => (
-          <Ask
-            key={a.choice}
-            choice={a.choice}
-            kind={a.kind}
-            label={a.label}
-            sure={`Yes, all ${picked.length}`}
-            note={a.note}
-            disabled={picked.length === 0 || requests.busy !== ""}
-            onDo={() => requests.run(a.choice, () => send(a))}
-          />
-        ))}
-      </div>
-      <RefusedNote requests={requests} />
+      {open && (
+        <>
+          <fieldset>
+            <legend>{legend}</legend>
+            <ul>
+              {machines.map((m) => (
+                <li key={m.name}>
+                  <label>
+                    <input
+                      type="checkbox"
+                      checked={ticked.has(keyOf(m))}
+                      onChange={(e) => {
+                        const now = new Set(ticked);
+                        if (e.currentTarget.checked) now.add(keyOf(m));
+                        else now.delete(keyOf(m));
+                        setTicked(now);
+                      }}
+                    />{" "}
+                    {m.name}
+                  </label>{" "}
+                  <a href={linkTo(m.name)}>show</a>
+                </li>
+              ))}
+            </ul>
+          </fieldset>
+          <div class="buttons">
+            <button type="button" onClick={() => setTicked(new Set(all ? [] : keys))}>
+              {all ? "None of them" : "All of them"}
+            </button>
+            {acts(picked.length).map((a) => (
+              <Ask
+                key={a.choice}
+                choice={a.choice}
+                kind={a.kind}
+                label={a.label}
+                sure={`Yes, all ${picked.length}`}
+                note={a.note}
+                disabled={picked.length === 0 || requests.busy !== ""}
+                onDo={() => requests.run(a.choice, () => send(a))}
+              />
+            ))}
+          </div>
+          <RefusedNote requests={requests} />
+        </>
+      )}
     </details>
   );
 }

@@ -20,6 +20,7 @@ const reported = () => asked.map((a) => /^POST \/v1\/workflows\/run-(.*)\/powere
 test("only machines that were in the list when it was opened are reported as switched on", async () => {
   const page = await mount(PowerOn, waiting("a", "b"));
   const ticked = () => root.all((n) => n.localName === "li" && n.all((x) => x.localName === "input")[0].attributes.checked).map((li) => li.all((x) => x.localName === "label")[0].text.trim());
+  assert.equal(root.all((n) => n.localName === "li").length, 0, "closed, it draws no machine");
   await page.send(page.find("data-bulk"), "toggle", { open: true });
   assert.deepEqual(ticked(), ["a", "b"]);
   await page.show(waiting("a", "b", "c"));
