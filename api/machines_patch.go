@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/documents/machinefile"
 	"github.com/ingotmetal/ingot/internal/documents/mergepatch"
@@ -66,12 +65,13 @@ func (q *patchMachine) Validate() error {
 
 // takeTexts moves the fields that YAML lists from patch to texts.
 func (q *patchMachine) takeTexts() error {
+	if q.YAML == "" {
+		return nil
+	}
 	q.texts = map[string]string{}
 	for field := range strings.SplitSeq(q.YAML, ",") {
 		text, isText := q.patch[field].(string)
 		switch {
-		case q.YAML == "":
-			return nil
 		case field != "network" && field != "storage":
 			return inventory.Invalid("yaml", "network, storage, or both, separated by a comma", "invalid field %q", field)
 		case !isText:
@@ -87,19 +87,12 @@ func (q *patchMachine) takeTexts() error {
 func (q *patchMachine) applyTexts(problems *inventory.Problems, next *inventory.Machine) error {
 	for field, text := range q.texts {
 		var into any
-		switch blank := strings.TrimSpace(text) == ""; {
-		case field == "network" && blank:
-			next.Network = nil
-		case field == "network":
-			next.Network = &inventory.SystemNetwork{}
-			into = next.Network
-		case blank:
-			next.Storage = nil
-		default:
-			next.Storage = &action.Storage{}
-			into = next.Storage
+		if field == "network" {
+			next.Network, into = nil, &next.Network
+		} else {
+			next.Storage, into = nil, &next.Storage
 		}
-		if into == nil {
+		if strings.TrimSpace(text) == "" {
 			continue
 		}
 		var found inventory.Problems
