@@ -102,6 +102,24 @@ func typeInto(field, text string) chromedp.Action {
 	}
 }
 
+// write replaces the text of the editor on the page.
+func write(text string) chromedp.Action {
+	return chromedp.Evaluate(fmt.Sprintf(
+		`{ const e = document.querySelector(".editor textarea"); e.value = %q; e.dispatchEvent(new Event("input", {bubbles: true})) }`,
+		text,
+	), nil)
+}
+
+// choose picks an option of a field of a form.
+func choose(field, value string) chromedp.Action {
+	id := `[id="field-` + field + `"]`
+	return chromedp.Tasks{
+		chromedp.WaitReady(id+` option[value="`+value+`"]`, chromedp.ByQuery),
+		chromedp.SetValue(id, value, chromedp.ByQuery),
+		chromedp.Evaluate(`document.querySelector('`+id+`').dispatchEvent(new Event("change", {bubbles: true}))`, nil),
+	}
+}
+
 // TestPageManagesMachines adds a machine by the form, and edits it while another client changes it.
 func TestPageManagesMachines(t *testing.T) {
 	runInTurn(t, 15, 8)
@@ -185,8 +203,7 @@ func TestPageManagesImages(t *testing.T) {
 	)
 	require.InDelta(t, 1, lines, 0, "the name of an image wraps although there is room")
 	p.everywhere("image-add")
-	p.do("a file", chromedp.SetValue(`[id="field-way"]`, "upload", chromedp.ByQuery),
-		chromedp.Evaluate(`document.querySelector('[id="field-way"]').dispatchEvent(new Event("change", {bubbles: true}))`, nil),
+	p.do("a file", choose("way", "upload"),
 		chromedp.SetUploadFiles(`[id="field-file"]`, []string{file}, chromedp.ByQuery),
 		see(`[data-image-form="upload"] [data-choice="add-image"]:not(:disabled)`),
 		chromedp.Value(`[id="field-name"]`, &name, chromedp.ByQuery))
@@ -212,20 +229,17 @@ func TestPageManagesImages(t *testing.T) {
 		chromedp.WaitNotPresent(`[data-image="some-disk"]`, chromedp.ByQuery))
 }
 
-// TestPageInstallsMany installs the machines of a selector that the page has shown before.
+// TestPageInstallsMany adds machines from a file, and installs those of a selector. The page shows both before it does them.
 func TestPageInstallsMany(t *testing.T) {
-	runInTurn(t, 8, 8)
+	runInTurn(t, 10, 8)
 	s := newPageSite(t)
-	var ms []inventory.Machine
-	for i := range 5 {
-		ms = append(ms, inventory.Machine{
-			Name: fmt.Sprintf("fresh-%d", i), Image: "debian-12", Labels: map[string]string{"lot": "nine"},
-			Interfaces: []inventory.Interface{{MAC: fmt.Sprintf("02:00:00:02:00:%02x", i)}},
-		})
-	}
-	require.NoError(t, s.store.Machines.PutMachines(t.Context(), ms, false, "test"))
 	p := openTab(t)
 	p.logIn(s, pageToken)
+	var docs strings.Builder
+	for i := range 5 {
+		fmt.Fprintf(&docs, "---\nname: fresh-%d\nimage: debian-12\nlabels: {lot: nine}\ninterfaces: [{mac: \"02:00:00:02:00:%02x\"}]\n", i, i)
+	}
+	p.addsFile(s, docs.String())
 	p.do("what cannot be installed", click(`a[href="#/new/installation"]`), see(`[data-add="installation"]`),
 		typeInto("machines", "fresh-0 node-1 hand-1"), click(`[data-choice="preview"]`), see(`[data-field="machines"] .failure li:nth-child(2)`))
 	p.do("what can", typeInto("machines", " "), typeInto("selector", "lot=nine\r"), see(`[data-preview="5"]`))
@@ -239,6 +253,38 @@ func TestPageInstallsMany(t *testing.T) {
 	require.True(t, in.First)
 }
 
+// addsFile stores the machines of a file after a correction, and after another client has changed one of them.
+func (p *pageTab) addsFile(s *pageSite, docs string) {
+	p.t.Helper()
+	file := filepath.Join(p.t.TempDir(), "rack.yaml")
+	require.NoError(p.t, os.WriteFile(file, []byte(strings.Replace(docs, "02:00:00:02:00:03", "02:00:00:02:00:zz", 1)), 0o600))
+	preview := click(`[data-choice="preview"]`)
+	p.do(
+		"a file with a problem",
+		click(`a[href="#/new/file"]`),
+		see(`.editor`),
+		chromedp.SetUploadFiles(`[id="field-file"]`, []string{file}, chromedp.ByQuery),
+		see(`[data-choice="preview"]:not(:disabled)`),
+		typeInto("set", "rack-a1"),
+		preview,
+		see(`[data-line="20"]`),
+	)
+	p.everywhere("file-problem")
+	p.do("corrected", write(docs), preview, see(`[data-preview="5"]`))
+	p.everywhere("file")
+	_, err := s.store.Machines.Machine(p.t.Context(), "fresh-0")
+	require.ErrorIs(p.t, err, inventory.ErrNotFound)
+	p.do("stored", click(`[data-choice="apply"]`), see(`[data-stored]`))
+
+	m, err := s.store.Machines.Machine(p.t.Context(), "fresh-4")
+	require.NoError(p.t, err)
+	m.Image = "debian-13"
+	require.NoError(p.t, s.store.Machines.ChangeMachine(p.t.Context(), m, "test"))
+	p.do("a stale file", write(strings.ReplaceAll(docs, "debian-12", "debian-11")), preview, see(`[data-applied="fresh-4"] .failure`),
+		see(`[data-choice="apply"]:disabled`))
+	p.everywhere("file-conflict")
+}
+
 // TestPageManagesTemplates corrects a template at the lines that the server names, and makes a token.
 func TestPageManagesTemplates(t *testing.T) {
 	runInTurn(t, 15, 8)
@@ -246,12 +292,6 @@ func TestPageManagesTemplates(t *testing.T) {
 	p := openTab(t)
 	p.logIn(s, pageToken)
 	const source = `textarea[aria-label="Source of the template"]`
-	write := func(text string) chromedp.Action {
-		return chromedp.Tasks{
-			chromedp.Evaluate(`document.querySelector('`+source+`').select()`, nil), chromedp.SendKeys(source, text, chromedp.ByQuery),
-		}
-	}
-
 	const good = "version: \"0.1\"\nname: mine\nglobal_timeout: 60\ntasks:\n- name: a\n  worker: \"{{.device_1}}\"\n  actions:\n" +
 		"  - {name: b, image: noop, timeout: 5}\n"
 	var selected string

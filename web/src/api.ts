@@ -21,6 +21,7 @@
 //   GET  /v1/seen                            {"items": [Seen]}
 //   POST /v1/seen/:mac/accept                {"name", "address"?, …}: makes it a machine
 //   POST /v1/machines                        {"machines": [document]}, answers {"warnings"?}
+//   POST /v1/apply                           {"files": [{"name", "text"}], "set", "forceConflicts", "dryRun"}: Application
 //   PATCH /v1/machines/:name?clear=…&yaml=…  a merge patch, with If-Match; 412 = it was changed since
 //   DELETE /v1/machines/:name
 //   GET  /v1/images, /v1/templates           {"items": [Image]}, {"items": [Template]}
@@ -72,6 +73,7 @@
 import type { Doc } from "./document";
 import { clean, shown } from "./text";
 import type {
+  Application,
   BMCCheck,
   Disk,
   Event,
@@ -201,6 +203,9 @@ export const api = {
   /** A machine as it is, with what this page does not know of. */
   document: async (name: string) => parse<Doc>(await ask("GET", path("machines", name))),
   addMachine: async (doc: Doc) => parse<{ warnings?: string[] | null }>(await ask("POST", path("machines"), { machines: [doc] })).warnings ?? [],
+  /** Stores what files describe, or only says what would be stored. */
+  apply: async (documents: { files: { name: string; text: string }[]; set: string; forceConflicts: boolean; dryRun: boolean }) =>
+    parse<Application>(await ask("POST", path("apply"), documents, { timeout: 180_000 })),
   /** Changes a machine; the fields of yaml are texts in the patch. */
   changeMachine: async (name: string, version: number, patch: Doc, clear: string[], yaml: string[]) =>
     parse<Doc>(await ask("PATCH", path("machines", name) + query({ clear: clear.join(","), yaml: yaml.join(",") }), patch, { headers: { "Content-Type": "application/merge-patch+json", "If-Match": `"${version}"` } })),

@@ -1,5 +1,6 @@
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { login, Refused } from "./api";
+import { ApplyFile } from "./apply";
 import { Statistics } from "./charts";
 import { Command } from "./command";
 import { Idle, RefusedNote, useRequests } from "./request";
@@ -126,6 +127,7 @@ export function App({ store }: { store: Store }) {
             {!store.idle && (
               <p class="acts">
                 <a href={pathTo("new", "machine")}>Add a machine</a>
+                <a href={pathTo("new", "file")}>Add from a file</a>
                 {all > 0 && <a href={pathTo("new", "installation")}>Install many</a>}
               </p>
             )}
@@ -137,6 +139,8 @@ export function App({ store }: { store: Store }) {
               <RunPanel key={place.name} run={place.name} store={store} now={now} />
             ) : place.view === "new" && place.name === "installation" ? (
               <InstallMany />
+            ) : place.view === "new" && place.name === "file" ? (
+              <ApplyFile />
             ) : place.view === "new" ? (
               <AddMachine key={place.act} store={store} mac={place.act} />
             ) : shown.machine && place.act === "edit" ? (
@@ -235,7 +239,7 @@ function Empty({ store }: { store: Store }) {
       <p>
         {!store.idle && (
           <>
-            <a href={pathTo("new", "machine")}>Add a machine</a>, or push
+            <a href={pathTo("new", "machine")}>Add a machine</a>, <a href={pathTo("new", "file")}>add many from a file</a>, or push
           </>
         )}
         {store.idle && "Push"} a hardware file:

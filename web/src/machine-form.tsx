@@ -278,7 +278,7 @@ export function AddMachine({ store, mac }: { store: Store; mac: string }) {
       {mac ? <Accept key={mac} mac={mac} seen={seen} /> : <MachineForm name="" />}
       {!mac && (
         <p class="quiet">
-          Many at once: <Command text="ingot machine push --file hardware.yaml" />
+          Many at once: <a href={pathTo("new", "file")}>add them from a file</a>.
         </p>
       )}
     </section>

@@ -254,6 +254,23 @@ export interface Rendering {
   warnings?: string[] | null;
 }
 
+/** What applying does with one object. */
+export interface Applied {
+  kind: string;
+  name: string;
+  result: string;
+  changes?: { field: string; old?: string; new?: string; conflict?: boolean }[] | null;
+  /** The other set to which it belongs. */
+  foreign?: string;
+}
+
+/** What applying documents did or, if nothing was stored, would do. */
+export interface Application {
+  stored: boolean;
+  items: Applied[];
+  warnings?: string[] | null;
+}
+
 export interface Token {
   id: string;
   name: string;

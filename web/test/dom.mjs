@@ -47,6 +47,7 @@ class Element {
     delete this.listeners[name];
   }
   focus() {}
+  scrollIntoView() {}
   querySelector() {
     return null;
   }

@@ -5,6 +5,7 @@ import { answers, asked, load, mount, pass, root, sent } from "./dom.mjs";
 
 const { Templates } = await load("templates.tsx");
 const { Tokens } = await load("tokens.tsx");
+const { ApplyFile } = await load("apply.tsx");
 const { InstallMany } = await load("install-many.tsx");
 const { OperationPanel } = await load("operations.tsx");
 const { Power } = await load("machine-power.tsx");
@@ -133,4 +134,34 @@ test("an operation that installs many is paused and resumed", async () => {
   assert.deepEqual(asked, ["POST /v1/operations/o/pause", "POST /v1/operations/o/resume"]);
   await page.show({ operation: { ...operation, type: "Genesis" }, store: {}, now: 0 });
   assert.ok(!page.find("data-choice", "pause"));
+});
+
+test("what a file changes is shown before it is stored, and the values of others stay", async () => {
+  const change = { field: "image", old: "<b>a</b>", new: "b", conflict: true };
+  const answer = (stored, ...items) => [200, { stored, items, warnings: ["f.yaml:3: <i>x</i> is not stored"] }];
+  const n1 = { kind: "machine", name: "n1", result: "added" };
+  answers["POST /v1/apply"] = (n) =>
+    [
+      [400, { error: "2 problems", problems: [{ file: "f.yaml", line: 2, field: "name", what: "bad" }, { what: "no line" }] }],
+      answer(false, n1, { kind: "machine", name: "n2", result: "changed", changes: [change] }),
+      answer(false, n1),
+      answer(true, n1),
+    ][n - 1];
+  const page = await mount(ApplyFile, {});
+  assert.equal(page.find("data-choice", "preview").attributes.disabled, true);
+  const show = () => page.send(root.all((n) => n.localName === "form")[0], "submit");
+  await page.send(page.find("id", "field-file"), "change", { files: [{ name: "f.yaml", text: async () => "name: n1\nx\n" }] });
+  await page.type("set", " rack ");
+  await show();
+  assert.match(page.find("data-problems").text, /line 2 name: bad.*no line/);
+  await show();
+  assert.match(page.find("data-preview", 2).text, /1 added, 1 changed.*f.yaml:3: <i>x<\/i>.*image: <b>a<\/b> → b/);
+  assert.equal(page.find("data-choice", "apply").attributes.disabled, true);
+  await page.type("force", true);
+  assert.ok(!page.find("data-preview"), "what is to be overwritten is shown again");
+  await show();
+  await page.press("apply");
+  assert.match(root.text, /Stored: 1 added/);
+  const files = [{ name: "f.yaml", text: "name: n1\nx\n" }];
+  assert.deepEqual(sent.map((s) => s.body), [[false, true], [false, true], [true, true], [true, false]].map(([forceConflicts, dryRun]) => ({ files, set: "rack", forceConflicts, dryRun })));
 });
