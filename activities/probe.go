@@ -60,7 +60,7 @@ func (a *shared) lookEvery(otherwise time.Duration) time.Duration {
 
 // errWorkerStops ends a waiting activity when the worker stops. The next worker can then start the activity again
 // at once, without waiting until heartbeats are missing.
-var errWorkerStops = errors.New("the worker stops")
+var errWorkerStops = errors.New("the worker is shutting down")
 
 // pause waits for the next tick. It returns an error if the worker stops or ctx ends first.
 func pause(ctx context.Context, tick <-chan time.Time) error {

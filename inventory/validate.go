@@ -236,7 +236,12 @@ func checkInterface(ps *Problems, field string, i Interface) {
 	case err != nil:
 		ps.Add(field+".mac", macRemedy(i.MAC), "invalid MAC address %q", i.MAC)
 	case mac == "00:00:00:00:00:00" || groupMAC(mac):
-		ps.Add(field+".mac", "copy the MAC address from the machine", "%s is not the address of one interface", mac)
+		ps.Add(
+			field+".mac",
+			"copy the MAC address from the machine",
+			"%s cannot be the MAC address of an interface: it is a multicast or zero address",
+			mac,
+		)
 	}
 
 	checkAddress(ps, field, i)

@@ -72,7 +72,7 @@ func refuseAgent(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrConflict):
 		return httpapi.Refuse(http.StatusForbidden, httpapi.CodeForbidden,
-			"hold: the token was revoked, because another agent claimed this boot or a later boot began", "")
+			"hold: the token was revoked: a later boot began, or another agent claimed this boot", "")
 	case errors.Is(err, inventory.ErrFenced):
 		return httpapi.Refusal{
 			Status: http.StatusGone,

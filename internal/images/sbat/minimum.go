@@ -75,12 +75,13 @@ func (s Shortfall) String() string {
 	return fmt.Sprintf("%s %d is below the minimum %d", s.Component, s.Have, s.Need)
 }
 
-// Below returns the components of p that are below m, sorted by name; name is the program's file. Like shim, it ignores
-// a component that the program does not have, unless the program in this file must have that component; see stage.
-func (m Minimum) Below(name string, p Program) (out []Shortfall) {
+// Below returns the components of p whose generation is lower than m requires, sorted by component. file is the name of the
+// program's file. Like shim, Below ignores a component that p does not have, except for the component that the program in a
+// file of that name must have; see stage.
+func (m Minimum) Below(file string, p Program) (out []Shortfall) {
 	for _, component := range m.Names() {
 		have, ok := p.generation(component)
-		if need := m[component]; have < need && (ok || stages[name].component == component) {
+		if need := m[component]; have < need && (ok || stages[file].component == component) {
 			out = append(out, Shortfall{component, have, need})
 		}
 	}
