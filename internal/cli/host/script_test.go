@@ -91,6 +91,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"run": runCLI, "exits": exits, "waitfor": waitFor, "loseanswers": loseAnswers, "remember": remember,
+			"refusewrites": refuseWrites,
 		},
 	})
 }
