@@ -4,15 +4,15 @@
 #   demo     building the programs, the lab and its images: enough for "make build" and "make demo"
 #   test     demo, and what tests need besides: file system tools, a browser, the Temporal command line tool
 #   lint     the linters
-#   e2e      what only long end-to-end tests need: clients that others have written, nfpm, a Temporal cluster
-#            with PostgreSQL (not part of "all of them")
+#   e2e      what only long end-to-end tests need: clients that others have written, nfpm, helm, Docker, a Temporal
+#            cluster with PostgreSQL (not part of "all of them")
 #   release  what "make release" and "make manifests" need: nfpm, helm, kubeconform, kustomize (not part of "all of them")
 #   vuln     govulncheck, for "make vulncheck" (not part of "all of them")
 #
 # It writes to three places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
 #   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator,
-#                  Prometheus, netplan),
+#                  Prometheus, netplan, Docker),
 #                  others go to other machines (kernel, shim and GRUB with Debian's signatures, mdadm, LVM, iPXE of
 #                  Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
@@ -57,11 +57,13 @@ if wants lint; then
   )
 fi
 if wants e2e || wants release; then
-  tools+=(nfpm=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2)
+  tools+=(
+    nfpm=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+    helm=helm.sh/helm/v4/cmd/helm@v4.3.1
+  )
 fi
 if wants release; then
   tools+=(
-    helm=helm.sh/helm/v4/cmd/helm@v4.3.1
     kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
     kustomize=sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
   )
@@ -148,7 +150,7 @@ resolve() {
     resolved+=("$p")
   done
   case $name in
-    relay | openipmi | dhcp | nginx | wrk | clients | postgres)
+    relay | openipmi | dhcp | nginx | wrk | clients | postgres | docker)
       # The "Inst" lines of a simulation name what apt would install.
       for p in $(apt-get -s --no-install-recommends install "${resolved[@]}" 2>/dev/null | awk '$1=="Inst"{print $2}'); do
         case " ${resolved[*]} " in *" $p "*) ;; *) resolved+=("$p") ;; esac
@@ -228,13 +230,14 @@ unpack_test_programs() {
 ! wants test || unpack_test_programs
 
 unpack_peers() {
-  is_unpacked clients && is_unpacked postgres && is_unpacked signing && return 0
+  is_unpacked clients && is_unpacked postgres && is_unpacked signing && is_unpacked docker && return 0
   mkdir -p "$CACHE/pkg"
   exec 9> "$CACHE/pkg/.lock"
   flock 9
   unpack clients isc-dhcp-client cloud-init ignition redfishtool python3-sushy
   unpack postgres postgresql-15
   unpack signing sbsigntool
+  unpack docker docker.io docker-compose
   exec 9>&-
 }
 ! wants e2e || unpack_peers

@@ -16,18 +16,23 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-// imageRoot builds the container image with only a loopback interface that is down, and unpacks its
-// root file system.
+// imageRoot builds the container image, and unpacks its root file system.
 func imageRoot(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	file, root := filepath.Join(dir, "ingot.oci.tar"), filepath.Join(dir, "root")
+	root := filepath.Join(t.TempDir(), "root")
+	require.NoError(t, lab.UnpackImage(imageFile(t), root))
+	return root
+}
+
+// imageFile builds the container image with only a loopback interface that is down.
+func imageFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ingot.oci.tar")
 	out, err := exec.CommandContext(t.Context(), "unshare", "--net", "go", "run", "../deploy/image", "-bin", "../bin", "-out", file).
 		CombinedOutput()
 	require.NoError(t, err, string(out))
 	t.Logf("%s", out)
-	require.NoError(t, lab.UnpackImage(file, root))
-	return root
+	return file
 }
 
 // TestImage installs a machine behind the relay with a server in the container image, as on a NAS:

@@ -23,8 +23,8 @@ func (s *Site) openPage(ctx context.Context, t *testing.T) (tab context.Context)
 	return tab
 }
 
-// browser starts a headless browser, which ends with the test.
-func browser(ctx context.Context, t *testing.T) (tab context.Context) {
+// browser starts a headless browser with further options, which ends with the test.
+func browser(ctx context.Context, t *testing.T, further ...chromedp.ExecAllocatorOption) (tab context.Context) {
 	t.Helper()
 	runtime.LockOSThread() // as in watchPage; the clean-up is also on this thread
 	t.Cleanup(runtime.UnlockOSThread)
@@ -32,7 +32,7 @@ func browser(ctx context.Context, t *testing.T) (tab context.Context) {
 	require.NoError(t, err, "make deps installs it")
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
 		chromedp.WindowSize(1440, 1100), chromedp.WSURLReadTimeout(3*time.Minute))
-	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, opts...)
+	alloc, cancelAlloc := chromedp.NewExecAllocator(ctx, append(opts, further...)...)
 	t.Cleanup(cancelAlloc)
 	tab, cancelTab := chromedp.NewContext(alloc)
 	t.Cleanup(cancelTab)
