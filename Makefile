@@ -121,11 +121,11 @@ lint: deps-lint ## formatting, linters, workflow determinism, unwanted words, si
 	$(TOOLS)/golangci-lint fmt --diff
 	$(TOOLS)/workflowcheck ./workflows/...
 	go mod tidy -diff
-	! grep -n '"resolved"' web/package-lock.json
+	! grep -n '"resolved"' web/package-lock.json e2e/firefox/package-lock.json
 
 # Tests in the virtual lab. LONG_TESTS run with FULL=1 only; benchmarks and the chaos matrix have targets of their own.
 LAB_TEST   = go test -v -count=1 -p 1
-LONG_TESTS = TestLabRedfishFalseSuccess|TestKilledInMidWrite|TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery|TestPackage|TestNewcomer|TestTemporalUI|TestS30S34BootsBesideAbsentNeighbours
+LONG_TESTS = TestLabRedfishFalseSuccess|TestKilledInMidWrite|TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestEKSAnywhere|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestDiscovery|TestPackage|TestNewcomer|TestTemporalUI|TestS30S34BootsBesideAbsentNeighbours|TestPageInFirefox
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
@@ -150,6 +150,9 @@ chaos: deps-test build ## break every part in every phase, 25 min; writes docs/r
 
 first-machine: deps-test build ## run the commands of docs/first-machine.md in the lab, and write their outputs into it
 	$(LAB_TEST) -timeout 15m -run '^TestFirstMachine$$' ./e2e -args -lab -write
+
+pictures: deps-test web ## take the screenshots of docs/page.md
+	INGOT_PICTURES=$(CURDIR)/docs $(LAB_TEST) -run '^TestPageWithManyMachines$$' ./e2e -args -lab
 
 bench: deps-test build bin/ingot-client ## measure the server, and write its figures into docs/performance.md
 	$(LAB_TEST) -timeout 40m -run '^TestBench$$' ./e2e -args -lab -bench
@@ -190,5 +193,5 @@ help:
 ifndef DEMO
 .NOTPARALLEL:
 endif
-.PHONY: deps build image release release-repeat manifests previous web test test-race test-others vulncheck fuzz lint e2e demo genesis sizing chaos first-machine bench bench-image bench-wire bench-page check size graph docs mutate clean help FORCE
+.PHONY: deps build image release release-repeat manifests previous web test test-race test-others vulncheck fuzz lint e2e demo genesis sizing chaos first-machine pictures bench bench-image bench-wire bench-page check size graph docs mutate clean help FORCE
 FORCE:

@@ -5,17 +5,18 @@
 #   test     demo, and what tests need besides: file system tools, a browser, the Temporal command line tool
 #   lint     the linters
 #   e2e      what only long end-to-end tests need: clients that others have written, nfpm, helm, Docker, a Temporal
-#            cluster with PostgreSQL (not part of "all of them")
+#            cluster with PostgreSQL, Firefox (not part of "all of them")
 #   release  what "make release" and "make manifests" need: nfpm, helm, kubeconform, kustomize (not part of "all of them")
 #   vuln     govulncheck, for "make vulncheck" (not part of "all of them")
 #
-# It writes to three places:
+# It writes to four places:
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
 #   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator,
 #                  Prometheus, netplan, Docker),
 #                  others go to other machines (kernel, shim and GRUB with Debian's signatures, mdadm, LVM, iPXE of
 #                  Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
+#   e2e/firefox/   node_modules: what drives Firefox, by its lock file
 # CACHE is ${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab. The script asks no questions, can be interrupted and repeated at any
 # time, and takes a second when nothing is missing.
 set -euo pipefail
@@ -55,6 +56,9 @@ if wants lint; then
     golangci-lint=github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
     workflowcheck=go.temporal.io/sdk/contrib/tools/workflowcheck@v0.6.0
   )
+fi
+if wants e2e; then
+  packages+=(firefox-esr)
 fi
 if wants e2e || wants release; then
   tools+=(
@@ -285,5 +289,7 @@ done
 if wants e2e; then
   (cd "$REPO" && nice -n 10 go build -o "$TOOLS/temporal-server" go.temporal.io/server/cmd/server &&
     nice -n 10 go build -o "$TOOLS/temporal-sql-tool" go.temporal.io/server/cmd/tools/sql) || die "building Temporal's services failed"
+  lock=$REPO/e2e/firefox/package-lock.json have=$REPO/e2e/firefox/node_modules/.package-lock.json
+  [ "$have" -nt "$lock" ] || retry npm --prefix "$REPO/e2e/firefox" ci --ignore-scripts --loglevel=error || die "npm ci in e2e/firefox failed"
 fi
 say "everything is installed for${parts% }"
