@@ -38,14 +38,16 @@ func (a *applications) routes() []httpapi.Route {
 const maxFiles = 8 << 20
 
 type applyDocuments struct {
-	Set            string              `json:"set"`
-	Machines       []inventory.Machine `json:"machines"`
-	Templates      []templateDocument  `json:"templates"`
-	Files          []documentFile      `json:"files"`
-	ForceConflicts bool                `json:"forceConflicts"`
-	Prune          bool                `json:"prune"`
-	PruneOnly      []string            `json:"pruneOnly"`
-	DryRun         bool                `json:"dryRun"`
+	Set            string             `json:"set"`
+	Machines       machineList        `json:"machines"`
+	Templates      []templateDocument `json:"templates"`
+	Files          []documentFile     `json:"files"`
+	ForceConflicts bool               `json:"forceConflicts"`
+	Create         bool               `json:"create"`
+	Replace        []string           `json:"replace"`
+	Prune          bool               `json:"prune"`
+	PruneOnly      []string           `json:"pruneOnly"`
+	DryRun         bool               `json:"dryRun"`
 }
 
 // documentFile is a file in any of the formats that "ingot apply" reads.
@@ -54,7 +56,8 @@ type documentFile struct {
 	Text string `json:"text"`
 }
 
-// Validate returns an error if the request contains nothing, or is to prune no named set.
+// Validate returns an error if the request contains nothing, or is to prune no named set. A request without documents empties a set, and
+// must list what it deletes: the list of documents may be empty by mistake.
 func (q *applyDocuments) Validate() error {
 	var ps inventory.Problems
 	objects, size := len(q.Machines)+len(q.Templates), 0
@@ -62,12 +65,15 @@ func (q *applyDocuments) Validate() error {
 		size += len(f.Text)
 	}
 	switch {
-	case objects+len(q.Files) == 0:
-		ps.Add("machines", "", "no machine and no template was given")
+	case objects+len(q.Files) == 0 && (!q.Prune || q.PruneOnly == nil && !q.DryRun):
+		ps.Add("machines", "to empty a set, give prune, and list in pruneOnly what is to be deleted", "no machine and no template was given")
 	case objects > 0 && len(q.Files) > 0:
 		ps.Add("files", "make two requests", "files cannot be given together with machines or templates")
 	case size > maxFiles:
 		ps.Add("files", "apply them with: ingot apply --file FILE", "the files have %d bytes, which is more than %d", size, maxFiles)
+	}
+	for _, kind := range q.Replace {
+		checkWord(&ps, "replace", kind, inventory.KindMachine, inventory.KindTemplate)
 	}
 	if q.Set != "" && !inventory.SafeName(q.Set) {
 		ps.Add("set", inventory.SafeNameRule, "invalid name of a set %q", q.Set)
@@ -85,13 +91,15 @@ func (a *applications) apply(ctx context.Context, q applyDocuments) (apitypes.Ap
 		return apitypes.Application{}, err
 	}
 	out := apitypes.Application{Items: []inventory.Applied{}, Warnings: notStored(read)}
-	if len(q.Machines)+len(q.Templates) == 0 {
+	if len(q.Files) > 0 && len(q.Machines)+len(q.Templates) == 0 { // of what no set consists
 		return out, nil
 	}
 	in := inventory.Application{
 		Set:       q.Set,
 		Machines:  q.Machines,
 		Force:     q.ForceConflicts,
+		Create:    q.Create,
+		Replace:   q.Replace,
 		Prune:     q.Prune,
 		PruneOnly: q.PruneOnly,
 		DryRun:    q.DryRun,

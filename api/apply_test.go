@@ -241,3 +241,47 @@ func TestApplyRefusesBadDocuments(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, all)
 }
+
+// "ingot machine push" is an apply that changes nothing which exists or, with --replace, makes a machine what the document says.
+func TestApplyCreatesOrReplaces(t *testing.T) {
+	s := withSecrets(t)
+	const create, replace = `,"create":true`, `,"replace":["machine","template"]`
+	require.Equal(t, []string{"m1"}, conflicting(t, s.apply(create, m1Document(`,"image":"debian-13"`))))
+	require.Equal(
+		t,
+		[]string{"m1"},
+		conflicting(t, s.apply(create, `{"name":"m2","interfaces":[{"mac":"02:00:00:00:00:72"}]}`, m1Document(`,"image":"debian-13"`))),
+	)
+	_, err := s.Store.Machines.Machine(t.Context(), "m2")
+	require.ErrorIs(t, err, inventory.ErrNotFound)
+
+	// What the document leaves out is removed, also if another client has set it; a secret that it only declares is kept.
+	before := s.storedMachine("m1")
+	declared := m1Document(`,"hasUserData":true,"bmc":{"driver":"ipmi","host":"192.0.2.10","user":"admin","hasPassword":true}`)
+	require.Equal(t, []string{"machine m1 changed image labels.rack labels.row vendorData"}, results(t, s.apply(replace, declared)))
+	require.Equal(t, []string{"machine m1 unchanged"}, results(t, s.apply(create, declared)), "the same file")
+	got := s.storedMachine("m1")
+	require.True(t, got.HasUserData && got.BMC.HasPassword)
+	require.False(t, got.HasVendorData)
+	require.Empty(t, got.Labels)
+
+	// A document with a version replaces that version only.
+	stale := m1Document(fmt.Sprintf(`,"image":"debian-14","version":%d`, before.Version))
+	require.Equal(t, []string{"version"}, conflicting(t, s.apply(replace, stale)))
+
+	// A machine stays in its set, where the change is one of another client.
+	results(t, s.apply(`,"set":"r","forceConflicts":true`, m1Document(`,"image":"debian-12"`)))
+	require.Equal(t, []string{"machine m1 changed image userData"}, results(t, s.apply(replace, m1Document(`,"image":"debian-14"`))))
+	require.Equal(t, []string{"m1: image"}, conflicting(t, s.apply(`,"set":"r"`, m1Document(`,"image":"debian-12"`))))
+	require.Equal(t, http.StatusBadRequest, s.apply(`,"replace":["image"]`, m1Document("")).status)
+}
+
+// An empty list of documents may be a mistake: what goes has to be named.
+func TestApplyEmptiesASet(t *testing.T) {
+	s := newSite(t)
+	results(t, s.apply(`,"set":"r"`, m1Document("")))
+	require.Equal(t, http.StatusBadRequest, s.apply(`,"set":"r","prune":true`).status)
+	require.Equal(t, []string{"machine m1 deleted"}, results(t, s.apply(`,"set":"r","prune":true,"dryRun":true`)))
+	require.Equal(t, []string{"machine m1 kept"}, results(t, s.apply(`,"set":"r","prune":true,"pruneOnly":[]`)))
+	require.Equal(t, []string{"machine m1 deleted"}, results(t, s.apply(`,"set":"r","prune":true,"pruneOnly":["machine/m1"]`)))
+}

@@ -26,7 +26,6 @@ type MachineStore interface {
 	Machines(ctx context.Context) ([]inventory.Machine, error)
 	PutMachines(ctx context.Context, ms []inventory.Machine, replace bool, by string) error
 	ChangeMachine(ctx context.Context, m inventory.Machine, by string) error
-	CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error
 	DeleteMachine(ctx context.Context, name, by string) error
 	Release(ctx context.Context, machine, by string) error
 	UserData(ctx context.Context, machine string) (user, vendor inventory.Secret, err error)
@@ -123,7 +122,6 @@ func (m *machines) find(ctx context.Context, name string) (inventory.Machine, er
 type pushMachines struct {
 	Machines machineList `json:"machines"`
 	Replace  bool        `json:"replace"`
-	DryRun   bool        `json:"dryRun"`
 }
 
 // A machineList is decoded so that each problem names its field, as for the machines of a file.
@@ -174,28 +172,9 @@ type pushedMachines struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// push stores machines. If DryRun is set, it only validates them.
 func (m *machines) push(ctx context.Context, q pushMachines) (pushedMachines, error) {
-	if q.DryRun {
-		warnings, err := m.check(ctx, q.Machines, q.Replace)
-		return pushedMachines{httpapi.NewList([]apitypes.MachineView(nil)), warnings}, err
-	}
 	stored, warnings, err := m.put(ctx, q.Machines, q.Replace)
 	return pushedMachines{httpapi.NewList(stored), warnings}, err
-}
-
-// check validates machines and returns the same errors as put, but stores nothing. It does not return the warnings of
-// inventory.GatewayWarnings.
-func (m *machines) check(ctx context.Context, ms []inventory.Machine, replace bool) ([]string, error) {
-	before, err := m.stores.Machines.Machines(ctx)
-	if err != nil {
-		return nil, err
-	}
-	network := m.netboot.network()
-	if err := m.validate(ms, before, network); err != nil {
-		return nil, err
-	}
-	return append(network.Warnings(ms), m.phoneHomeWarnings(ctx, ms)...), m.stores.Machines.CheckMachines(ctx, ms, replace)
 }
 
 // put validates machines and stores all of them or none. It returns the stored machines, and warnings about probable

@@ -159,28 +159,33 @@ func TestPushChecksTheNetwork(t *testing.T) {
 // TestPushWarnsOfAPhoneHomeThatDoesNotCome: also where the user data is stored already, and where nothing is stored.
 func TestPushWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 	s := newSite(t)
-	push := func(status int, fields map[string]any, options map[string]any) []string {
+	send := func(route string, status int, fields, body map[string]any) []string {
 		t.Helper()
 		m := map[string]any{"name": "m1", "interfaces": []any{map[string]any{"mac": "02:00:00:00:00:01"}}}
 		maps.Copy(m, fields)
-		body := map[string]any{"machines": []any{m}, "replace": true}
-		maps.Copy(body, options)
-		return decode[struct{ Warnings []string }](t, s.do(http.MethodPost, "/v1/machines", body), status).Warnings
+		body["machines"] = []any{m}
+		return decode[struct{ Warnings []string }](t, s.do(http.MethodPost, route, body), status).Warnings
+	}
+	push := func(fields map[string]any) []string {
+		return send("/v1/machines", http.StatusCreated, fields, map[string]any{"replace": true})
+	}
+	check := func(fields map[string]any) []string {
+		return send("/v1/apply", http.StatusOK, fields, map[string]any{"replace": []string{"machine"}, "dryRun": true})
 	}
 	talos := map[string]any{"userData": "version: v1alpha1\n", "userDataByAddress": true}
 	for _, got := range [][]string{
-		push(http.StatusCreated, talos, map[string]any{"dryRun": true}),
-		push(http.StatusCreated, talos, nil),
-		push(http.StatusCreated, map[string]any{"hasUserData": true, "userDataByAddress": true}, nil),
-		push(http.StatusCreated, map[string]any{"hasUserData": true, "userDataByAddress": true}, map[string]any{"dryRun": true}),
+		check(talos),
+		push(talos),
+		push(map[string]any{"hasUserData": true, "userDataByAddress": true}),
+		check(map[string]any{"hasUserData": true, "userDataByAddress": true, "image": "debian-12"}),
 	} {
 		require.Len(t, got, 1)
 		require.Contains(t, got[0], "m1: cloud-init 22.4.2 does not recognise userData")
 		require.Contains(t, got[0], "waits until its timeout")
 		require.NotContains(t, got[0], "v1alpha1", "user data is secret")
 	}
-	require.Empty(t, push(http.StatusCreated, map[string]any{"hasUserData": true}, nil), "NoCloud has the phone-home apart")
-	require.Empty(t, push(http.StatusCreated, map[string]any{"userData": "\n #Cloud-Config\n", "userDataByAddress": true}, nil))
+	require.Empty(t, push(map[string]any{"hasUserData": true}), "NoCloud has the phone-home apart")
+	require.Empty(t, push(map[string]any{"userData": "\n #Cloud-Config\n", "userDataByAddress": true}))
 	refused := s.do(http.MethodPost, "/v1/machines", map[string]any{"machines": []any{map[string]any{
 		"name": "m2", "interfaces": []any{map[string]any{"mac": "02:00:00:00:00:02"}}, "userData": "\ufeff#cloud-config\n",
 	}}})

@@ -46,7 +46,7 @@ func TestBinaryUserData(t *testing.T) {
 		for range 2 { // the second file says hasUserData
 			require.NoError(t, os.WriteFile(file, []byte(doc), 0o600))
 			out := s.must(ctx, t, "machine", "push", "--replace", "--file", file)
-			require.Contains(t, out, "stored")
+			require.Contains(t, out, "machine "+name)
 			doc = s.must(ctx, t, "machine", "get", name, "--output", "yaml")
 			require.Contains(t, doc, "hasUserData: true")
 		}

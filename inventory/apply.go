@@ -16,7 +16,11 @@ type Application struct {
 	Machines  []Machine
 	Templates []Template
 	Force     bool // overwrite conflicting values, and take objects over from other sets
-	Prune     bool // delete the objects of the set that are in none of these documents
+	Create    bool // an object that is stored with other values is a conflict
+	// Replace holds the kinds of objects that become what the documents say, also where another client has set the values: what a document
+	// leaves out is removed. An object of another set stays in it. A machine with a Version replaces that version only.
+	Replace []string
+	Prune   bool // delete the objects of the set that are in none of these documents
 	// PruneOnly, if not nil, holds the objects that Prune may delete, each as KIND/NAME: those that an operator was asked about.
 	PruneOnly []string
 	DryRun    bool // store nothing; conflicts are only reported in the result

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
@@ -44,13 +44,16 @@ the field. --force-conflicts overwrites it.`
 // An application holds the flags of a command that applies documents.
 type application struct {
 	files             []string
+	templates         bool     // a file in no other format is a template
+	templateName      string   // of the only template; "": the one in the file
+	replace           []string // see inventory.Application
 	set               string
 	dryRun            bool
 	offline           bool // needs no server
 	create            bool // refuse to change what exists
 	force             bool // overwrite conflicts
-	keepMachines      bool // do not overwrite conflicts of machines
 	prune             bool
+	emptying          bool // there is no document, and prune empties the set
 	start             bool
 	yes               bool // do not ask
 	failOnDifferences bool
@@ -71,7 +74,7 @@ or a lab, the command is printed that starts it. --start starts them.
 
 --prune deletes what was applied earlier under the same name of a set (--set) and is in
 none of the documents now. A machine with an open run, a decommissioned machine, and
-what somebody else has changed since is kept.
+what somebody else has changed since is kept. Without a file, the set is emptied.
 
 ` + documentsHelp,
 		Example: "  ingot apply --file site/ --dry-run\n" +
@@ -79,8 +82,7 @@ what somebody else has changed since is kept.
 			"  ingot apply --file rack-1.yaml --set rack-1 --prune",
 	}
 	a := &application{}
-	x := cmd.Flags()
-	x.StringArrayVarP(&a.files, "file", "f", nil, "file or directory, - for standard input; may be given several times")
+	x := a.addFileFlag(cmd)
 	x.StringVar(&a.set, "set", "", "name of the set to which the documents belong")
 	x.BoolVar(&a.dryRun, "dry-run", false, "show what would change, and store nothing")
 	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that somebody else has changed, and take objects from other sets")
@@ -100,9 +102,7 @@ compared, and never shown.`,
 		Example: "  ingot diff --file site/",
 	}
 	a := &application{dryRun: true, failOnDifferences: true}
-	x := cmd.Flags()
-	x.StringArrayVarP(&a.files, "file", "f", nil, "file or directory, - for standard input; may be given several times")
-	x.StringVar(&a.set, "set", "", "name of the set to which the documents belong")
+	a.addFileFlag(cmd).StringVar(&a.set, "set", "", "name of the set to which the documents belong")
 	return o.NewCommand(cmd, a.run)
 }
 
@@ -133,17 +133,15 @@ prints the command that starts the same in Ingot.
 	return o.NewCommand(cmd, a.run)
 }
 
+// addFileFlag adds the flag --file to cmd, and returns the flags of cmd.
+func (a *application) addFileFlag(cmd *cobra.Command) *pflag.FlagSet {
+	cmd.Flags().StringArrayVarP(&a.files, "file", "f", nil, "file or directory, - for standard input; may be given several times")
+	return cmd.Flags()
+}
+
 // run reads the documents and applies them.
 func (a *application) run(c *Call) error {
-	names := slices.Concat(a.files, c.Args)
-	if len(names) == 0 {
-		return human.Advise(UsageError("no file was given"), c.CommandPath()+" --file FILE")
-	}
-	files, err := readFiles(c, names)
-	if err != nil {
-		return err
-	}
-	read, err := importfile.Read(files)
+	read, err := a.read(c)
 	if err == nil {
 		err = a.apply(c, read)
 	}
@@ -151,6 +149,30 @@ func (a *application) run(c *Call) error {
 		return human.WithKind(err, client.ErrUnavailable) // 1 means that something differs
 	}
 	return err
+}
+
+// read reads the documents.
+func (a *application) read(c *Call) (none importfile.Import, err error) {
+	names := slices.Concat(a.files, c.Args)
+	a.emptying = len(names) == 0 && a.prune && a.set != ""
+	switch {
+	case a.emptying:
+		return none, nil
+	case len(names) == 0:
+		return none, human.Advise(UsageError("no file was given"), c.CommandPath()+" --file FILE")
+	}
+	files, err := readFiles(c, names)
+	if err != nil {
+		return none, err
+	}
+	if !a.templates {
+		return importfile.Read(files)
+	}
+	read, err := importfile.ReadTemplates(files, a.templateName)
+	if t := read.Templates; err == nil && a.templateName != "" && (len(t) != 1 || t[0].Name != a.templateName) {
+		err = UsageError("--name needs one file, which is a template itself")
+	}
+	return read, err
 }
 
 // readFiles reads the files with these names, and the documents in the directories with these names. The error is an
@@ -194,37 +216,13 @@ func documentsIn(dir string) ([]string, error) {
 	return out, nil
 }
 
-// An applied is the result of applying documents, in the form of the JSON output.
-type applied struct {
-	Stored   bool                 `json:"stored"` // false after a dry run
-	Objects  []appliedObject      `json:"objects"`
-	Ignored  []importfile.Ignored `json:"ignored"`
-	Starts   []importfile.Start   `json:"starts"`
-	Warnings []string             `json:"warnings"`
-}
-
-type appliedObject struct {
-	importfile.Place
-	inventory.Applied
-}
-
-// isRead is the result for an object that was not compared with the server (--offline).
-const isRead = "read"
-
-func newApplied(read importfile.Import) applied {
-	return applied{
-		Objects: []appliedObject{}, Warnings: []string{},
-		Ignored: append([]importfile.Ignored{}, read.Ignored...), Starts: append([]importfile.Start{}, read.Starts...),
-	}
-}
-
 // apply makes the server apply the documents.
 func (a *application) apply(c *Call, read importfile.Import) error {
-	out := newApplied(read)
+	out, starting := newApplied(read), a.start && !a.dryRun
 	if err := a.allowByAddress(c, read); err != nil {
 		return err
 	}
-	if a.start && !a.dryRun {
+	if starting {
 		if err := a.confirmStarts(c, read.Starts); err != nil {
 			return err
 		}
@@ -237,13 +235,17 @@ func (a *application) apply(c *Call, read importfile.Import) error {
 		for _, m := range read.Machines {
 			out.Objects = append(out.Objects, appliedObject{m.Place, inventory.Applied{Kind: inventory.KindMachine, Name: m.Name, Result: isRead}})
 		}
-	case len(read.Templates)+len(read.Machines) > 0:
+	case len(read.Templates)+len(read.Machines) > 0, a.emptying:
 		if err := a.send(c, read, &out); err != nil {
 			return err
 		}
 	}
 	conflicts := a.conflicts(out, read)
-	if err := out.show(c, a.start && !a.dryRun); err != nil {
+	var failed error
+	if starting && !c.forPeople() { // a program gets one result
+		out.Started, failed = startAll(c, read.Starts)
+	}
+	if err := out.show(c, starting); err != nil {
 		return err
 	}
 	differs := func(x appliedObject) bool { return x.Result != inventory.ResultUnchanged || x.Foreign != nil }
@@ -253,10 +255,10 @@ func (a *application) apply(c *Call, read importfile.Import) error {
 	if len(conflicts) > 0 {
 		return inventory.Conflicts(conflicts)
 	}
-	if a.start && !a.dryRun {
-		return startAll(c, read.Starts)
+	if starting && c.forPeople() {
+		_, failed = startAll(c, read.Starts)
 	}
-	return nil
+	return failed
 }
 
 // conflicts returns the conflicts that a dry run has found, with their places.
@@ -272,7 +274,9 @@ func (a *application) conflicts(out applied, read importfile.Import) (ps invento
 
 // send makes the server apply the documents, and adds its answer to out.
 func (a *application) send(c *Call, read importfile.Import, out *applied) error {
-	body := map[string]any{"set": a.set, "forceConflicts": a.force, "prune": a.prune, "dryRun": a.dryRun}
+	body := map[string]any{
+		"set": a.set, "forceConflicts": a.force, "create": a.create, "replace": a.replace, "prune": a.prune, "dryRun": a.dryRun,
+	}
 	templates := []map[string]string{}
 	for _, t := range read.Templates {
 		templates = append(templates, map[string]string{"name": t.Name, "source": t.Source})
@@ -287,8 +291,8 @@ func (a *application) send(c *Call, read importfile.Import, out *applied) error 
 	}
 	body["templates"], body["machines"] = templates, machines
 
-	if (a.prune || a.create) && !a.dryRun {
-		if err := a.confirm(c, body, read); err != nil {
+	if a.prune && !a.dryRun {
+		if err := a.confirmPrune(c, body, read); err != nil {
 			return err
 		}
 	}
@@ -296,7 +300,7 @@ func (a *application) send(c *Call, read importfile.Import, out *applied) error 
 	if err != nil {
 		return locateApplied(err, read)
 	}
-	out.Stored, out.Warnings = answer.Value.Stored, answer.Value.Warnings
+	out.Stored, out.Warnings = answer.Value.Stored, append(out.Warnings, answer.Value.Warnings...)
 	places := read.Places()
 	for _, x := range answer.Value.Items {
 		for n, change := range x.Changes {
@@ -310,9 +314,8 @@ func (a *application) send(c *Call, read importfile.Import, out *applied) error 
 	return nil
 }
 
-// confirm compares the documents with what is stored. It refuses changes if only new objects may be stored, and asks before objects are
-// deleted.
-func (a *application) confirm(c *Call, body map[string]any, read importfile.Import) error {
+// confirmPrune compares the documents with what is stored, and asks before objects are deleted.
+func (a *application) confirmPrune(c *Call, body map[string]any, read importfile.Import) error {
 	body["dryRun"] = true
 	answer, err := post[apitypes.Application](c, client.Path("apply"), body)
 	if err != nil {
@@ -321,22 +324,20 @@ func (a *application) confirm(c *Call, body map[string]any, read importfile.Impo
 	body["dryRun"] = false
 	var lost []string
 	only := []string{} // what is applied to the set after the question is not deleted
-	var ps inventory.Problems
 	for _, x := range answer.Value.Items {
-		switch {
-		case x.Result == inventory.ResultDeleted:
+		if x.Result == inventory.ResultDeleted {
 			lost, only = append(lost, x.Kind+" "+x.Name), append(only, x.Kind+"/"+x.Name)
-		case x.Result == inventory.ResultChanged && a.create:
-			ps.Add(x.Name, "show the difference with: ingot diff --file FILE; give --replace to change it", "%s %q exists, with other values",
-				x.Kind, x.Name)
 		}
 	}
-	if len(ps) > 0 {
-		return inventory.Conflicts(read.Locate(ps))
-	}
 	body["pruneOnly"] = only
-	if len(lost) == 0 {
+	switch {
+	case len(answer.Value.Items) == 0:
+		c.Note("nothing belongs to the set %q", a.set)
 		return nil
+	case len(lost) == 0:
+		return nil
+	case a.emptying:
+		return c.Confirm(a.yes, "empties the set "+a.set+": it deletes "+strings.Join(lost, ", "), a.set)
 	}
 	return c.Confirm(a.yes, "deletes "+strings.Join(lost, ", "), "yes")
 }
@@ -353,15 +354,20 @@ func (a *application) confirmStarts(c *Call, starts []importfile.Start) error {
 	return c.Confirm(a.yes, "runs:\n  "+strings.Join(what, "\n  ")+"\nThe content of disks may be lost", "yes")
 }
 
-// startAll runs the commands that start what the documents describe.
-func startAll(c *Call, starts []importfile.Start) error {
+// startAll runs the commands that start what the documents describe. They print what they start or, if programs read the output, it
+// returns what they print in JSON.
+func startAll(c *Call, starts []importfile.Start) (started []json.RawMessage, err error) {
+	output := c.output
+	if !c.forPeople() {
+		output = outputJSON
+	}
 	for _, s := range starts {
 		root := Root(c.ProgramVersion)
 		cmd, _, err := root.Find(s.Args[1:])
 		if err != nil {
-			return fmt.Errorf("starting %s: %w", s.Object, err)
+			return started, fmt.Errorf("starting %s: %w", s.Object, err)
 		}
-		args := slices.Concat(s.Args[1:], []string{"--config", c.ConfigFile, "--output", c.output})
+		args := slices.Concat(s.Args[1:], []string{"--config", c.ConfigFile, "--output", output})
 		if cmd.Flags().Lookup("yes") != nil {
 			args = append(args, "--yes")
 		}
@@ -375,93 +381,19 @@ func startAll(c *Call, starts []importfile.Start) error {
 		if s.Input != nil {
 			root.SetIn(bytes.NewReader(s.Input))
 		}
-		root.SetOut(c.OutOrStdout())
+		var result bytes.Buffer
+		root.SetOut(&result)
+		if c.forPeople() {
+			root.SetOut(c.OutOrStdout())
+		}
 		root.SetErr(c.ErrOrStderr())
-		if err := root.ExecuteContext(c.Context()); err != nil {
-			return fmt.Errorf("starting %s: %w", s.Object, err)
+		err = root.ExecuteContext(c.Context())
+		if json.Valid(result.Bytes()) {
+			started = append(started, result.Bytes())
+		}
+		if err != nil {
+			return started, fmt.Errorf("starting %s: %w", s.Object, err)
 		}
 	}
-	return nil
-}
-
-// locateApplied adds file and line to the problems in err that the server found in the documents.
-func locateApplied(err error, read importfile.Import) error {
-	var e *client.Error
-	if errors.As(err, &e) {
-		if len(e.Problems) == 0 && len(read.Machines)+len(read.Templates) > 1 {
-			return err
-		}
-		e.Problems = read.Locate(e.Problems)
-	}
-	return err
-}
-
-// show prints what was applied, the ignored keys, and the commands that start runs and BMC jobs, unless they are started now.
-func (x applied) show(c *Call, starting bool) error {
-	printWarnings(c, x.Warnings)
-	return ShowValue(c, x, func(w io.Writer) error {
-		for _, o := range x.Objects {
-			fmt.Fprintf(w, "%s %s %s%s\n", o.Kind, Inert(o.Name), o.Result, Inert(prefixed(": ", o.Why)))
-			if o.Foreign != nil {
-				fmt.Fprintf(w, "  conflict: belongs to the set %q\n", *o.Foreign)
-			}
-			for _, change := range o.Changes {
-				mark := ""
-				if change.Conflict {
-					mark = "conflict: "
-				}
-				fmt.Fprintf(w, "  %s%s\n", mark, Inert(importfile.Change(change).String()))
-			}
-		}
-		for n, i := range x.Ignored {
-			if n == 0 {
-				fmt.Fprintln(w, "\nnot stored:")
-			}
-			fmt.Fprintf(w, "  %s: %s: %s: %s\n", i.Place, Inert(i.Object), Inert(i.Key), Inert(i.Why))
-		}
-		if !starting {
-			for n, s := range x.Starts {
-				if n == 0 {
-					fmt.Fprintln(w, "\nnot started; start with:")
-				}
-				fmt.Fprintf(w, "  %s   # %s\n", Inert(s.Command), Inert(s.Object))
-			}
-		}
-		if !x.Stored {
-			fmt.Fprintln(w, "\nnothing was stored")
-		}
-		return nil
-	})
-}
-
-// prefixed returns prefix and s, or "" if s is empty.
-func prefixed(prefix, s string) string {
-	if s == "" {
-		return ""
-	}
-	return prefix + s
-}
-
-// applyOther applies a file if it is in the format of another program. Otherwise it returns false and does nothing.
-func applyOther(c *Call, file importfile.File, a *application) (bool, error) {
-	if !importfile.Known(file) {
-		return false, nil
-	}
-	read, err := importfile.Read([]importfile.File{file})
-	if err != nil {
-		return true, err
-	}
-	a.force = a.force && (!a.keepMachines || len(read.Machines) == 0)
-	return true, a.apply(c, read)
-}
-
-// refuseOther returns an error if a file from which a run is to be started is in the format of another program.
-func refuseOther(file importfile.File) error {
-	if !importfile.Known(file) {
-		return nil
-	}
-	return human.Advise(inventory.Problems{{
-		File: file.Name, Line: 1, What: "this is a document of another program; only Ingot's own format starts a run",
-		Remedy: "import it; the import prints the command that starts the run",
-	}}, "ingot import --dry-run "+file.Name)
+	return started, nil
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -100,16 +102,20 @@ file that group or others may access is refused.`,
 			return err
 		}
 
-		a, err := pushMachines(c, []inventory.Machine{m}, pushOptions{})
+		doc, err := marshalWithSecrets(m)
+		if err != nil {
+			return err
+		}
+		a, err := post[pushed](c, client.Path("machines"), map[string]any{"machines": []json.RawMessage{doc}})
 		printWarnings(c, a.Value.Warnings)
 		var e *client.Error
 		if errors.As(err, &e) {
 			for i := range e.Problems {
 				e.Problems[i].Field = flagOf(e.Problems[i].Field)
 			}
-		}
-		if nameIsTaken(err) {
-			err = human.Advise(err, "ingot machine get "+m.Name)
+			if errors.Is(err, inventory.ErrConflict) && len(e.Problems) == 0 { // only the name is taken
+				err = human.Advise(err, "ingot machine get "+m.Name)
+			}
 		}
 		if err != nil {
 			return err
@@ -117,6 +123,12 @@ file that group or others may access is refused.`,
 
 		return show(c, a, text(func(pushed) string { return machineStored(m) }))
 	})
+}
+
+// pushed is the answer of POST /v1/machines.
+type pushed struct {
+	client.List[apitypes.MachineView]
+	Warnings []string `json:"warnings"`
 }
 
 // machine returns the machine that the flags describe. The error for invalid flags is an inventory.Problems with all problems.

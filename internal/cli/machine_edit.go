@@ -209,8 +209,14 @@ your text stays in a file.`,
 				return err
 			}
 			err = patchMachine(c, view.Value, mergepatch.Diff(base, after), nil)
-			return locateProblems(err, 1, func(int) string { return before.Name },
-				func(_ int, p inventory.Problem) inventory.Problem { return docs[0].Locate(inventory.Problems{p})[0] })
+			var refused *client.Error
+			if errors.As(err, &refused) {
+				for n := range refused.Problems {
+					refused.Problems[n].Field = strings.TrimPrefix(refused.Problems[n].Field, before.Name+": ")
+				}
+				refused.Problems = docs[0].Locate(refused.Problems)
+			}
+			return err
 		}}
 		for _, f := range before.SecretFields() {
 			if *f.Stored {

@@ -3,37 +3,27 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ingotmetal/ingot/action"
-	"github.com/ingotmetal/ingot/internal/apitypes"
-	"github.com/ingotmetal/ingot/internal/client"
-	"github.com/ingotmetal/ingot/internal/documents/importfile"
-	"github.com/ingotmetal/ingot/internal/documents/machinefile"
-	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
-	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
 func machinePushCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "push --file FILE", Short: "Store the machines of a file, all or none", Args: cobra.NoArgs,
-		Long: `Store the machines of a YAML or JSON file ("-" is standard input) with one machine
-per document. All problems are reported at once, with file and line, and then nothing
-is stored.
+		Use: "push --file FILE…", Short: "Store the machines of files, all or none", Args: cobra.ArbitraryArgs,
+		Long: `Store the machines of YAML or JSON files with one machine per document. This does the
+same as "ingot apply --file FILE", but changes no machine that exists or, with
+--replace, makes it what the file says: a field that is left out or empty is removed,
+and what somebody else has changed is overwritten.
 
-With --replace, an existing machine becomes what the file says: a field that is left
-out or empty is removed. A stored secret is kept if the file has hasPassword,
-hasUserData or hasVendorData in its place. "ingot machine get NAME --output yaml"
-writes them so: its output can be edited and pushed back. The field netboot is not
-read: a push arms no machine. While a machine has an open run, its MACs, addresses and
-disks cannot be changed, but the access to its BMC can be corrected.
+A stored secret is kept if the file has hasPassword, hasUserData or hasVendorData in its
+place. "ingot machine get NAME --output yaml" writes them so: its output can be edited
+and pushed back. A file with a version is refused if the machine has changed since. The
+field netboot is not read: a push arms no machine. While a machine has an open run, its
+MACs, addresses and disks cannot be changed, but the access to its BMC can be corrected.
 
 This is a machine; write "---" between two machines:
 
@@ -44,85 +34,18 @@ This is a machine; write "---" between two machines:
       address: 10.0.0.11/24
       gateway: 10.0.0.1
   diskSelector: {minSize: 400GB, maxSize: 1TB}
-  bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}
-
-A document of Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
+  bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}`,
 		Example: "  ingot machine push --file hardware.yaml\n" +
 			"  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
 	}
-
-	file := fileFlag(cmd, "YAML or JSON file of machines, - for standard input")
-	replace := cmd.Flags().Bool("replace", false, "change machines that exist")
-	requireFlags(cmd, "file")
-
+	a := &application{}
+	replace := a.addFileFlag(cmd).Bool("replace", false, "change machines that exist")
 	return o.NewCommand(cmd, func(c *Call) error {
-		name, b, err := readInput(c.Command, *file)
-		if err != nil {
-			return err
+		if a.create = !*replace; *replace {
+			a.replace = []string{inventory.KindMachine, inventory.KindTemplate}
 		}
-		if other, err := applyOther(c, importfile.File{Name: name, Content: b}, &application{create: !*replace, force: *replace}); other {
-			return err
-		}
-
-		docs, err := strictyaml.Documents(name, b)
-		if err != nil {
-			return err
-		}
-
-		ms, notes, err := machinefile.Read(name, docs)
-		for _, n := range notes {
-			c.Note("note: %s", Inert(n))
-		}
-		if err != nil {
-			return err
-		}
-
-		a, err := pushMachines(c, ms, pushOptions{replace: *replace})
-		printWarnings(c, a.Value.Warnings)
-		if err != nil {
-			err = locateProblems(err, len(ms), func(n int) string { return ms[n].Name },
-				func(n int, p inventory.Problem) inventory.Problem { return docs[n].Locate(inventory.Problems{p})[0] })
-			if nameIsTaken(err) && !*replace {
-				err = human.Advise(err, "ingot machine push --replace --file "+*file+"   # changes existing machines")
-			}
-			return err
-		}
-		return show(c, a, func(w io.Writer, p pushed) error {
-			for _, m := range p.Items {
-				fmt.Fprintf(w, "machine %s stored\n", m.Name)
-			}
-			return nil
-		})
+		return a.run(c)
 	})
-}
-
-// pushed is the answer of POST /v1/machines.
-type pushed struct {
-	client.List[apitypes.MachineView]
-	Warnings []string `json:"warnings"`
-}
-
-type pushOptions struct {
-	replace bool // change machines that exist already; if false, such machines are a conflict
-	dryRun  bool // the server checks the machines and stores nothing
-}
-
-// pushMachines stores all machines in ms or, if it fails, none of them.
-func pushMachines(c *Call, ms []inventory.Machine, o pushOptions) (client.Answer[pushed], error) {
-	body := struct {
-		Machines []json.RawMessage `json:"machines"`
-		Replace  bool              `json:"replace,omitempty"`
-		DryRun   bool              `json:"dryRun,omitempty"`
-	}{Replace: o.replace, DryRun: o.dryRun}
-	for _, m := range ms {
-		b, err := marshalWithSecrets(m)
-		if err != nil {
-			return client.Answer[pushed]{}, err
-		}
-		body.Machines = append(body.Machines, b)
-	}
-
-	return post[pushed](c, client.Path("machines"), body)
 }
 
 func printWarnings(c *Call, warnings []string) {
@@ -154,38 +77,4 @@ func marshalWithSecrets(m inventory.Machine) (json.RawMessage, error) {
 		}
 	}
 	return json.Marshal(doc)
-}
-
-// nameIsTaken reports whether err means that the server refused a push only because a stored machine has the same name.
-func nameIsTaken(err error) bool {
-	var e *client.Error
-	return errors.Is(err, inventory.ErrConflict) && errors.As(err, &e) && len(e.Problems) == 0
-}
-
-var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
-
-// locateProblems adds the place in a file to those problems in err that concern one of n machines.
-// name(i) returns the name of machine i. locate(i, p) returns p, a problem of machine i, with its place.
-func locateProblems(err error, n int, name func(n int) string,
-	locate func(n int, p inventory.Problem) inventory.Problem,
-) error {
-	var e *client.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-
-	for at, p := range e.Problems {
-		of, _, _ := strings.Cut(p.Field, ": ")
-		if m := machineInProblem.FindStringSubmatch(p.What); m != nil {
-			of = m[1]
-		}
-		for i := range n {
-			if name(i) == of || n == 1 {
-				p.Field = strings.TrimPrefix(p.Field, of+": ")
-				e.Problems[at] = locate(i, p)
-			}
-		}
-	}
-
-	return err
 }

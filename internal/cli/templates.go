@@ -26,43 +26,15 @@ func templateCommand(o *Options) *cobra.Command {
 
 func templateCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "create --file FILE", Short: "Store a template, or a new version of it", Args: cobra.NoArgs,
+		Use: "create --file FILE…", Short: "Store a template, or a new version of it", Args: cobra.ArbitraryArgs,
 		Long: `Store a template in Tinkerbell's format 0.1. All problems are reported at once, with
-file and line, and then nothing is stored. Open runs keep their plan. A document of
-Tinkerbell or EKS Anywhere is imported; see "ingot import --help".`,
+file and line, and then nothing is stored. Open runs keep their plan. This does the same
+as "ingot apply --file FILE", but overwrites a template that somebody else has changed.`,
 		Example: "  ingot template create --file my-template.yaml",
 	}
-
-	file := fileFlag(cmd, "YAML file, - for standard input")
-	name := cmd.Flags().String("name", "", "name (default: the one in the file)")
-	requireFlags(cmd, "file")
-
-	return o.NewCommand(cmd, func(c *Call) error {
-		from, b, err := readInput(c.Command, *file)
-		if err != nil {
-			return err
-		}
-		if other, err := applyOther(c, importfile.File{Name: from, Content: b}, &application{force: true, keepMachines: true}); other {
-			return err
-		}
-		// Parse the template here, too: the problems that the server reports cannot name the file.
-		t, err := template.Parse(from, b)
-		if err != nil {
-			return err
-		}
-		for _, p := range t.Notes {
-			c.Note("note: %s", Inert(p.String()))
-		}
-
-		in := map[string]string{"name": *name, "source": t.Source}
-		return postAndShow(c, client.Path("templates"), in, templateStored)
-	})
-}
-
-// templateStored prints that a template was stored.
-func templateStored(w io.Writer, t inventory.Template) error {
-	_, err := fmt.Fprintf(w, "template %s stored\nnext: ingot template render %s --machine NAME\n", t.Name, t.Name)
-	return err
+	a := &application{templates: true, replace: []string{inventory.KindTemplate}}
+	a.addFileFlag(cmd).StringVar(&a.templateName, "name", "", "name (default: the one in the file)")
+	return o.NewCommand(cmd, a.run)
 }
 
 func templateListCommand(o *Options) *cobra.Command {
@@ -111,12 +83,14 @@ file.`,
 			return human.Advise(UsageError("template %q comes with the program and cannot be changed", before.Name),
 				"ingot template get "+before.Name+" > my-template.yaml")
 		}
-		return c.openEditor(document{what: "template " + before.Name, text: before.Source, store: func(text string) error {
-			if _, err := template.Parse("", []byte(text)); err != nil {
+		return c.openEditor(document{what: "template " + before.Name, text: before.Source, store: func(source string) error {
+			if _, err := template.Parse("", []byte(source)); err != nil {
 				return err
 			}
-			in := map[string]any{"name": before.Name, "source": text, "updated": before.Updated}
-			return postAndShow(c, client.Path("templates"), in, templateStored)
+			in := map[string]any{"name": before.Name, "source": source, "updated": before.Updated}
+			return postAndShow(c, client.Path("templates"), in, text(func(t inventory.Template) string {
+				return fmt.Sprintf("template %s stored\nnext: ingot template render %s --machine NAME", t.Name, t.Name)
+			}))
 		}})
 	})
 }

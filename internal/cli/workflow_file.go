@@ -5,6 +5,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/documents/importfile"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
@@ -60,4 +61,15 @@ func decodeWorkflow[T any](d strictyaml.Document) (workflowBody, error) {
 	}
 	err := d.Decode(&in)
 	return workflowBody{in.Type, in.Input}, err
+}
+
+// refuseOther returns an error if a file from which a run is to be started is in the format of another program.
+func refuseOther(file importfile.File) error {
+	if !importfile.Known(file) {
+		return nil
+	}
+	return human.Advise(inventory.Problems{{
+		File: file.Name, Line: 1, What: "this is a document of another program; only Ingot's own format starts a run",
+		Remedy: "import it; the import prints the command that starts the run",
+	}}, "ingot import --dry-run "+file.Name)
 }

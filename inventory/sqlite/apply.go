@@ -35,7 +35,10 @@ func (s Applications) Apply(ctx context.Context, a inventory.Application, check 
 	if !a.DryRun {
 		err = s.writeOnce(ctx, "applying documents", apply)
 	}
-	if a.DryRun || err == nil && out == nil { // a repetition of a keyed request: its documents are stored already
+	if err == nil && out == nil && !a.DryRun { // a repetition of a keyed request: its documents are stored already
+		return alreadyApplied(a), nil
+	}
+	if a.DryRun {
 		undo := errors.New("undo")
 		err = s.write(ctx, "comparing documents", func(tx *transaction) error { return cmp.Or(apply(tx), undo) })
 		if errors.Is(err, undo) {
@@ -46,6 +49,18 @@ func (s Applications) Apply(ctx context.Context, a inventory.Application, check 
 		return nil, err
 	}
 	return out, nil
+}
+
+// alreadyApplied returns the result for a, which was stored before.
+func alreadyApplied(a inventory.Application) []inventory.Applied {
+	out := []inventory.Applied{}
+	for _, t := range a.Templates {
+		out = append(out, inventory.Applied{Kind: inventory.KindTemplate, Name: t.Name, Result: inventory.ResultUnchanged})
+	}
+	for _, m := range a.Machines {
+		out = append(out, inventory.Applied{Kind: inventory.KindMachine, Name: m.Name, Result: inventory.ResultUnchanged})
+	}
+	return out
 }
 
 // An appliedRecord is what was applied last to an object.
@@ -168,7 +183,10 @@ func (p *applicationPlan) compareMachine(given inventory.Machine) error {
 	next, values, current := given, map[string]string(nil), false
 	if exists {
 		last := p.records[appliedKey(done.Kind, given.Name)].fields
-		next, current = last.Merge(old.describe(), given), given.Version == old.sealed.Version
+		if !p.replaces(done.Kind) {
+			next, current = last.Merge(old.describe(), given), given.Version == old.sealed.Version
+			next.Version = 0
+		}
 		if next.BMC != nil && bmcBinding(next.Name, next.BMC) != bmcBinding(old.Name, old.BMC) {
 			next.BMC.HasPassword = false // putMachine deletes the password
 		}
@@ -188,7 +206,6 @@ func (p *applicationPlan) compareMachine(given inventory.Machine) error {
 		done.Changes, values = inventory.Changes(before, after), p.plainValues(old, before)
 		done.Result = inventory.ResultUnchanged
 	}
-	next.Version = 0
 	if p.finish(done, values, fields, current) {
 		p.next = append(p.next, next)
 	}
@@ -200,15 +217,24 @@ func (p *applicationPlan) compareMachine(given inventory.Machine) error {
 func (p *applicationPlan) finish(done inventory.Applied, values, fields map[string]string, current bool) bool {
 	key := appliedKey(done.Kind, done.Name)
 	last, recorded := p.records[key]
-	if recorded && last.Set != p.in.Set && done.Result != inventory.ResultAdded {
+	foreign, replace := recorded && last.Set != p.in.Set && done.Result != inventory.ResultAdded, p.replaces(done.Kind)
+	if foreign && !replace {
 		done.Foreign = &last.Set
 	}
 	for n, c := range done.Changes {
 		done.Result = inventory.ResultChanged
-		done.Changes[n].Conflict = !current && !isApplied(last.fields, values, c.Field)
+		done.Changes[n].Conflict = !current && !replace && !isApplied(last.fields, values, c.Field)
 	}
-	p.conflict = append(p.conflict, done.Conflicts()...)
+	if p.in.Create && done.Result == inventory.ResultChanged {
+		p.conflict.Add(done.Name, "show the difference with: ingot diff --file FILE; give --replace to change it",
+			"%s %q exists, with other values", done.Kind, done.Name)
+	} else {
+		p.conflict = append(p.conflict, done.Conflicts()...)
+	}
 	p.out = append(p.out, done)
+	if foreign && replace { // its set finds the change as one of another client
+		return done.Result != inventory.ResultUnchanged
+	}
 
 	now := inventory.LastApplied{}
 	for path, value := range fields {
@@ -219,6 +245,9 @@ func (p *applicationPlan) finish(done inventory.Applied, values, fields map[stri
 	}
 	return done.Result != inventory.ResultUnchanged
 }
+
+// replaces reports whether the documents of this kind replace what is stored.
+func (p *applicationPlan) replaces(kind string) bool { return slices.Contains(p.in.Replace, kind) }
 
 // isApplied reports whether the field at path has the value that was applied last. values are the stored values.
 func isApplied(last inventory.LastApplied, values map[string]string, path string) bool {

@@ -112,10 +112,12 @@ func TestApplyStoresAllOrNone(t *testing.T) {
 		w.apply(inventory.Application{Set: "s", Prune: true, Machines: []inventory.Machine{machine("m9", 9)}}))
 }
 
-// TestKeyedApplyIsRepeated: a repetition of a request changes nothing, and tells what it finds.
+// TestKeyedApplyIsRepeated: a repetition of a request changes nothing, and succeeds although another client has changed the machine since.
 func TestKeyedApplyIsRepeated(t *testing.T) {
 	w := newWorld(t)
-	a := inventory.Application{Machines: []inventory.Machine{machine("m7", 7)}}
+	m := machine("m7", 7)
+	m.Image = "debian-12"
+	a := inventory.Application{Machines: []inventory.Machine{m}}
 	_, err := w.rw.ExecContext(t.Context(), "INSERT INTO keyed_request (id, fingerprint, created) VALUES ('k', 'f', 0)")
 	require.NoError(t, err)
 	ctx := inventory.WithKeyedRequest(t.Context(), "k")
@@ -123,5 +125,8 @@ func TestKeyedApplyIsRepeated(t *testing.T) {
 		items, err := w.Applications.Apply(ctx, a, accept, "test")
 		require.NoError(t, err)
 		require.Equal(t, want, items[0].Result)
+		other := m
+		other.Image = "other"
+		require.NoError(t, put(t, w.Store, true, other))
 	}
 }

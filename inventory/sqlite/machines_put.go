@@ -1,10 +1,8 @@
 package sqlite
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,18 +38,6 @@ func (s Machines) ChangeMachine(ctx context.Context, m inventory.Machine, by str
 		}
 		return putMachines(ctx, tx, []inventory.Machine{m}, true, by)
 	})
-}
-
-// CheckMachines returns the error that PutMachines would return. It stores nothing.
-func (s Machines) CheckMachines(ctx context.Context, ms []inventory.Machine, replace bool) error {
-	undo := errors.New("undo")
-	err := s.write(ctx, "checking machines", func(tx *transaction) error {
-		return cmp.Or(putMachines(ctx, tx, ms, replace, ""), undo)
-	})
-	if errors.Is(err, undo) {
-		return nil
-	}
-	return err
 }
 
 func putMachines(ctx context.Context, tx *transaction, ms []inventory.Machine, replace bool, by string) error {

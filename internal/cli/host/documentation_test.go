@@ -58,7 +58,7 @@ func TestCheckDocumentedCommand(t *testing.T) {
 		"`ingot machine get --colour red`":                                   "unknown flag: --colour",
 		"`ingot operation list --limit many`":                                "invalid argument",
 		"```\ningot machine get\n```":                                        "accepts 1 arg",
-		"```\nset -e\n\ningot machine push\n```":                             "m:4: required flag",
+		"```\nset -e\n\ningot machine add a\n```":                            "m:4: required flag",
 		"```\neval \"$(ingot temporal fly)\"\n```":                           "unknown command",
 		"```\ndocker compose exec -T ingot /usr/bin/ingot temporal fly\n```": "unknown command",
 		"```\ningot serve && sleep 1; ingot fly\n```":                        "unknown command",

@@ -135,5 +135,5 @@ func TestOwnDocuments(t *testing.T) {
 			{"t.yaml", []byte("version: '0.1'\nname: image\ntasks: [{name: a, worker: x, actions: [{name: b, image: reboot, timeout: 9}]}]\n")},
 		},
 	)
-	require.ErrorContains(t, err, "t.yaml: metadata.name: the template image is built in")
+	require.ErrorContains(t, err, "t.yaml: name: the template image is built in")
 }

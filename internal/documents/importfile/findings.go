@@ -13,6 +13,7 @@ import (
 type findings struct {
 	problems inventory.Problems
 	ignored  []Ignored
+	warnings []string
 }
 
 // report adds the problems that err holds. If err holds none, report adds err itself as a problem. It does nothing for nil.

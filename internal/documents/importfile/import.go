@@ -74,4 +74,5 @@ type Import struct {
 	Templates []Template
 	Starts    []Start
 	Ignored   []Ignored
+	Warnings  []string // remarks about templates
 }

@@ -27,8 +27,17 @@ func Known(f File) bool {
 
 // Read reads all files. If there are problems, the error is an inventory.Problems with all problems of all files,
 // and the Import is empty.
-func Read(files []File) (Import, error) {
+func Read(files []File) (Import, error) { return newReader().read(files) }
+
+// ReadTemplates does what Read does, but a file is a template unless it is in the format of another program. name, if not "", is the name
+// of that template, whatever the file says.
+func ReadTemplates(files []File, name string) (Import, error) {
 	r := newReader()
+	r.wantTemplates, r.templates.name = true, name
+	return r.read(files)
+}
+
+func (r *reader) read(files []File) (Import, error) {
 	for _, f := range files {
 		r.readFile(f)
 	}
@@ -42,7 +51,9 @@ func Read(files []File) (Import, error) {
 	if err := r.found.problems.Err(); err != nil {
 		return Import{}, err
 	}
-	return Import{Machines: r.machines.all, Templates: r.templates.all, Starts: r.starts.commands, Ignored: r.found.ignored}, nil
+	return Import{
+		Machines: r.machines.all, Templates: r.templates.all, Starts: r.starts.commands, Ignored: r.found.ignored, Warnings: r.found.warnings,
+	}, nil
 }
 
 // A reader collects the content of all files.
@@ -52,6 +63,8 @@ type reader struct {
 	machines  *machines
 	templates *templates
 	starts    *starts
+
+	wantTemplates bool // see ReadTemplates
 
 	documents int
 	alone     bool // the file that is read has one document, and can be read again
@@ -90,7 +103,7 @@ func (r *reader) readFile(f File) {
 		return
 	}
 
-	if isTemplate(f.Content) {
+	if isTemplate(f.Content) || r.wantTemplates && !Known(f) {
 		r.documents++
 		r.templates.readOwn(f)
 		return

@@ -72,11 +72,11 @@ func (r *machines) validate(o object, m inventory.Machine, fieldOf func(field st
 	}
 }
 
-// readOwn reads a machine in Ingot's own form.
+// readOwn reads a machine in Ingot's own form. What an invalid one claims is claimed as well: all problems are reported at once.
 func (r *machines) readOwn(d strictyaml.Document) {
 	ms, notes, err := machinefile.Read(d.File, []strictyaml.Document{d})
 	r.found.report(err)
-	if err != nil {
+	if len(ms) == 0 {
 		return
 	}
 	o := object{doc: d, kind: "machine", name: ms[0].Name}

@@ -16,6 +16,7 @@ import (
 // templates collects the templates of the documents.
 type templates struct {
 	found *findings
+	name  string             // of a file that is a template; "": the one in the file
 	taken machinefile.Claims // names
 	all   []Template
 }
@@ -41,8 +42,8 @@ func (r *templates) readTemplate(o object) {
 		return
 	}
 
-	_, err := template.Parse(o.doc.File, []byte(d.Spec.Data))
-	r.addTemplate(o, d.Spec.Data, err, func(p inventory.Problem) inventory.Problem {
+	t, err := template.Parse(o.doc.File, []byte(d.Spec.Data))
+	r.addTemplate(o, t, err, func(p inventory.Problem) inventory.Problem {
 		p.Field = strings.TrimSuffix("spec.data: "+p.Field, ": ")
 		p.Line = o.doc.LineIn("spec.data", p.Line)
 		return p
@@ -66,14 +67,14 @@ func (r *templates) readOwn(f File) {
 	t, err := template.Parse(f.Name, f.Content)
 	o := object{doc: strictyaml.Document{File: f.Name}, kind: "template"}
 	if err == nil {
-		o.name = t.Name
+		o.name = cmp.Or(r.name, t.Name)
 	}
-	r.addTemplate(o, string(f.Content), err, func(p inventory.Problem) inventory.Problem { return p })
+	r.addTemplate(o, t, err, func(p inventory.Problem) inventory.Problem { return p })
 }
 
-// addTemplate adds a template with this source. err is the result of parsing source. If err is not nil,
-// addTemplate adds the problems of err instead, and locate sets the line of each problem in the file.
-func (r *templates) addTemplate(o object, source string, err error, locate func(p inventory.Problem) inventory.Problem) {
+// addTemplate adds the template t, which was parsed with err. If err is not nil, addTemplate adds the problems of err instead, and locate
+// sets the line of each problem in the file.
+func (r *templates) addTemplate(o object, t *template.Template, err error, locate func(p inventory.Problem) inventory.Problem) {
 	var ps inventory.Problems
 	switch {
 	case errors.As(err, &ps):
@@ -87,16 +88,24 @@ func (r *templates) addTemplate(o object, source string, err error, locate func(
 		return
 	}
 
+	for _, p := range t.Notes {
+		p.File = o.doc.File
+		r.found.warnings = append(r.found.warnings, locate(p).String())
+	}
+	name := "metadata.name"
+	if !o.doc.Has(name) {
+		name = "name"
+	}
 	if !inventory.SafeName(o.name) {
-		r.found.add(o.doc, "metadata.name", "use "+inventory.SafeNameRule, "invalid name of a template %q", clip(o.name))
+		r.found.add(o.doc, name, "use "+inventory.SafeNameRule, "invalid name of a template %q", clip(o.name))
 	}
 	if slices.ContainsFunc(template.Builtins(), func(b inventory.Template) bool { return b.Name == o.name }) {
-		r.found.add(o.doc, "metadata.name", "choose another name", "the template %s is built in", o.name)
+		r.found.add(o.doc, name, "choose another name", "the template %s is built in", o.name)
 	}
 	ps = nil
-	r.taken.Add(&ps, "metadata.name", "template name", o.name, o.place().String())
+	r.taken.Add(&ps, name, "template name", o.name, o.place().String())
 	r.found.problems = append(r.found.problems, o.doc.Locate(ps)...)
-	r.all = append(r.all, Template{inventory.Template{Name: o.name, Source: source}, o.place()})
+	r.all = append(r.all, Template{inventory.Template{Name: o.name, Source: t.Source}, o.place()})
 }
 
 // templateConfig is EKS Anywhere's TinkerbellTemplateConfig.
@@ -124,8 +133,8 @@ func (r *templates) readTemplateConfig(o object) {
 		return
 	}
 
-	_, err = template.Parse(o.doc.File, source)
-	r.addTemplate(o, string(source), err, func(p inventory.Problem) inventory.Problem {
+	t, err := template.Parse(o.doc.File, source)
+	r.addTemplate(o, t, err, func(p inventory.Problem) inventory.Problem {
 		p.Line = cmp.Or(part.LineOf(p.Field), o.doc.LineOf("spec.template"))
 		p.Field = strings.TrimSuffix("spec.template."+p.Field, ".")
 		return p

@@ -323,8 +323,8 @@ func (r *templates) readLaterTask(o object) {
 		r.found.report(err)
 		return
 	}
-	_, err = template.Parse(o.doc.File, source)
-	r.addTemplate(o, string(source), err, func(p inventory.Problem) inventory.Problem {
+	t, err := template.Parse(o.doc.File, source)
+	r.addTemplate(o, t, err, func(p inventory.Problem) inventory.Problem {
 		p.Field = strings.Replace(strings.TrimPrefix(p.Field, "tasks[0]."), "timeout", "timeoutSeconds", 1)
 		p.Field = "spec." + strings.Replace(p.Field, "environment", "env", 1)
 		p.Line = o.doc.LineOf(p.Field)
