@@ -186,7 +186,8 @@ func (s *starter) provisionMachines(ctx context.Context, q provisionMachines) (a
 	return s.startRecover(ctx, in)
 }
 
-// checkFirst adds a problem for each machine that cannot be installed for the first time now.
+// checkFirst adds a problem for each machine that cannot be installed for the first time now. It only reports early, and all machines at
+// once, what the plan of each run refuses again when no other run can install the machine any more.
 func (s *starter) checkFirst(ctx context.Context, problems *inventory.Problems, names []string) error {
 	ms, err := s.views.ofNames(ctx, names)
 	for _, m := range ms {

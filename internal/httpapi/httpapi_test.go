@@ -61,6 +61,10 @@ func TestRequestsAreDecodedStrictly(t *testing.T) {
 	} {
 		require.Equal(t, http.StatusBadRequest, serve(t, JSON, keep, path, text).Code, path)
 	}
+	require.Equal(t, http.StatusBadRequest, serve(t, NoBody, keep, "/things/a", `{"text":"x"}`).Code)
+	for _, text := range []string{"", "{}"} {
+		require.Equal(t, http.StatusCreated, serve(t, NoBody, keep, "/things/a", text).Code, text)
+	}
 	require.Equal(t, http.StatusRequestEntityTooLarge, serve(t, Body{Limit: 5}, keep, "/things/a", `{"text":"x"}`).Code)
 }
 

@@ -54,11 +54,14 @@ type Validator interface{ Validate() error }
 // Handle returns a handler that decodes the request into a Q, calls do, and sends the result with the given status.
 //
 // Fields of Q or of its embedded structs that have the tag path, query or header are set from that part of the request.
-// They must also have the tag `json:"-"`. All other fields are set from the JSON body.
+// They must also have the tag `json:"-"`. All other fields are set from the JSON body. With NoBody, a body other than {} is refused.
 func Handle[Q, A any](status int, body Body, do func(context.Context, Q) (A, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		var q Q
 		err := Decode(c, body, &q)
+		if err == nil && body.Limit == 0 && decodeBody(c, OptionalJSON, &Empty{}) != nil {
+			err = inventory.Invalid("", "leave the body out", "this request takes no body") // else it would ask for more than is done
+		}
 		var a A
 		if err == nil {
 			a, err = do(c.Request.Context(), q)

@@ -60,7 +60,7 @@ func (s *Source) askPeers(ctx context.Context, x Site) (_ doubt, done bool, err 
 		case st.Role == Standby && st.Prepared == "":
 		case st.Role == Standby:
 			prepared = doubt{fmt.Sprintf("hand-over %s to %s is in progress, but this server has no record of that hand-over: "+
-				"is this server a copy of the site?", st.Prepared, p.Name), []inventory.Peer{p}}
+				"it may be a copy of the site", st.Prepared, p.Name), []inventory.Peer{p}}
 		case st.Role == Retired && st.Successor != nil:
 			why := fmt.Sprintf("%s ran the site, which has moved to %s", p.Name, st.Successor.Name)
 			return doubt{}, true, s.retire(st.Activated, *st.Successor, why)
