@@ -363,7 +363,7 @@ var mutations = []mutation{
 	},
 	{
 		"S36", "TestS36Minimum", "internal/images/sbat/minimum.go",
-		"have < need && (ok || stages[name].component == component)", "have < need && ok",
+		"have < need && (ok || stages[file].component == component)", "have < need && ok",
 	},
 	{
 		"S41",

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/documents/importfile"
@@ -94,6 +93,3 @@ func locateApplied(err error, read importfile.Import) error {
 	}
 	return err
 }
-
-// machineInProblem matches the beginning of a problem that names its machine.
-var machineInProblem = regexp.MustCompile(`^machine "([^"]+)": `)
