@@ -73,10 +73,14 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 		return s.register(ctx, q)
 	}
 	up, err := s.checkFetch(q)
-	if err == nil {
-		err = s.users.refuseReplacing(ctx, q.Name, up.image.SHA256, q.Replace)
-	}
 	if err != nil {
+		return inventory.Image{}, err
+	}
+	stored, found, err := s.findStored(ctx, up)
+	if err != nil || found {
+		return stored, err
+	}
+	if err := s.users.refuseReplacing(ctx, q.Name, up.image.SHA256, q.Replace); err != nil {
 		return inventory.Image{}, err
 	}
 	dir, err := s.openDir()
@@ -104,6 +108,24 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 	}
 
 	return s.keep(ctx, dir, up, checked)
+}
+
+// findStored returns the stored image, and true, if it is the one that u would store: from a file with the digest that u declares, in the
+// same form, and intact.
+func (s *images) findStored(ctx context.Context, u upload) (i inventory.Image, found bool, err error) {
+	if u.image.SHA256 == "" || !u.proof.isEmpty() {
+		return i, false, nil
+	}
+	i, err = s.store.Image(ctx, u.image.Name)
+	if errors.Is(err, inventory.ErrNotFound) {
+		return i, false, nil
+	}
+	kept := u.asIs || u.image.Use == inventory.UseInstaller
+	if err != nil || i.File == "" || i.FirstSeen || i.Given().SHA256 != u.image.SHA256 || i.Use != u.image.Use || kept != (i.Source == nil) {
+		return i, false, err
+	}
+	check, err := s.verify(ctx, byName{Name: i.Name})
+	return i, check.OK, err
 }
 
 // probeTime limits probe.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"aead.dev/minisign"
@@ -111,7 +112,11 @@ func TestS19ImageOfTheCatalog(t *testing.T) {
 	served := map[string]string{
 		"/SUMS": list, "/SUMS.minisig": signFile(t, private, list), "/other.minisig": signFile(t, private, "other"),
 	}
+	var fetched atomic.Int32
 	publisher := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ".raw") {
+			fetched.Add(1)
+		}
 		_, _ = io.WriteString(w, cmp.Or(served[r.URL.Path], text)) // the client's test tells
 	}))
 	t.Cleanup(publisher.Close)
@@ -125,8 +130,16 @@ func TestS19ImageOfTheCatalog(t *testing.T) {
 		entry("forged", "sums: 'URL/SUMS', signature: 'URL/other.minisig'")+entry("file", "signature: 'URL/other.minisig'")), 0o600))
 	s := newSite(t, func(c *siteConfig) { c.FetchHosts, c.Catalog = []string{"127.0.0.1"}, file })
 
-	i := decode[inventory.Image](t, s.do(http.MethodPost, "/v1/images", map[string]any{"name": "good", "catalog": true}), http.StatusCreated)
+	fetch := func(asIs bool) inventory.Image {
+		in := map[string]any{"name": "good", "catalog": true, "asIs": asIs}
+		return decode[inventory.Image](t, s.do(http.MethodPost, "/v1/images", in), http.StatusCreated)
+	}
+	i := fetch(false)
 	require.False(t, i.FirstSeen)
+	require.Equal(t, i, fetch(false))
+	require.EqualValues(t, 1, fetched.Load(), "it is stored already")
+	fetch(true)
+	require.EqualValues(t, 2, fetched.Load(), "in another form")
 	before := s.files()
 	for name, says := range map[string]string{
 		"bad": "was declared", "absent": "absent.raw", "forged": "the signature does not match", "file": "the signature does not match",

@@ -23,6 +23,7 @@ type upload struct {
 	sha256    string // as declared, or ""
 	sha512    string // as declared, or ""
 	content   string // digest of the local file, or ""
+	catalog   bool   // the server takes all else from its catalog
 	asIs      bool   // the server stores the file as it is, without a conversion for agents
 	replace   bool   // replace an image of this name even if machines, templates or lab files use it
 
@@ -91,10 +92,6 @@ func (u upload) query() url.Values {
 // findStored reports whether the server already has the image that the upload u would store: from the same file, in the
 // same form, and with an intact stored file. It also returns the stored image.
 func findStored(c *Call, u upload) (a client.Answer[inventory.Image], isStored bool, err error) {
-	given := cmp.Or(u.content, u.sha256)
-	if given == "" {
-		return a, false, nil
-	}
 	a, err = get[inventory.Image](c, client.Path("images", u.name))
 	if errors.Is(err, inventory.ErrNotFound) {
 		return a, false, nil
@@ -102,7 +99,7 @@ func findStored(c *Call, u upload) (a client.Answer[inventory.Image], isStored b
 
 	i := a.Value
 	kept := u.asIs || u.use == inventory.UseInstaller
-	if err != nil || i.File == "" || i.Given().SHA256 != given || i.Use != u.use || kept != (i.Source == nil) ||
+	if err != nil || i.File == "" || i.Given().SHA256 != u.content || i.Use != u.use || kept != (i.Source == nil) ||
 		i.FirstSeen && u.sha256+u.sha512 != "" {
 		return a, false, err
 	}
@@ -113,14 +110,10 @@ func findStored(c *Call, u upload) (a client.Answer[inventory.Image], isStored b
 	return a, check.Value.OK, err
 }
 
-// fetchImage makes the server fetch an image from a URL, and shows the progress. It fetches nothing if findStored finds the image.
+// fetchImage makes the server fetch an image from a URL, or its catalog's image for the URL "", and shows the progress. The server fetches
+// no file whose declared digest it has under this name already.
 func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image], error) {
-	a, isStored, err := findStored(c, u)
-	if err != nil || isStored {
-		return a, err
-	}
-
-	c.Note("the server fetches %s", from)
+	c.Note("the server fetches %s", cmp.Or(from, "image "+u.name+" of its catalog"))
 	p := newProgress(c, 0, "")
 	defer p.end()
 	sent := make(chan struct{})
@@ -129,7 +122,7 @@ func fetchImage(c *Call, u upload, from string) (client.Answer[inventory.Image],
 
 	in := map[string]any{
 		"name": u.name, "url": from, "sha256": u.sha256, "sha512": u.sha512, "use": u.use, "asIs": u.asIs, "replace": u.replace,
-		"signature": u.signature, "publicKey": u.publicKey,
+		"signature": u.signature, "publicKey": u.publicKey, "catalog": u.catalog,
 	}
 	return post[inventory.Image](c, client.Path("images"), in)
 }

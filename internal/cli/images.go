@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -96,21 +95,21 @@ catalog"), which also says how the image is verified.`,
 
 // storeImage stores the image from the file or URL in the second argument or, without one, from the catalog.
 func storeImage(c *Call, i upload, p proof, inPlace bool) (err error) {
-	from := ""
+	var a client.Answer[inventory.Image]
 	switch {
+	case len(c.Args) == 2 && inPlace:
+		return registerImage(c, i, c.Args[1], p)
 	case len(c.Args) == 2:
-		from = c.Args[1]
+		a, err = addImage(c, i, c.Args[1], p)
 	case inPlace:
 		return UsageError("--in-place: give the path of the file on the server")
+	case p != (proof{}) || i.sha256+i.sha512+i.use != "":
+		return UsageError("the catalog says what its images are and how they are verified: give FILE or URL, " +
+			"or leave out --sums, --sha256, --sha512, --signature and --installer")
 	default:
-		if from, err = i.findInCatalog(c, &p); err != nil {
-			return err
-		}
+		i.catalog = true
+		a, err = fetchImage(c, i, "")
 	}
-	if inPlace {
-		return registerImage(c, i, from, p)
-	}
-	a, err := addImage(c, i, from, p)
 	if err != nil {
 		return err
 	}
@@ -366,32 +365,4 @@ func provenBy(i catalog.Image) string {
 		return "list"
 	}
 	return "digest"
-}
-
-// findInCatalog returns the URL of the catalog's image with the name u.name. It sets u and p to what the catalog
-// prescribes for the image.
-func (u *upload) findInCatalog(c *Call, p *proof) (from string, err error) {
-	if *p != (proof{}) || u.sha256+u.sha512 != "" {
-		return "", UsageError("the catalog says how its images are verified: leave out --sums, --sha256, --sha512 and --signature, " +
-			"or give FILE or URL")
-	}
-	a, err := get[catalog.Catalog](c, client.Path("image-catalog"))
-	if err != nil {
-		return "", err
-	}
-
-	at := slices.IndexFunc(a.Value.Images, func(i catalog.Image) bool { return i.Name == u.name })
-	if at < 0 {
-		return "", human.Advise(UsageError("the catalog has no image %q: choose one from it, or give FILE or URL", u.name), "ingot image catalog")
-	}
-	i := a.Value.Images[at]
-	if err := i.Check().Err(); err != nil {
-		return "", err
-	}
-	if i.Use != "" {
-		u.use = i.Use
-	}
-	u.sha256, u.sha512 = i.SHA256, i.SHA512
-	*p = proof{sums: i.Sums, signature: i.Signature, key: i.PublicKey}
-	return i.URL, nil
 }
