@@ -94,9 +94,9 @@ export function matches(m: MachineView, find: string): boolean {
 }
 
 /** Returns where each row begins, and where the last one ends; isTall says which rows have the greater height. */
-export function topsOf<T>(rows: readonly T[], isTall: (row: T) => boolean, tall: number, height: number): number[] {
+export function topsOf<T>(rows: readonly T[], isTall: (row: T, index: number) => boolean, tall: number, height: number): number[] {
   const tops = [0];
-  for (const [i, row] of rows.entries()) tops.push(tops[i]! + (isTall(row) ? tall : height));
+  for (const [i, row] of rows.entries()) tops.push(tops[i]! + (isTall(row, i) ? tall : height));
   return tops;
 }
 

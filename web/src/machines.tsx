@@ -50,7 +50,9 @@ export function MachineTable({ rows, now, chosen }: { rows: MachineView[]; now: 
     measure("[data-machine].tall", setTallHeight);
     measure("[data-machine]:not(.tall)", setRowHeight);
   });
-  const tops = topsOf(rows, (m) => reason(m) !== "", tallHeight, rowHeight);
+  // Machines that are well come last, and have no reason.
+  const well = rows.findIndex((m) => !trouble.has(tone(m)));
+  const tops = topsOf(rows, (m, i) => (well < 0 || i < well) && reason(m) !== "", tallHeight, rowHeight);
   const { from, to } = visible(tops, top, height);
   return (
     <div class="scroll" ref={box} tabIndex={0} role="region" aria-label="Machines" onScroll={(e) => setTop(e.currentTarget.scrollTop)}>
@@ -92,6 +94,8 @@ function Space({ height }: { height: number }) {
     </tr>
   );
 }
+
+const trouble: ReadonlySet<Tone> = new Set<Tone>(["waiting", "retrying", "failed"]);
 
 /** Why a machine needs the operator: what it asks, what fails, or why it failed; "" if it does not. */
 const reason = remember((m) => {
