@@ -114,7 +114,7 @@ func write(text string) chromedp.Action {
 func choose(field, value string) chromedp.Action {
 	id := `[id="field-` + field + `"]`
 	return chromedp.Tasks{
-		chromedp.WaitReady(id+` option[value="`+value+`"]`, chromedp.ByQuery),
+		chromedp.Poll(`[...document.querySelectorAll('`+id+` option')].some(o => o.value === "`+value+`")`, nil),
 		chromedp.SetValue(id, value, chromedp.ByQuery),
 		chromedp.Evaluate(`document.querySelector('`+id+`').dispatchEvent(new Event("change", {bubbles: true}))`, nil),
 	}
