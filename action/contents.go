@@ -47,7 +47,8 @@ func contents(env map[string]string, name string) error {
 
 	switch len(given) {
 	case 0:
-		return fmt.Errorf("reading %s: the contents are missing: give this variable, %s or %s", name, BootConfigVariable, HegelVariable)
+		return fmt.Errorf("reading %s: the contents are missing: give this variable, %s, %s, %s or %s", name, BootConfigVariable,
+			HegelVariable, NetplanVariable, BottlerocketVariable)
 	case 1:
 		return nil
 	}

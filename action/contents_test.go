@@ -17,7 +17,7 @@ func TestWriteFileHasOneSourceOfContents(t *testing.T) {
 		{map[string]string{"BOOTCONFIG_CONTENTS": "kernel {}"}, ""},
 		{map[string]string{"HEGEL_URLS": "http://192.0.2.1:50061, https://hegel.example.org/"}, ""},
 		{map[string]string{"CONTENTS": "", "STATIC_NETPLAN": "false", "STATIC_BOTTLEROCKET": "", "IFNAME": "eth0"}, ""},
-		{nil, "reading CONTENTS: the contents are missing: give this variable, BOOTCONFIG_CONTENTS or HEGEL_URLS"},
+		{nil, "reading CONTENTS: the contents are missing: give this variable, BOOTCONFIG_CONTENTS, HEGEL_URLS, STATIC_NETPLAN or STATIC_BOTTLEROCKET"},
 		{map[string]string{"CONTENTS": "", "HEGEL_URLS": "http://x"}, "reading CONTENTS and HEGEL_URLS: give only one of them"},
 		{
 			map[string]string{"BOOTCONFIG_CONTENTS": "a", "HEGEL_URLS": "http://x"},

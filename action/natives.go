@@ -128,8 +128,12 @@ const (
 var natives = map[string]Description{
 	Image2Disk: {
 		Text:    "Writes an image to the disk and reads it back.",
-		Aliases: []string{"osie-installer"}, Writes: true, Whole: true, Disk: "DEST_DISK",
-		URL: "IMG_URL", Digest: "IMG_SHA256",
+		Aliases: []string{"osie-installer"},
+		Writes:  true,
+		Whole:   true,
+		Disk:    "DEST_DISK",
+		URL:     "IMG_URL",
+		Digest:  "IMG_SHA256",
 		Variables: []Variable{
 			imageURL, imageSHA256, imageSHA512, destination,
 			{Name: "COMPRESSED", Text: "not needed: an image is recognized by its content", check: boolean},
@@ -139,7 +143,7 @@ var natives = map[string]Description{
 			{Name: "TEXT_LOGGING", Text: "not needed: the log is text", check: boolean},
 		},
 		Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
-		Limits: "IMG_URL on another server needs IMG_SHA256. An image that is larger than the disk, or made for another sector " +
+		Limits: "Without IMG_SHA256, the server fetches IMG_URL once, and the agent takes that copy. An image that is larger than the disk, or made for another sector " +
 			"size, is refused before the first write.",
 		Adds: "IMG_SHA256 of a stored image. In the plan, IMG_URL of a stored image contains the digest, so that a run writes the " +
 			"planned file.",

@@ -17,7 +17,7 @@ var qemuImg2Disk = Description{
 		{Name: "EXTRA_ARGS", Text: "only empty: qemu-img is not run", check: noArguments},
 	},
 	Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
-	Limits: "IMG_URL on a server other than Ingot needs IMG_SHA256. qcow2 is not supported: `ingot image add NAME URL` converts it.",
+	Limits: "Without IMG_SHA256, as image2disk. With it, IMG_URL must not be a qcow2 image: `ingot image add NAME URL` converts it.",
 	Adds:   "IMG_SHA256 and the pinned IMG_URL of a stored image, as for image2disk.",
 }
 

@@ -90,6 +90,8 @@ type Site struct {
 	MediaURL func() (string, error)
 	// MetadataURL is the base URL of the metadata server, such as http://10.0.0.2:7172.
 	MetadataURL string
+	// MetadataHosts are the hosts, with ports, at which the metadata server answers, such as 10.0.0.2:7172.
+	MetadataHosts []string
 	// RequireDigest means that images that were added without a digest are refused (security S18).
 	RequireDigest bool
 	// Loader is the boot loader of each interface for which the inventory names none; it may be "".

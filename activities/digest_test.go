@@ -133,7 +133,9 @@ func TestS18FilesWithoutADigestAreFetched(t *testing.T) {
 		FetchImage: func(_ context.Context, name, from, by string) error {
 			require.Equal(t, []string{address, "alice"}, []string{from, by})
 			fetched++
-			s.images = append(s.images, inventory.Image{Name: name, File: seenDigest, SHA256: seenDigest, FirstSeen: true})
+			s.images = append(s.images, inventory.Image{
+				Name: name, File: seenDigest, SHA256: seenDigest, FirstSeen: true, URL: "https://mirror.example/Ubuntu_22.04.gz",
+			})
 			return nil
 		},
 	}})
@@ -141,7 +143,7 @@ func TestS18FilesWithoutADigestAreFetched(t *testing.T) {
 	p, err := a.Plan(t.Context(), q)
 	require.NoError(t, err)
 	require.Len(t, p.Fetch, 1, "it is fetched once")
-	require.Regexp(t, `^fetched-[0-9a-f]{12}-ubuntu-22-04-gz$`, p.Fetch[0])
+	require.Regexp(t, `^fetched-[0-9a-f]{16}-ubuntu-22-04-gz$`, p.Fetch[0])
 	require.NoError(t, inventory.ValidateImageName(p.Fetch[0]).Err())
 	require.NotContains(t, strings.Join(p.Warnings, " "), "secret-")
 	require.Nil(t, s.plan, "nothing is stored yet")
@@ -159,6 +161,31 @@ func TestS18FilesWithoutADigestAreFetched(t *testing.T) {
 			"DEST_DISK": "/dev/sda", "IMG_SHA256": seenDigest, "IMG_URL": "http://192.0.2.1/images/" + seenDigest + "/" + name,
 		}, x.Environment)
 	}
+}
+
+// TestDeclaredDigestsGoToTheirServer: a digest that the template gives is checked against the file of the URL, even if this server has
+// fetched another file from there; a URL of this server without an image is a mistake.
+func TestDeclaredDigestsGoToTheirServer(t *testing.T) {
+	const at = "https://mirror.example/x.raw"
+	plan := func(env string, require bool) (*inventory.Plan, error) {
+		s := &shelf{
+			template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, image: image2disk, environment: {DEST_DISK: /dev/sda, " +
+				env + "}}\n",
+			images: []inventory.Image{{Name: inventory.FetchedName(at), File: seenDigest, SHA256: seenDigest, FirstSeen: true, URL: at}},
+		}
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+			RequireDigest: require, ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
+		}})
+		_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+		return s.plan, err
+	}
+	for _, strict := range []bool{false, true} {
+		stored, err := plan("IMG_URL: '"+at+"', IMG_SHA256: "+declaredDigest, strict)
+		require.NoError(t, err)
+		require.Equal(t, at, stored.Actions[0].Environment["IMG_URL"])
+	}
+	_, err := plan("IMG_URL: 'http://192.0.2.1/images/debain'", false)
+	require.ErrorContains(t, err, "this server has no image at http://192.0.2.1/images/debain")
 }
 
 // TestQemuImg2DiskIsPlanned: it gets digests as image2disk does, and a qcow2 image of another server is refused before power.

@@ -1,9 +1,12 @@
 package activities
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -19,8 +22,8 @@ import (
 // phone-home to the disk, and the phone-home cannot be added to the user data.
 func (a *plans) judgeUserData(ctx context.Context, m inventory.Machine, plan inventory.Plan, out *Planned) (err error) {
 	written := slices.ContainsFunc(plan.Actions, writesPhoneHome)
-	asks := out.Evidence == EvidenceWeak && !slices.ContainsFunc(plan.Actions, isPowerOff) &&
-		slices.ContainsFunc(plan.Actions, a.asksByAddress)
+	asks := a.asksByAddress(plan.Actions, out) && answersByAddress(m) && out.Evidence == EvidenceWeak &&
+		!slices.ContainsFunc(plan.Actions, isPowerOff)
 	if !m.UserDataByAddress || plan.Installer != nil || !asks && (out.Evidence != EvidencePhoneHome || written) {
 		return nil
 	}
@@ -37,6 +40,25 @@ func (a *plans) judgeUserData(ctx context.Context, m inventory.Machine, plan inv
 	return nil
 }
 
+// answersByAddress reports whether the metadata server knows the installed system of m by its address.
+func answersByAddress(m inventory.Machine) bool {
+	nic, ok := m.Netboot()
+	if !ok || !nic.Address.IsValid() {
+		return false
+	}
+	if m.Network == nil {
+		return true
+	}
+	for _, e := range m.Network.Ethernets {
+		for _, p := range e.Addresses {
+			if p.Addr() == nic.Address {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func isPowerOff(x action.Action) bool {
 	native, _ := action.Native(x.Image)
 	return native == action.PowerOff
@@ -47,19 +69,35 @@ func phonesHome(x action.Action) bool {
 	return writesPhoneHome(x) || refers(x, inventory.RefMetadataURL)
 }
 
-// asksByAddress reports whether the action configures cloud-init's Ec2 data source so that the installed system asks this server for its
-// user data, by its address. The phone-home is then part of the user data; see cloudinit.Combined.
-func (a *plans) asksByAddress(x action.Action) bool {
+// urlHost matches a URL up to its path; its group is the host with the port.
+var urlHost = regexp.MustCompile(`http://([^\s/"',\]]+)`)
+
+// asksByAddress reports whether the actions configure cloud-init's Ec2 data source so that the installed system asks this server for its
+// user data, by its address. The phone-home is then part of the user data; see cloudinit.Combined. For a port of this server at which its
+// metadata server does not answer, asksByAddress adds a warning.
+func (a *plans) asksByAddress(actions []action.Action, out *Planned) (asks bool) {
 	server, err := url.Parse(a.Site.MetadataURL)
 	if err != nil || server.Host == "" {
 		return false
 	}
-	for _, text := range x.Environment {
-		if strings.Contains(text, "metadata_urls") && strings.Contains(text, "://"+server.Hostname()+":") {
-			return true
+	for _, x := range actions {
+		for variable, text := range x.Environment {
+			ec2 := strings.Contains(text, "metadata_urls")
+			if !ec2 && variable != action.HegelVariable {
+				continue
+			}
+			for _, m := range urlHost.FindAllStringSubmatch(text, -1) {
+				u := url.URL{Host: m[1]}
+				served := slices.Contains(a.Site.MetadataHosts, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")))
+				asks = asks || ec2 && served
+				if u.Hostname() == server.Hostname() && !served {
+					out.Warnings = append(out.Warnings, fmt.Sprintf("action %s: the metadata server does not answer at %s: add the port to "+
+						"netboot.metadata of the configuration", x.Name, m[1]))
+				}
+			}
 		}
 	}
-	return false
+	return asks
 }
 
 // writesPhoneHome reports whether the action writes the nonce or the URL of the phone-home to the disk.

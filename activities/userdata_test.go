@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -19,11 +20,15 @@ import (
 type byAddress struct {
 	shelf
 	userData string
+	change   func(*inventory.Machine)
 }
 
 func (b *byAddress) Machine(ctx context.Context, name string) (inventory.Machine, error) {
 	m, err := b.shelf.Machine(ctx, name)
 	m.UserDataByAddress = true
+	if b.change != nil {
+		b.change(&m)
+	}
 	return m, err
 }
 
@@ -49,7 +54,7 @@ func TestPlanWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 		"the run waits for no phone-home":  {head + "    image: noop\n", "text", false},
 		"the template's own on the volume": {head + "    image: configdrive\n    environment: {VENDOR_DATA: \"#\"}\n", "text", false},
 	} {
-		s := &byAddress{shelf{template: c.template}, c.userData}
+		s := &byAddress{shelf{template: c.template}, c.userData, nil}
 		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
 		}})
@@ -67,25 +72,48 @@ func TestPlanWarnsOfAPhoneHomeThatDoesNotCome(t *testing.T) {
 }
 
 // TestSystemsThatAskByAddressPhoneHome: the configuration of cloud-init that EKS Anywhere writes names this server, and the phone-home can
-// be part of what it answers.
+// be part of what it answers. Nothing is expected of a system that cannot be answered.
 func TestSystemsThatAskByAddressPhoneHome(t *testing.T) {
 	const file = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, image: writefile, environment: {DEST_DISK: /dev/sda1, " +
-		"DEST_PATH: /a, CONTENTS: 'datasource: {Ec2: {metadata_urls: [http://%s:50061,http://192.0.2.9:50061]}}'}}\n"
-	for _, c := range []struct{ server, userData, last, want string }{
-		{"192.0.2.1", "#cloud-config\n", "", EvidencePhoneHome},
-		{"192.0.2.1", "", "", EvidencePhoneHome},
-		{"192.0.2.1", `{"ignition":{}}`, "", EvidenceWeak},
-		{"192.0.2.12", "#cloud-config\n", "", EvidenceWeak},
-		{"192.0.2.1", "#cloud-config\n", "  - {name: off, image: poweroff}\n", EvidenceWeak},
+		"DEST_PATH: /a, %s}}\n"
+	ec2 := func(host string) string {
+		return "CONTENTS: 'datasource: {Ec2: {metadata_urls: [http://" + host + ",http://192.0.2.9:50061]}}'"
+	}
+	const cloudConfig = "#cloud-config\n"
+	reserved := func(m *inventory.Machine) { m.Interfaces[0].Address = netip.MustParseAddr("192.0.2.10") }
+	for name, c := range map[string]struct {
+		step, userData, last string
+		machine              func(*inventory.Machine)
+		want, warns          string
+	}{
+		"cloud-config":    {ec2("192.0.2.1:50061"), cloudConfig, "", reserved, EvidencePhoneHome, ""},
+		"port 80":         {ec2("192.0.2.1"), cloudConfig, "", reserved, EvidencePhoneHome, ""},
+		"no user data":    {ec2("192.0.2.1:7172"), "", "", reserved, EvidencePhoneHome, ""},
+		"no cloud-init":   {ec2("192.0.2.1:7172"), `{"ignition":{}}`, "", reserved, EvidenceWeak, ""},
+		"another server":  {ec2("192.0.2.12:7172"), cloudConfig, "", reserved, EvidenceWeak, ""},
+		"another port":    {ec2("192.0.2.1:7000"), cloudConfig, "", reserved, EvidenceWeak, "does not answer at 192.0.2.1:7000"},
+		"Hegel":           {"HEGEL_URLS: 'http://192.0.2.1:7172'", cloudConfig, "", reserved, EvidenceWeak, ""},
+		"Hegel elsewhere": {"HEGEL_URLS: 'http://192.0.2.1:1'", cloudConfig, "", reserved, EvidenceWeak, "does not answer at 192.0.2.1:1:"},
+		"power off":       {ec2("192.0.2.1:7172"), cloudConfig, "  - {name: off, image: poweroff}\n", reserved, EvidenceWeak, ""},
+		"no address":      {ec2("192.0.2.1:7172"), cloudConfig, "", func(*inventory.Machine) {}, EvidenceWeak, ""},
+		"another address": {ec2("192.0.2.1:7172"), cloudConfig, "", func(m *inventory.Machine) {
+			reserved(m)
+			m.Network = &inventory.SystemNetwork{Ethernets: []inventory.Ethernet{{SystemLink: inventory.SystemLink{DHCP4: true}}}}
+		}, EvidenceWeak, ""},
 	} {
-		s := &byAddress{shelf{template: fmt.Sprintf(file, c.server) + c.last}, c.userData}
+		s := &byAddress{shelf{template: fmt.Sprintf(file, c.step) + c.last}, c.userData, c.machine}
 		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" }, MetadataURL: "http://192.0.2.1:7172",
+			MetadataHosts: []string{"192.0.2.1:7172", "192.0.2.1:50061", "192.0.2.1:80"},
 		}})
 		p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
 		require.NoError(t, err)
-		require.Equal(t, c.want, p.Evidence, "%+v", c)
-		require.Empty(t, p.Warnings)
+		require.Equal(t, c.want, p.Evidence, name)
+		if c.warns == "" {
+			require.Empty(t, p.Warnings, name)
+		} else {
+			require.Contains(t, strings.Join(p.Warnings, "\n"), c.warns, name)
+		}
 	}
 }
 
@@ -131,7 +159,7 @@ func TestPlanRefusesBytesThatItCannotDeliver(t *testing.T) {
 		head + "    image: noop\ndocuments:\n- {name: config, contents: \"{{.user_data}}\"}\n": "is not text",
 	} {
 		for userData, want := range map[string]string{notText: want, "#!/bin/sh\n": ""} {
-			s := &byAddress{shelf{template: template}, userData}
+			s := &byAddress{shelf{template: template}, userData, nil}
 			a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 				ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },
 			}})
@@ -153,7 +181,7 @@ func TestPlanRefusesWhatUserDataMakesInvalid(t *testing.T) {
 	plan := func(environment, userData string) error {
 		s := &byAddress{
 			shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - name: a\n    timeout: 60\n" + environment},
-			userData,
+			userData, nil,
 		}
 		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
 			ClaimKey: make([]byte, 32), ImageURL: func() string { return "http://192.0.2.1/images" },

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"syscall"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -20,6 +21,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
+	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
 )
@@ -162,7 +164,10 @@ func (a *API) FetchImage(ctx context.Context, name, address, by string) error {
 	if !errors.Is(err, inventory.ErrNotFound) {
 		return err
 	}
-	_, err = a.images.fetch(httpapi.WithActor(ctx, by), fetchImage{Name: name, URL: address})
+	_, err = a.images.fetch(httpapi.WithActor(ctx, by), fetchImage{Name: name, URL: address, once: true})
+	if errors.Is(err, httpapi.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
+		return human.WithKind(err, inventory.ErrRefused) // another try would fill the disk again
+	}
 	cut, ok := errors.AsType[interrupted](err)
 	if _, refused := errors.AsType[refusal](err); ok && !refused {
 		err = fmt.Errorf("%w: %w", cut.error, inventory.ErrUnreachable)

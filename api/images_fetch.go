@@ -27,6 +27,8 @@ type fetchImage struct {
 	Path string `json:"path"`
 	// Catalog takes all else from the catalog's image of that name.
 	Catalog bool `json:"catalog"`
+	// once leaves an image of that name as it is.
+	once bool
 	proof
 }
 
@@ -93,6 +95,9 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 		return inventory.Image{}, err
 	}
 	defer unlock()
+	if old, err := s.find(ctx, q.Name); q.once && !errors.Is(err, inventory.ErrNotFound) {
+		return old, err
+	}
 
 	resp, err := s.fetcher.request(ctx, q.URL, "")
 	if err != nil {

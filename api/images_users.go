@@ -132,7 +132,7 @@ func (u imageUsers) namers(i inventory.Image) string {
 		}
 	}
 	for _, t := range u.templates {
-		if inventory.NamesImage(t.Source, i.Name) {
+		if inventory.NamesImage(t.Source, i.Name) || inventory.FetchesImage(t.Source, i) {
 			templates = append(templates, t.Name)
 		}
 	}

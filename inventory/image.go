@@ -92,16 +92,31 @@ func ImagesByURL(all []Image, urlOf func(Image) string) map[string]Image {
 }
 
 // FetchedName returns the name of the image that this server makes of the file at address, for which a template gives no digest. The name
-// shows only the end of the path, because user, password and query may be secret.
+// does not depend on the user and the password in address, and shows only the end of the path: names are not secret.
 func FetchedName(address string) string {
-	sum := sha256.Sum256([]byte(address))
-	name := "fetched-" + hex.EncodeToString(sum[:6])
+	end := ""
 	if u, err := url.Parse(address); err == nil {
-		if end := nameForm(path.Base(u.Path)); end != "" {
-			name += "-" + strings.TrimRight(end[:min(len(end), 60)], "-")
-		}
+		u.User = nil
+		address, end = u.String(), nameForm(path.Base(u.Path))
+	}
+	sum := sha256.Sum256([]byte(address))
+	name := "fetched-" + hex.EncodeToString(sum[:8])
+	if end != "" {
+		name += "-" + strings.TrimRight(end[:min(len(end), 60)], "-")
 	}
 	return name
+}
+
+// IsFetchedFrom reports whether this server has fetched i from address because a template gave no digest; see FetchedName.
+func (i Image) IsFetchedFrom(address string) bool {
+	return i.Name == FetchedName(address) && i.URL == action.PublicURL(address)
+}
+
+var urlInText = regexp.MustCompile(`https?://[^\s"'<>{}]+`)
+
+// FetchesImage reports whether text, the source of a template, names the address from which this server has fetched i.
+func FetchesImage(text string, i Image) bool {
+	return strings.HasPrefix(i.Name, "fetched-") && slices.ContainsFunc(urlInText.FindAllString(text, -1), i.IsFetchedFrom)
 }
 
 // UseInstaller marks a file that installers boot or fetch: a kernel, an initramfs, an ISO. It is never written to a disk.

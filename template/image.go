@@ -32,14 +32,20 @@ func (p *planner) setImage(path, native string, env environment) {
 
 	path += ".environment."
 	given := env.values[row.URL]
-	if img, address := d.imageAt(given); address != "" {
-		env.values[row.URL] = address
+	img, served := d.imageAt(given)
+	if served == "" && env.values[row.Digest] == "" {
+		img, served = d.fetchedFrom(given)
+	}
+	if served != "" {
+		env.values[row.URL] = served
 		p.checkOwnImage(path, native, env, img)
 		return
 	}
 	shown := action.PublicURL(given)
 	switch u, err := url.Parse(given); {
 	case err != nil || u.Host == "": // the check of this variable reports the error
+	case env.values[row.Digest] == "" && d.ImagesURL != "" && strings.HasPrefix(given, d.ImagesURL+"/"):
+		p.check.add(path+row.URL, "see: ingot image list", "this server has no image at %s", shown)
 	case env.values[row.Digest] == "" && d.RequireDigest:
 		p.check.add(path+row.Digest, "set "+row.Digest+", or add the file with: ingot image add NAME URL",
 			"no digest is known for %s, but require_digest is set", shown)
@@ -68,8 +74,7 @@ func (p *planner) fetch(address string) {
 	}
 }
 
-// imageAt returns the image that this server serves at address, or that it has fetched from address; with it, the URL at which this server
-// serves it, which is "" if there is no such image.
+// imageAt returns the image that this server serves at address; with it, address, which is "" if there is no such image.
 func (d *Data) imageAt(address string) (img inventory.Image, served string) {
 	if img, ours := d.Images[address]; ours {
 		return img, address
@@ -77,9 +82,14 @@ func (d *Data) imageAt(address string) (img inventory.Image, served string) {
 	if d.Image != nil && address == d.ImageURL {
 		return *d.Image, address
 	}
-	name := inventory.FetchedName(address)
+	return inventory.Image{}, ""
+}
+
+// fetchedFrom returns the image that this server has fetched from address because a template gave no digest; with it, the URL at which this
+// server serves it, which is "" if there is no such image.
+func (d *Data) fetchedFrom(address string) (img inventory.Image, served string) {
 	for served, img := range d.Images {
-		if img.Name == name {
+		if img.IsFetchedFrom(address) {
 			return img, served
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // TaskQueue is the task queue of the workflows and of all activities that are not in WaitQueue.
 const TaskQueue = "ingot"
 
-// WaitQueue is the task queue of activities that only wait for the record of another workflow. There may be one
+// WaitQueue is the task queue of activities that wait for the record of another workflow, or fetch images. There may be one
 // for each machine, so they must not take the slots of other activities.
 const WaitQueue = "ingot-wait"
 

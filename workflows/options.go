@@ -40,9 +40,9 @@ var (
 			MaximumAttempts: 10,
 		},
 	}
-	// fetching is for an activity that fetches files from other servers, which may take hours.
+	// fetching is for an activity that fetches files from other servers, which may take hours, or waits for another run that does.
 	fetching = workflow.ActivityOptions{
-		StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second,
+		TaskQueue: WaitQueue, StartToCloseTimeout: year, HeartbeatTimeout: 30 * time.Second,
 		RetryPolicy: &temporal.RetryPolicy{
 			InitialInterval: 2 * time.Second, MaximumInterval: time.Minute,
 			MaximumAttempts: 10,

@@ -108,22 +108,24 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 
 // planWithImages makes the plan. If the plan needs files of other servers, it has this server fetch them first.
 func (p *provisioning) planWithImages(ctx workflow.Context, q activities.PlanRequest) error {
-	if err := execute(ctx, planning, &p.plan, do.Plan, q); err != nil || len(p.plan.Fetch) == 0 {
-		return err
+	for range maxFetches {
+		p.plan = activities.Planned{}
+		if err := execute(ctx, planning, &p.plan, do.Plan, q); err != nil || len(p.plan.Fetch) == 0 {
+			return err
+		}
+		if err := p.record.showPhase(ctx, inventory.PhasePlan, "fetching %s", strings.Join(p.plan.Fetch, ", ")); err != nil {
+			return err
+		}
+		if err := execute(ctx, fetching, nil, do.FetchImages, q); err != nil {
+			return err
+		}
 	}
-	if err := p.record.showPhase(ctx, inventory.PhasePlan, "fetching %s", strings.Join(p.plan.Fetch, ", ")); err != nil {
-		return err
-	}
-	if err := execute(ctx, fetching, nil, do.FetchImages, q); err != nil {
-		return err
-	}
-	p.plan = activities.Planned{}
-	err := execute(ctx, planning, &p.plan, do.Plan, q)
-	if err == nil && len(p.plan.Fetch) > 0 {
-		err = newError(activities.TypeConflict, "images that this run fetched were deleted: %s", strings.Join(p.plan.Fetch, ", "))
-	}
-	return err
+	return newError(activities.TypeConflict, "images were deleted again and again before they were planned: %s",
+		strings.Join(p.plan.Fetch, ", "))
 }
+
+// maxFetches is how often a run fetches the files of a plan. A fetched file may be deleted before the plan that needs it is stored.
+const maxFetches = 3
 
 // recordPlan adds the planned actions to the record.
 func (p *provisioning) recordPlan() {

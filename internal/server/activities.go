@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/activities"
@@ -30,6 +31,7 @@ func (s *server) siteOf() activities.Site {
 		out.ImageURL = s.netboot.imageURL
 		out.MediaURL = s.netboot.mediaURL
 		out.MetadataURL = s.netboot.metadataURL()
+		out.MetadataHosts = joinAll(s.netboot.address.String(), append(slices.Clone(s.cfg.Netboot.Metadata), s.cfg.Netboot.HTTP...))
 	}
 	return out
 }

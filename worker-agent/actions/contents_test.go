@@ -87,11 +87,26 @@ func TestWriteFileOfEKSAnywhere(t *testing.T) {
 	b, err = os.ReadFile(filepath.Join(root, "net.toml"))
 	require.NoError(t, err)
 	require.Equal(t, "version = 3\n", string(b))
-	own := "[settings.dns]\nname-servers = []\n"
-	require.NoError(t, os.WriteFile(filepath.Join(root, "user-data.toml"), []byte(own), 0o644))
-	res = s.result(s.give(6, action.WriteFile, disk, env))
+	for n, own := range []string{
+		"[settings.dns]\r\nname-servers = []\r\n", "[ settings . dns ] # ours\n", "[settings]\n  dns = { name-servers = [] }\n",
+		"settings.dns.name-servers = []\n", "[settings]\ndns.name-servers = []\n", "[\"settings\".'dns']\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(root, "user-data.toml"), []byte(own), 0o600))
+		res = s.result(s.give(6+n, action.WriteFile, disk, env))
+		require.Equal(t, action.Success, res.State, res.Message)
+		b, err = os.ReadFile(filepath.Join(root, "user-data.toml"))
+		require.NoError(t, err)
+		require.Equal(t, own, string(b), "the user data has name servers of its own")
+	}
+	const secret = "[settings.kubernetes]\nbootstrap-token = 'x'\nstandalone-dns = true"
+	require.NoError(t, os.Remove(filepath.Join(root, "user-data.toml")))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "user-data.toml"), []byte(secret), 0o600))
+	res = s.result(s.give(20, action.WriteFile, disk, env))
 	require.Equal(t, action.Success, res.State, res.Message)
 	b, err = os.ReadFile(filepath.Join(root, "user-data.toml"))
 	require.NoError(t, err)
-	require.Equal(t, own, string(b), "the user data has name servers of its own")
+	require.Equal(t, secret+"\n\n"+env["BOTTLEROCKET_SETTINGS"], string(b))
+	info, err := os.Stat(filepath.Join(root, "user-data.toml"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "the file keeps its mode")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
@@ -67,11 +68,14 @@ func writeFile(ctx context.Context, t *Task) error {
 	}
 	written := []filesys.File{f}
 	if settings := t.env[action.SettingsVariable]; settings != "" {
-		f.Path, f.Contents, f.Append = action.BottlerocketSettings, settings, true
+		f.Path, f.Contents, f.Append = action.BottlerocketSettings, settings, ownNameServers
 		written = append(written, f)
 	}
 	return writeFiles(ctx, t, written)
 }
+
+// ownNameServers matches settings of Bottlerocket that may say something of DNS themselves, in any form that TOML allows.
+var ownNameServers = regexp.MustCompile(`(?m)^\s*(\[\s*)?(["']?settings["']?\s*\.\s*)?["']?dns["']?\s*[].=]`)
 
 // writeFiles writes files into the file system that the action's variables select, and verifies them.
 func writeFiles(ctx context.Context, t *Task, files []filesys.File) (err error) {

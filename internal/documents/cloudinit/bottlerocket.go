@@ -3,6 +3,7 @@ package cloudinit
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,7 +12,8 @@ import (
 
 // Bottlerocket returns the network of m's installed system for Bottlerocket: net.toml of version 3, which names cards by their MAC, and
 // the TOML for the user data, which holds the name servers; "" if there are none. It returns an error for what such a net.toml cannot
-// express: bonds and VLANs, which refer to cards by the names that these have in the installed system, and MTUs. See "Network
+// express: bonds and VLANs, which refer to cards by the names that these have in the installed system, and MTUs. The primary card is the one
+// that boots. See "Network
 // configuration" in https://bottlerocket.dev/en/os/latest/#/concepts/networking/.
 func Bottlerocket(m inventory.Machine) (network, settings string, err error) {
 	n := networkOf(m)
@@ -23,7 +25,8 @@ func Bottlerocket(m inventory.Machine) (network, settings string, err error) {
 	var b strings.Builder
 	b.WriteString("version = 3\n")
 	var servers, search []string
-	primary := "primary = true\n" // of one card only
+	cards := 0
+	boots, _ := m.Netboot()
 	for _, name := range slices.Sorted(maps.Keys(n.Ethernets)) {
 		e := n.Ethernets[name]
 		if e.MTU > 0 {
@@ -32,9 +35,17 @@ func Bottlerocket(m inventory.Machine) (network, settings string, err error) {
 		if !e.DHCP4 && len(e.Addresses) == 0 {
 			continue
 		}
+		if slices.ContainsFunc(e.Addresses, func(p netip.Prefix) bool { return !p.Addr().Is4() }) ||
+			slices.ContainsFunc(e.Routes, func(r netplanRoute) bool { return r.OnLink || !r.Via.Is4() }) {
+			return "", "", fmt.Errorf("machine %q has an IPv6 address or a router outside its subnets, which Ingot does not write into net.toml",
+				m.Name)
+		}
+		cards++
 		card := fmt.Sprintf("%q", e.Match["macaddress"])
-		fmt.Fprintf(&b, "\n[%s]\n%s", card, primary)
-		primary = ""
+		fmt.Fprintf(&b, "\n[%s]\n", card)
+		if e.Match["macaddress"] == boots.MAC {
+			b.WriteString("primary = true\n")
+		}
 		if e.DHCP4 {
 			b.WriteString("dhcp4 = true\n")
 		}
@@ -60,7 +71,7 @@ func Bottlerocket(m inventory.Machine) (network, settings string, err error) {
 			}
 		}
 	}
-	if primary != "" {
+	if cards == 0 {
 		return "", "", fmt.Errorf("machine %q has no interface with an address or DHCP", m.Name)
 	}
 

@@ -8,7 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -19,7 +19,7 @@ import (
 type File struct {
 	Path          string
 	Contents      string
-	Append        bool // Contents go to the end of the file; see Resolve
+	Append        *regexp.Regexp // Contents go to the end of the file, unless it matches; see Resolve
 	Directory     bool
 	Owner, Group  string // ids, or names in the installed system; if "", UID and GID are used as they are
 	UID, GID      int
@@ -27,20 +27,11 @@ type File struct {
 }
 
 // Resolve sets UID and GID from Owner and Group. It looks up names in the passwd and group files of root. If Append is set, it sets
-// Contents to the whole that Write writes. A file that has the first line of Contents stays as it is: it has been appended to before, or
-// has a section of that name of its own.
+// Contents to the whole that Write writes, and UID, GID and Mode to those of the file, if it exists.
 func (s *File) Resolve(root Tree) error {
-	if s.Append {
-		b, err := root.ReadFile(s.Path)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+	if s.Append != nil {
+		if err := s.appendTo(root); err != nil {
 			return err
-		}
-		first, _, _ := strings.Cut(s.Contents, "\n")
-		switch old := string(b); {
-		case slices.Contains(strings.Split(old, "\n"), first):
-			s.Contents = old
-		case old != "":
-			s.Contents = strings.TrimSuffix(old, "\n") + "\n\n" + s.Contents
 		}
 	}
 	for _, who := range []struct {
@@ -62,6 +53,35 @@ func (s *File) Resolve(root Tree) error {
 				who.file, err)
 		}
 		*who.id = n
+	}
+	return nil
+}
+
+// appendTo does what Resolve says of Append.
+func (s *File) appendTo(root Tree) error {
+	f, err := root.OpenFile(s.Path)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // opened only for reading
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	b, err := root.ReadFile(s.Path)
+	if err != nil {
+		return err
+	}
+
+	s.UID, s.GID, s.Mode = int(st.Uid), int(st.Gid), st.Mode&0o7777
+	switch old := string(b); {
+	case s.Append.MatchString(old):
+		s.Contents = old
+	case old != "":
+		s.Contents = strings.TrimRight(old, "\r\n") + "\n\n" + s.Contents
 	}
 	return nil
 }
