@@ -163,8 +163,8 @@ bench-image: deps-test ## image2disk compared with curl | decompressor | dd, 8 m
 bench-wire: deps-test ## compare DHCP with Kea, images with nginx, TFTP with tftpd-hpa and atftpd; HTTP: 15 min
 	TMPDIR=/dev/shm go test -v -vet=off -timeout 40m -run '^TestBench' ./bootsvc -args -lab -bench
 
-bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server
-	$(LAB_TEST) -timeout 30m -run '^TestBenchPage$$' ./e2e -args -bench
+bench-page: deps-test build ## the page with 5,000 machines in a headless browser, and what a viewer costs the server (BEFORE=PROGRAM: compared)
+	$(LAB_TEST) -timeout 30m -run '^TestBenchPage$$' ./e2e -args -bench $(if $(BEFORE),-before $(abspath $(BEFORE)))
 
 check: test lint e2e ## everything that CI runs
 
