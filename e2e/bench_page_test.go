@@ -74,7 +74,7 @@ func TestBenchPage(t *testing.T) {
 		}
 	}
 	for _, name := range names {
-		value := fmt.Sprintf("%.3g", median(costs[name]))
+		value := fmt.Sprintf("%.2f", median(costs[name]))
 		if r := costs["ratio "+name]; len(r) > 0 {
 			value += fmt.Sprintf(" (%.2f, %.2f–%.2f)", median(r), slices.Min(r), slices.Max(r))
 		}
