@@ -76,7 +76,7 @@ export function Events({ events, now }: { events: Event[]; now: number }) {
       <summary>
         <h3>Events</h3> <span class="quiet">newest first</span>
       </summary>
-      <ol>
+      <ol tabIndex={0} aria-label="Events, newest first">
         {newest.map((e) => (
           <li key={e.seq} data-event={e.kind}>
             <time dateTime={e.at} title={ago(at(e.at), now)}>
