@@ -225,20 +225,20 @@ func TestPackage(t *testing.T) {
 }
 
 // TestNewcomer follows install.md from the package to the first machine: init by Enter, then its commands with an image from a
-// file. The machine is ready at the end.
+// file. A rack is installed by the command line, and another one by the page.
 func TestNewcomer(t *testing.T) {
 	if !*full {
 		t.Skip("the long form: make e2e FULL=1")
 	}
 	needLab(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Minute)
 	defer cancel()
 	files := t.TempDir()
 	deb := pack(t, files, "bin", "HEAD", "")
 	l, image := packageLab(ctx, t, files)
 	m, err := l.Machine(ctx, lab.Spec{Name: "node-1", Firmware: lab.Simulated, Agent: "../bin/worker-agent"})
 	require.NoError(t, err)
-	rack := newRack(ctx, t, l, files)
+	first, second := newRack(ctx, t, l, files, "rack", 150), newRack(ctx, t, l, files, "shelf", 180)
 	guest, err := l.ServerHost(ctx, image, files)
 	require.NoError(t, err)
 	h := host{guest, t}
@@ -260,7 +260,8 @@ func TestNewcomer(t *testing.T) {
 	h.must(ctx, "ingot machine provision node-1 --image sim --wait --require-evidence")
 	require.Equal(t, inventory.StateSuccess, h.workflow(ctx, "node-1").State)
 	require.Equal(t, []int{1, 1, 1}, []int{m.PowerOns(), m.Writers(), m.Resets()}, "power-ons, writers, reboots")
-	h.installRack(ctx, rack)
+	h.installRack(ctx, first)
+	h.installRackByPage(ctx, l, second)
 	h.backUpByTimer(ctx)
 }
 
@@ -285,42 +286,51 @@ func (h host) backUpByTimer(ctx context.Context) {
 	h.must(ctx, "ingot token enable backup && systemctl start ingot-backup && ls /var/backups/ingot")
 }
 
-// wrongDisk is the machine of the rack whose document names a disk that it does not have.
-const wrongDisk = "rack-05"
+// rack is twenty machines. The first eight are installed.
+type rack struct {
+	name, file string
+	machines   map[string]*lab.Machine
+}
 
-// newRack adds twenty machines to the lab, and one file with all of their documents to the files of the host.
-func newRack(ctx context.Context, t *testing.T, l *lab.Lab, files string) map[string]*lab.Machine {
+// machine returns the name of a machine of the rack, from 1.
+func (r *rack) machine(n int) string { return fmt.Sprintf("%s-%02d", r.name, n) }
+
+// wrong returns the name of the machine whose document names a disk that it does not have.
+func (r *rack) wrong() string { return r.machine(5) }
+
+// newRack adds twenty machines to the lab, and one file NAME.yaml with all of their documents to the files of the host.
+func newRack(ctx context.Context, t *testing.T, l *lab.Lab, files, name string, address int) *rack {
 	t.Helper()
-	rack := map[string]*lab.Machine{}
+	r := &rack{name: name, file: filepath.Join(files, name+".yaml"), machines: map[string]*lab.Machine{}}
 	var docs strings.Builder
 	for n := 1; n <= 20; n++ {
-		name := fmt.Sprintf("rack-%02d", n)
+		name := r.machine(n)
 		m, err := l.Machine(ctx, lab.Spec{Name: name, Firmware: lab.Simulated, Agent: "../bin/worker-agent"})
 		require.NoError(t, err)
-		rack[name] = m
+		r.machines[name] = m
 		serial := m.Spec().DiskSerial
-		if name == wrongDisk {
+		if name == r.wrong() {
 			serial = "NOT-THERE"
 		}
 		b := m.BMC()
-		fmt.Fprintf(&docs, "---\nname: %s\nimage: sim\nlabels: {rack: a1}\ndiskSelector: {serial: %s}\n"+
+		fmt.Fprintf(&docs, "---\nname: %s\nimage: sim\nlabels: {rack: %s}\ndiskSelector: {serial: %s}\n"+
 			"interfaces:\n- {mac: \"%s\", address: 10.10.20.%d/24, gateway: %s}\n"+
 			"bmc: {driver: ipmi, host: %s, user: %s, password: %s, cipherSuite: \"%d\"}\n",
-			name, serial, m.Spec().MAC, 150+n, lab.DirectGateway, b.Address, b.User, b.Password, lab.BMCCipher)
+			name, r.name, serial, m.Spec().MAC, address+n, lab.DirectGateway, b.Address, b.User, b.Password, lab.BMCCipher)
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(files, "rack.yaml"), []byte(docs.String()), 0o644))
-	return rack
+	require.NoError(t, os.WriteFile(r.file, []byte(docs.String()), 0o644))
+	return r
 }
 
 // installRack does what many-machines.md and day-2.md show: twenty machines from one file, one edited, some labelled, eight installed by
 // their label after a canary; one of these fails, is corrected and tried again.
-func (h host) installRack(ctx context.Context, rack map[string]*lab.Machine) {
+func (h host) installRack(ctx context.Context, r *rack) {
 	h.t.Helper()
 	h.must(
 		ctx,
 		"cp /media/rack.yaml rack.yaml && ingot apply --file rack.yaml --set rack-a1 --dry-run && ingot apply --file rack.yaml --set rack-a1",
 	)
-	require.Equal(h.t, "20", h.must(ctx, "ingot machine list --selector rack=a1 -o name | wc -l"))
+	require.Equal(h.t, "20", h.must(ctx, "ingot machine list --selector rack=rack -o name | wc -l"))
 	h.must(ctx, `EDITOR='sed -i s/^image:/template:\x20image\n&/' script -qec 'ingot machine edit rack-02' /dev/null`)
 	require.Equal(h.t, "image", h.must(ctx, "ingot machine get rack-02 -o jsonpath='{.template}'"))
 	h.must(ctx, "for n in 1 2 3 4 5 6 7 8; do ingot machine label rack-0$n batch=first || exit; done")
@@ -328,30 +338,35 @@ func (h host) installRack(ctx context.Context, rack map[string]*lab.Machine) {
 
 	first := h.must(ctx, "ingot machine list --selector batch=first -o name")
 	require.Len(h.t, strings.Fields(first), 8)
-	done := func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess }
-	h.until(ctx, "ingot workflow get "+wrongDisk+` -o json | grep -q '"question"'`)
-	h.must(ctx, "ingot workflow decide "+wrongDisk+" --choice abort")
-	h.until(ctx, "ingot workflow get "+wrongDisk+` -o json | grep -q '"state": "FAILED"'`)
-	right := rack[wrongDisk].Spec().DiskSerial
-	h.must(ctx, "ingot machine set "+wrongDisk+" diskSelector.serial="+right)
-	h.must(ctx, "ingot workflow retry "+wrongDisk+" --from start --yes")
-	for n := 1; n <= 8; n++ {
-		name := fmt.Sprintf("rack-%02d", n)
-		h.follow(ctx, name, done)
-		m := rack[name]
-		require.Equal(h.t, 1, m.Writers(), "%s was written once", name)
-	}
-	for n := 9; n <= 20; n++ {
-		m := rack[fmt.Sprintf("rack-%02d", n)]
-		require.Equal(h.t, []int{0, 0, 0}, []int{m.PowerOns(), m.Writers(), m.Resets()}, "%s was not asked for", m.Name())
-	}
+	wrong := r.wrong()
+	h.until(ctx, "ingot workflow get "+wrong+` -o json | grep -q '"question"'`)
+	h.must(ctx, "ingot workflow decide "+wrong+" --choice abort")
+	h.until(ctx, "ingot workflow get "+wrong+` -o json | grep -q '"state": "FAILED"'`)
+	right := r.machines[wrong].Spec().DiskSerial
+	h.must(ctx, "ingot machine set "+wrong+" diskSelector.serial="+right)
+	h.must(ctx, "ingot workflow retry "+wrong+" --from start --yes")
+	h.checkEight(ctx, r)
 
 	// The file is stale now, which its next use says; corrected, it changes nothing, and what was added by hand stays.
 	out, err := h.run(ctx, "ingot apply --file rack.yaml --set rack-a1")
 	require.Error(h.t, err)
-	require.Contains(h.t, out, wrongDisk+`": another client has set diskSelector.serial`)
+	require.Contains(h.t, out, wrong+`": another client has set diskSelector.serial`)
 	h.must(ctx, "sed -i s/NOT-THERE/"+right+"/ rack.yaml && ingot diff --file rack.yaml --set rack-a1")
 	require.Equal(h.t, first, h.must(ctx, "ingot machine list --selector batch=first -o name"))
+}
+
+// checkEight waits until the first eight machines of a rack are installed. The others were never switched on.
+func (h host) checkEight(ctx context.Context, r *rack) {
+	h.t.Helper()
+	for n := 1; n <= 20; n++ {
+		m := r.machines[r.machine(n)]
+		if n > 8 {
+			require.Equal(h.t, []int{0, 0}, []int{m.PowerOns(), m.Writers()}, "%s was not asked for", m.Name())
+			continue
+		}
+		h.follow(ctx, m.Name(), func(w inventory.Workflow) bool { return w.State == inventory.StateSuccess })
+		require.Equal(h.t, 1, m.Writers(), "%s was written once", m.Name())
+	}
 }
 
 // The backup that install.md makes before an upgrade.
