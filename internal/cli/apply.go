@@ -23,23 +23,23 @@ import (
 // documentsHelp lists the documents that apply, diff and import read.
 const documentsHelp = `Supported documents:
 
-  Ingot                  machines, templates, workflows, labs of Genesis; what "ingot
-                         export" and "ingot machine get --output yaml" write
+  Ingot                  machines, templates, workflows, Genesis labs; the output of
+                         "ingot export" and "ingot machine get --output yaml"
   Tinkerbell, v1alpha1   Hardware, Template, Workflow; Machine and Job of BMCs; Secrets
   Tinkerbell, v1alpha2   Hardware, Task, Workflow; Job of BMCs
   EKS Anywhere           hardware CSV, TinkerbellTemplateConfig, TinkerbellMachineConfig
 
-All problems of all documents are reported at once, with file and line, and then
-nothing is stored. Only the first 100 problems are printed, with the number of the
-others. For a CSV with passwords, the problems do not show values: if columns are
-shifted, any value may be a password. Keys that are not stored are listed with the
-reason.`
+If any document has a problem, nothing is stored, and the problems of all documents are
+reported, with file and line. Only the first 100 problems are printed, with the number
+of the others. For a CSV with passwords, the problems do not show values: if columns are
+shifted, any value may be a password. Fields that Ingot does not store are listed, each
+with the reason.`
 
 // conflictHelp says how apply and import treat values that others have changed.
-const conflictHelp = `The server remembers the fields that were applied last. A field that is no longer in
-the document is removed; one that no document ever had stays as it is. A value that
-somebody else has changed since is a conflict: nothing is stored, and the error names
-the field. --force-conflicts overwrites it.`
+const conflictHelp = `The server remembers which fields a document set when it was last applied. A field that
+is no longer in the document is removed; a field that no document has set is kept. If
+such a field was changed by other means since then, this is a conflict: nothing is
+stored, and the error names the field. --force-conflicts overwrites the changed value.`
 
 // An application holds the flags of a command that applies documents.
 type application struct {
@@ -62,19 +62,21 @@ type application struct {
 
 func applyCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "apply --file FILE…", Short: "Store what documents describe: machines, templates", Args: cobra.ArbitraryArgs,
-		Long: `Store the machines and templates that documents describe, all or none, and show what
-changes in each. FILE is a file, "-" for standard input, or a directory: all its files
-*.yaml, *.yml, *.json and *.csv are read.
+		Use: "apply --file FILE…", Short: "Create or update machines and templates from documents", Args: cobra.ArbitraryArgs,
+		Long: `Create or update the machines and templates in the documents, all or none, and show the
+changes to each. FILE is a file, "-" for standard input, or a directory, where all files
+*.yaml, *.yml, *.json and *.csv are read, but no subdirectories.
 
 ` + conflictHelp + `
 
-Nothing is started and no network boot is opened: for a document of a run, a BMC job
-or a lab, the command is printed that starts it. --start starts them.
+By default, no run is started, and no machine may boot from the network. For each run,
+BMC job and Genesis lab in the documents, the command that starts it is printed. With
+--start, the runs and BMC jobs are started.
 
---prune deletes what was applied earlier under the same name of a set (--set) and is in
-none of the documents now. A machine with an open run, a decommissioned machine, and
-what somebody else has changed since is kept. Without a file, the set is emptied.
+--prune deletes the machines and templates that were applied earlier with the same --set
+and are in none of the documents now. It keeps what is in use (a machine with an open
+run, a template that a machine names), decommissioned machines, and what was changed by
+other means since then. Without a file, the set is emptied.
 
 ` + documentsHelp,
 		Example: "  ingot apply --file site/ --dry-run\n" +
@@ -83,12 +85,12 @@ what somebody else has changed since is kept. Without a file, the set is emptied
 	}
 	a := &application{}
 	x := a.addFileFlag(cmd)
-	x.StringVar(&a.set, "set", "", "name of the set to which the documents belong")
+	x.StringVar(&a.set, "set", "", "name of the set to which the objects in the documents belong")
 	x.BoolVar(&a.dryRun, "dry-run", false, "show what would change, and store nothing")
-	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that somebody else has changed, and take objects from other sets")
-	x.BoolVar(&a.prune, "prune", false, "delete what was applied earlier with the same --set and is in no document now")
+	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that were changed by other means, and take over objects of other sets")
+	x.BoolVar(&a.prune, "prune", false, "delete objects that were applied earlier with the same --set and are in no document now")
 	x.BoolVar(&a.start, "start", false, "start the runs and BMC jobs that the documents describe")
-	x.BoolVar(&a.yes, "yes", false, "do not ask before --prune deletes or --start starts")
+	x.BoolVar(&a.yes, "yes", false, "do not ask for confirmation of what --prune deletes and --start starts")
 	a.addAddressFlag(x)
 	return o.NewCommand(cmd, a.run)
 }
@@ -96,27 +98,28 @@ what somebody else has changed since is kept. Without a file, the set is emptied
 func diffCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "diff --file FILE…", Short: "Show what apply would change", Args: cobra.ArbitraryArgs,
-		Long: `Compare documents with what is stored, as "ingot apply" would do it. The exit code is
-0 if nothing differs, 1 if something does, and another one after an error. Secrets are
-compared, and never shown.`,
+		Long: `Show how the documents differ from what the server stores, without storing anything. The
+exit code is 0 if nothing differs, 1 if something differs, and 2 or higher after an
+error. Secrets are compared, but never shown.`,
 		Example: "  ingot diff --file site/",
 	}
 	a := &application{dryRun: true, failOnDifferences: true}
-	a.addFileFlag(cmd).StringVar(&a.set, "set", "", "name of the set to which the documents belong")
+	a.addFileFlag(cmd).StringVar(&a.set, "set", "", "name of the set to which the objects in the documents belong")
 	return o.NewCommand(cmd, a.run)
 }
 
 func importCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "import FILE…", Short: "Store machines and templates from documents of other programs", Args: cobra.MinimumNArgs(1),
-		Long: `Store the machines and templates that the files describe, and show what changes in
-each. All files are read together: a BMC may refer to a Secret in another file. "-" is
-standard input. "ingot import FILE…" does the same as "ingot apply --file FILE…".
+		Use: "import FILE…", Short: "Import machines and templates from Tinkerbell and EKS Anywhere documents", Args: cobra.MinimumNArgs(1),
+		Long: `Create or update the machines and templates that the files describe, and show the
+changes to each. All files are read together: a BMC may refer to a Secret in another
+file. "-" is standard input. "ingot import FILE…" does the same as "ingot apply --file
+FILE…".
 
 ` + conflictHelp + `
 
-An import starts no run and never opens network boot. For a Workflow or a Job it
-prints the command that starts the same in Ingot.
+An import starts no run and lets no machine boot from the network. For each Workflow and
+Job, it prints the Ingot command that does the same.
 
 ` + documentsHelp,
 		Example: "  ingot import hardware.csv cluster.yaml --offline   # show problems; needs no server\n" +
@@ -128,14 +131,14 @@ prints the command that starts the same in Ingot.
 	x := cmd.Flags()
 	x.BoolVar(&a.dryRun, "dry-run", false, "show what would change, and store nothing")
 	x.BoolVar(&a.offline, "offline", false, "check the files without a server, and store nothing")
-	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that somebody else has changed")
+	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that were changed by other means")
 	a.addAddressFlag(x)
 	return o.NewCommand(cmd, a.run)
 }
 
 // addFileFlag adds the flag --file to cmd, and returns the flags of cmd.
 func (a *application) addFileFlag(cmd *cobra.Command) *pflag.FlagSet {
-	cmd.Flags().StringArrayVarP(&a.files, "file", "f", nil, "file or directory, - for standard input; may be given several times")
+	cmd.Flags().StringArrayVarP(&a.files, "file", "f", nil, "file or directory, - for standard input; repeatable")
 	return cmd.Flags()
 }
 

@@ -13,13 +13,13 @@ import (
 // BackupRunCommand returns "backup run", for the command group "backup".
 func BackupRunCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "run", Short: "Make the server store a backup, and delete old ones", Args: cobra.NoArgs,
-		Long: `Make the server store a backup in its directory backup.dir, read it back and verify
-it. The keys in it are encrypted with the passphrase of backup.passphrase_file; the
-files of images are not in it. Of each of the last backup.keep_days days with a
-backup, the newest stays; all others are deleted.
+		Use: "run", Short: "Store a backup on the server and delete old backups", Args: cobra.NoArgs,
+		Long: `Back up the server into its directory backup.dir, read the backup back and verify it.
+The backup contains the server's keys, encrypted with the passphrase in
+backup.passphrase_file, but no image files. Then delete old backups: for each of the
+last backup.keep_days days that have a backup, only the newest backup is kept.
 
-For a timer: a token with the role backup can do this, and opens nothing else.`,
+For scheduled backups, a token with the role backup is enough.`,
 		Example: `  ingot backup run
   ingot backup run --token-file /etc/ingot/backup.token`,
 	}, func(c *Call) error {

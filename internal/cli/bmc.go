@@ -20,7 +20,7 @@ import (
 func bmcCommand(o *Options) *cobra.Command {
 	job := Group("job", "BMC jobs: ordered lists of tasks", "  ingot bmc job list",
 		jobCreateCommand(o), jobListCommand(o), jobGetCommand(o))
-	return Group("bmc", "Management controllers",
+	return Group("bmc", "BMCs, the machines' management controllers",
 		"  ingot bmc check node-1\n  ingot bmc job create node-1 --task power:off --task boot:pxe --task power:on",
 		bmcCheckCommand(o), bmcForgetKeyCommand(o), bmcRotateCommand(o), job)
 }
@@ -31,10 +31,11 @@ func bmcCheckCommand(o *Options) *cobra.Command {
 		Use: "check NAME", Short: "Log in to a machine's BMC and read its power state",
 		Long: `Log in to a machine's BMC and read its power state.
 
-When a BMC has refused the same credentials three times in a row, Ingot pauses
-before it uses them again, longer each time, so that the BMC does not lock the user.
-Other credentials are tried at once. If you have corrected the user at the BMC
-itself, --retry logs in once in spite of the pause; a successful log-in ends it.`,
+When a BMC has refused the same credentials three times in a row, Ingot waits before it
+uses these credentials again, longer after each refusal, so that the BMC does not lock
+the user out. New credentials are used at once. If you have corrected the user account
+on the BMC instead, --retry logs in once without waiting. A successful log-in ends the
+waiting.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc check node-1",
 	}, func(c *Call) error {
 		a, err := post[apitypes.BMCCheck](c, client.Path("bmc", "check"), map[string]any{"machine": c.Args[0], "retry": retry})
@@ -56,7 +57,7 @@ itself, --retry logs in once in spite of the pause; a successful log-in ends it.
 			fmt.Errorf("checking the BMC of %s: %s", c.Args[0], a.Value.Message),
 			"ingot machine get "+c.Args[0]+" (address and user), ingot machine push --replace (password)")
 	})
-	cmd.Flags().BoolVar(&retry, "retry", false, "log in once, even if the BMC has refused these credentials repeatedly")
+	cmd.Flags().BoolVar(&retry, "retry", false, "log in once now, even if the BMC has refused these credentials repeatedly")
 	return cmd
 }
 
@@ -87,11 +88,12 @@ func printReport(w io.Writer, machine string, r inventory.BMCReport) {
 func bmcForgetKeyCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "forget-key NAME", Short: "Forget the stored key of a BMC whose certificate was replaced",
-		Long: `Forget the stored key of a BMC's certificate, for example because the certificate
-was replaced. Ingot stores the key at the first log-in, and then sends the password
-only to a BMC that presents this key. After this command, Ingot trusts the next key
-that it sees. If another host could answer in place of the BMC, do not run it: set
-bmc.fingerprint of the machine to the fingerprint of the new key instead.`,
+		Long: `Forget the stored public key of a BMC's TLS certificate, for example after the
+certificate was replaced. Ingot stores the key at the first log-in; from then on, it
+sends the password only to a BMC that presents this key. After this command, Ingot
+trusts the key that the BMC presents at the next log-in. If another host could answer at
+the BMC's address, do not run this command: set the machine's bmc.fingerprint to the
+fingerprint of the new key instead.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc forget-key node-1",
 	}, func(c *Call) error {
 		_, err := post[struct{}](c, client.Path("bmc", "forget-key"), map[string]string{"machine": c.Args[0]})
@@ -105,11 +107,11 @@ bmc.fingerprint of the machine to the fingerprint of the new key instead.`,
 
 func bmcRotateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "rotate NAME", Short: "Give a BMC a new password",
-		Long: `Give the BMC's user a new password. The server generates the password, tests it with
-a log-in and stores it encrypted; it is never shown. If the change is interrupted,
-the server still has the password that the BMC accepts. Works only with the driver
-redfish.`,
+		Use: "rotate NAME", Short: "Change the password of a BMC's user",
+		Long: `Change the password of the BMC user with which Ingot logs in. The server generates the
+new password, tests it with a log-in and stores it encrypted; the password is never
+shown. If the change is interrupted, the server still has the password that the BMC
+accepts. Only the driver redfish supports this command.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()), Example: "  ingot bmc rotate node-1",
 	}
 	force, confirm := forceFlags(cmd)
@@ -221,12 +223,12 @@ func jobCreateCommand(o *Options) *cobra.Command {
   media:URL      insert the image at URL into the virtual CD drive
   media:         eject the image from the virtual CD drive
 
-If the machine has a job with the same --name and tasks already, the command shows
-that job and starts no new one. So a command with --name can be repeated safely.`,
+If the machine already has a job with the same --name and the same tasks, the command
+shows that job and starts no new one. It is therefore safe to repeat with --name.`,
 		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
 	}
 
-	tasks := cmd.Flags().StringArray("task", nil, "task to run; repeatable: the tasks run in the given order")
+	tasks := cmd.Flags().StringArray("task", nil, "task to run; repeatable, the tasks run in the given order")
 	name := cmd.Flags().String("name", "", "name of the job, unique on the machine (default: generated)")
 	force, confirm := forceFlags(cmd)
 	requireFlags(cmd, "task")

@@ -62,15 +62,20 @@ func Root(version string, more ...Extension) *cobra.Command {
 		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: version,
 		Long: `Install operating systems on bare metal, durably.
 
-` + serveHelp + `: to the
-one in --server or INGOT_SERVER; without these, to the one of "ingot login URL"; and
-without a login, to the one that this host's configuration describes.
+` + serveHelp + `.
+The URL of the server is taken from --server, else from INGOT_SERVER, else from the
+stored login ("ingot login URL"), else from this host's configuration.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or invalid input, 3 not found,
-4 conflict with the present state or a running workflow, 5 the server or a part
-of it does not answer, 6 another server is active for the site, 7 with
---require-evidence: nothing was installed, or it is not proven that the installed
-system is up.`,
+Exit codes:
+  0  success
+  1  failure
+  2  wrong usage or invalid input
+  3  not found
+  4  conflict with the current state or with a running workflow
+  5  the server, or a part of it, does not answer
+  6  another server is active for the site
+  7  with --require-evidence: nothing was installed, or there is no evidence that the
+     installed system is up`,
 		Example: `  ingot init                                        # once: configuration, keys, token
   ingot serve                                       # the server
   ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24
@@ -82,8 +87,8 @@ system is up.`,
 
 	f := root.PersistentFlags()
 	f.StringVar(&o.ServerURL, "server", "",
-		"URL of the server (or INGOT_SERVER; default: the server of ingot login, or else of this host's configuration)")
-	f.StringVar(&o.TokenFile, "token-file", "", "file with the token (or the token itself in INGOT_TOKEN)")
+		"URL of the server (default: INGOT_SERVER, else the stored login, else this host's configuration)")
+	f.StringVar(&o.TokenFile, "token-file", "", "file with the token; alternatively, INGOT_TOKEN contains the token itself")
 	f.StringVar(&o.ConfigFile, "config", config.DefaultFile(), "configuration file of this host")
 	f.StringVarP(&o.output, "output", "o", outputTable, "format of output and errors: "+strings.Join(outputs(), ", "))
 	completeWords(root, "output", outputs()...)
@@ -143,7 +148,7 @@ func versionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print this program's version", Args: cobra.NoArgs, Example: "  ingot version\n  ingot version --client",
 	}
-	cmd.Flags().Bool("client", true, "as for kubectl; this program's version is all that is printed in any case")
+	cmd.Flags().Bool("client", true, "accepted for compatibility with kubectl; has no effect")
 	return o.NewCommand(cmd, func(c *Call) error {
 		return ShowText(c, map[string]string{"version": c.ProgramVersion}, c.ProgramVersion)
 	})

@@ -191,21 +191,22 @@ type filter struct {
 // key.
 func pageFilters(key string) []filter {
 	return []filter{
-		{name: "limit", usage: "show at most this many", number: true},
-		{name: "after", usage: "show the page after this cursor, which the previous page shows (JSON: next)"},
-		{name: "sort", usage: "order: " + key + ", or -" + key + " for the reverse", words: []string{key, "-" + key}},
+		{name: "limit", usage: "maximum number of entries to show", number: true},
+		{name: "after", usage: "show the entries after this cursor, which the previous page printed (JSON: next)"},
+		{name: "sort", usage: "sort by " + key + " or, in descending order, by -" + key, words: []string{key, "-" + key}},
 	}
 }
 
 // machineFilter returns the flag --selector for a list of machines or of their runs.
 func machineFilter(o *Options) filter {
-	return filter{name: selectorName, usage: "only for machines with these labels", selector: true, complete: o.labels()}
+	return filter{name: selectorName, usage: "only machines with these labels, or runs of such machines", selector: true, complete: o.labels()}
 }
 
 // stateFilter returns the flag --state for a list of runs or operations, or of machines by the state of their last run.
 func stateFilter(usage string) filter {
 	words := append(inventory.States(), inventory.FilterWaiting)
-	return filter{name: "state", usage: usage + " (waiting: for an operator); one of " + strings.Join(words, ", "), words: words}
+	usage += ": " + strings.Join(words, ", ") + "; waiting means waiting for an operator"
+	return filter{name: "state", usage: usage, words: words}
 }
 
 // addFilters adds the flags to cmd. It returns a function that validates the flags that are set and returns them as a query.
@@ -348,7 +349,7 @@ func YesFlag(cmd *cobra.Command) *bool {
 }
 
 func waitFlag(cmd *cobra.Command) *bool {
-	return cmd.Flags().BoolP("wait", "w", false, "wait for the end, and show the progress")
+	return cmd.Flags().BoolP("wait", "w", false, "show the progress, and wait until the workflow has ended")
 }
 
 // requireEvidence is the name of a flag of commands that can wait for an installation.
@@ -363,7 +364,7 @@ func waitFlags(cmd *cobra.Command) *bool {
 // evidenceFlag adds --require-evidence. when is the condition under which the flag has an effect, or "".
 func evidenceFlag(cmd *cobra.Command, when string) {
 	cmd.Flags().
-		Bool(requireEvidence, false, when+"exit code 7 if nothing was installed, or it is not proven that the installed system is up")
+		Bool(requireEvidence, false, when+"exit with 7 if nothing was installed, or without evidence that the installed system is up")
 }
 
 // requiresEvidence reports whether the command has the flag --require-evidence and the flag is set.

@@ -18,10 +18,10 @@ func dhcpCommand(o *Options) *cobra.Command {
 func dhcpLeasesCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "leases", Short: "List the DHCP leases since the server started", Args: cobra.NoArgs,
-		Long: `List the DHCP leases since the server started. A lease does not reserve an address:
-the machine's document does. In the state conflict, another host answers at the
-address, which is then not offered for 5 minutes. In the state discovery, the lease
-is a short one for an unknown machine (netboot.discovery).`,
+		Long: `List the DHCP leases since the server started. A lease does not reserve an address; the
+address in the machine's inventory entry does. In the state conflict, another host
+answers at the address, and Ingot does not offer the address for 5 minutes. In the state
+discovery, an unknown machine has the lease, for a short time (netboot.discovery).`,
 		Example: "  ingot dhcp leases",
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("dhcp", "leases"), func(w io.Writer, l client.List[inventory.DHCPLease]) error {

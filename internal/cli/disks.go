@@ -21,7 +21,7 @@ func machineDisksCommand(o *Options) *cobra.Command {
 	}
 
 	return o.NewCommand(&cobra.Command{
-		Use: "disks NAME", Short: "List the disks that an agent found",
+		Use: "disks NAME", Short: "List a machine's disks, as reported by the agent",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Example: "  ingot machine inspect node-1 --wait && ingot machine disks node-1",
 	}, func(c *Call) error {

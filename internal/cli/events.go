@@ -17,7 +17,7 @@ import (
 
 func workflowEventsCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "events {MACHINE | RUN}", Short: "Show what happened in a run, in order",
+		Use: "events {MACHINE | RUN}", Short: "List the events of a run, in order",
 		Example: `  ingot workflow events node-1
   ingot workflow events node-1 --limit 20 --sort -seq   # the newest 20
   ingot workflow events node-1 -f          # as it happens, until the run ends

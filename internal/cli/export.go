@@ -22,13 +22,15 @@ func exportCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export [NAME…]", Short: "Write machines and templates as YAML that ingot apply reads",
 		ValidArgsFunction: o.machines(),
-		Long: `Write machines and templates as YAML, from which "ingot apply" restores the same in an
-empty inventory. Without NAME and --selector: all machines, and all templates except
-the built-in ones. Otherwise: the selected machines, and the templates that they use.
+		Long: `Write machines and templates as YAML, from which "ingot apply" can restore them in an
+empty inventory. Without NAME and --selector, all machines and all templates except the
+built-in ones are written; otherwise, the selected machines and the templates that they
+use.
 
-Passwords, user data and vendor data are never written. In their place, the YAML has
-hasPassword, hasUserData and hasVendorData: apply in the same inventory then
-keeps the stored secrets. For another inventory, write the secrets into the YAML.
+Passwords, user data and vendor data are never written. The YAML has the fields
+hasPassword, hasUserData and hasVendorData instead: if it is applied to the same
+inventory, the stored secrets are kept. For another inventory, add the secrets to the
+YAML.
 
 An existing file is not overwritten without --force.`,
 		Example: "  ingot export > site.yaml\n  ingot export --selector rack=a1 --file rack-a1.yaml",

@@ -16,7 +16,7 @@ import (
 )
 
 func genesisCommand(o *Options) *cobra.Command {
-	return Group("genesis", "Genesis: a whole lab from one file, from nothing to the running cluster",
+	return Group("genesis", "Genesis: build a whole lab from one file, up to the running cluster",
 		"  ingot genesis plan lab.yaml\n  ingot genesis start lab.yaml --wait\n  ingot genesis status home",
 		genesisPlanCommand(o), genesisStartCommand(o), genesisStatusCommand(o), genesisResumeCommand(o),
 		genesisCancelCommand(o), genesisListCommand(o), genesisDeleteCommand(o))
@@ -43,21 +43,21 @@ func (o *Options) labsAndFiles() cobra.CompletionFunc {
 func genesisPlanCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
-		Short: "Show what Genesis would do: every step, and what is written to which disk",
-		Long: `Show what Genesis would do with the lab in FILE, or with the stored lab NAME. For
-each step: what is written to which disk, from which images, what the step waits
-for, when it is done, how long it may take and how it is undone. Nothing is changed.
+		Short: "Show the steps of Genesis, and what each step writes to disks",
+		Long: `Show the plan of Genesis for the lab in FILE or for the stored lab NAME. Nothing is
+changed. For each step, the plan shows what is written to which disk, from which images,
+what the step waits for, when it is done, its time limit, and how it is undone.
 
-All problems of the file, of the files that it names and of the images are reported
-at once. The server is asked for its inventory, and whether it can fetch the images
-that have a URL; with --offline it is not asked.`,
+All problems in the file, in the files that it names and in the images are reported at
+once. The command reads the server's inventory, and the server checks whether it can
+fetch the images that have a URL. With --offline, no server is used.`,
 		Example: "  ingot genesis plan lab.yaml\n  ingot genesis plan deploy/genesis/lab.yaml --offline\n" +
 			"  ingot genesis plan home --output json",
 	}
 
-	offline := cmd.Flags().Bool("offline", false, "do not ask the server, and do not read images")
+	offline := cmd.Flags().Bool("offline", false, "use no server, and read no images")
 	replace := cmd.Flags().
-		Bool("replace", false, "plan as genesis start --replace would: machines become what the file says, without the fields that it leaves out")
+		Bool("replace", false, "plan for genesis start --replace: fields that the file leaves out are removed from existing machines")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if !isFile(c.Args[0]) {
@@ -160,20 +160,21 @@ func printProblems(w io.Writer, title string, ps inventory.Problems) {
 func genesisStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start {FILE | NAME}", Args: cobra.ExactArgs(1), ValidArgsFunction: o.labsAndFiles(),
-		Short: "Build the lab that a file describes: OVERWRITES the disks of its machines",
-		Long: `Build the lab in FILE, or the stored lab NAME; "ingot genesis plan" shows the steps.
-The disks of the lab's machines are overwritten: the command first lists these disks
-and asks the operator to type the name of the lab.
+		Short: "Build a lab from a file; OVERWRITES the disks of the lab's machines",
+		Long: `Build the lab in FILE, or the stored lab NAME; "ingot genesis plan" shows the steps. The
+disks of the lab's machines are overwritten: the command first lists these disks and
+asks you to type the name of the lab.
 
-A machine that is already in the inventory keeps the fields that FILE leaves out. If
-a field in FILE differs from the stored one, Genesis does not start. With --replace
-the machine becomes what FILE says: a field that is left out or empty is removed.
+If the inventory already has a machine of the lab, the machine keeps the fields that
+FILE leaves out; if a field has another value in FILE, Genesis does not start. With
+--replace, FILE overwrites the machine, and fields that FILE leaves out or has empty are
+removed.
 
-The file and the files that it names are checked here and on the server. Images that
-the server lacks are sent to it, the lab is stored encrypted, and Genesis starts as
-the workflow genesis/NAME. Only one Genesis runs at a time. It continues without this
-command, and after a restart of the server. When it needs an operator, --wait, the
-page and "ingot genesis status" show its question.`,
+The command checks the file and the files that it names, uploads the images that the
+server does not have, stores the lab on the server, encrypted, and starts the workflow
+genesis/NAME. Only one Genesis runs at a time. It continues without this command, and
+after a restart of the server. When Genesis needs an operator, its question is shown
+with --wait, on the web page and by "ingot genesis status".`,
 		Example: `  ingot genesis start lab.yaml --wait
   ingot genesis start lab.yaml --yes --replace   # machines become what the file says
   ingot genesis start home --again               # install again what is installed`,
@@ -181,8 +182,8 @@ page and "ingot genesis status" show its question.`,
 
 	yes := YesFlag(cmd)
 	replace := cmd.Flags().Bool("replace", false,
-		"change machines in the inventory to what the file says; fields that it leaves out are removed")
-	again := cmd.Flags().Bool("again", false, "install again what an earlier Genesis of this name has installed")
+		"overwrite machines that are in the inventory; fields that the file leaves out are removed")
+	again := cmd.Flags().Bool("again", false, "repeat all steps, and install machines again that an earlier Genesis of this lab has installed")
 	wait := waitFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
@@ -259,7 +260,7 @@ func startGenesis(c *Call, name, verb string, in any, wait bool) error {
 
 func genesisStatusCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status NAME", Short: "Show the progress of a Genesis: its steps, and what it waits for",
+		Use: "status NAME", Short: "Show the steps of a Genesis, and what it waits for",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()),
 		Example: "  ingot genesis status home\n  ingot genesis status home --wait\n" +
 			"  ingot genesis status home --output json",
@@ -280,10 +281,10 @@ func genesisResumeCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "Continue a Genesis that has stopped",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.labs()),
-		Long: `Continue a Genesis that has stopped. If it asks the operator about a step, it tries
-that step again; for another answer, use "ingot operation decide". If it failed or
-was cancelled, it starts again, and does not repeat steps that are done and still
-work.`,
+		Long: `Continue a Genesis that has stopped. If a step waits for the operator's answer, that
+step is tried again; for another answer, use "ingot operation decide". If the Genesis
+has failed or was cancelled, it starts again, and skips the completed steps whose result
+is still valid.`,
 		Example: "  ingot genesis resume home\n  ingot genesis resume home --wait",
 	}
 
@@ -314,7 +315,7 @@ func genesisListCommand(o *Options) *cobra.Command {
 
 func genesisDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
-		Use: "delete NAME", Short: "Delete a stored lab with the files that it names", ValidArgsFunction: firstArg(o.labs()),
+		Use: "delete NAME", Short: "Delete a stored lab and the stored files that it names", ValidArgsFunction: firstArg(o.labs()),
 		Example: "  ingot genesis delete home\n  ingot genesis delete home --yes",
 	}, func(c *Call) (deletion, error) {
 		lost := " and the stored copies of the files that it names; machines are not changed"

@@ -25,33 +25,33 @@ func imageCommand(o *Options) *cobra.Command {
 func imageAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME [FILE | URL]", Short: "Store an image on the server", Args: cobra.RangeArgs(1, 2),
-		Long: `Store an image on the server: a disk image, raw or compressed by gzip, zstd, xz or
-bzip2, or a qcow2 image. The server reads the whole image, refuses it if it is
-damaged or cannot be written to a disk, and shows what it contains.
+		Long: `Store an image on the server: a raw disk image, which may be compressed with gzip, zstd,
+xz or bzip2, or a qcow2 image. The server reads the whole image, refuses an image that
+is damaged or cannot be written to a disk, and shows what the image contains.
 
 A disk image is converted to zstd frames, which agents decompress in parallel; the
 converted file has its own digest. With --as-is, agents get the original file. A file
 for installers (--installer) is never converted.
 
-An existing image of that name is replaced once the new one is verified; runs that
-have planned the old image continue with it. If machines, templates or lab files name
-the image, --replace is required.
+An existing image of the same name is replaced after the new image is verified. Runs
+whose plan names the old image continue with the old image. If machines, templates or
+lab files name the image, --replace is required.
 
-A FILE is uploaded. To resume an interrupted upload, run the command again with the
-same file. A URL is fetched by the server. A file that the server has already is not
-uploaded again, and is not fetched again if its digest is given.
+A FILE is uploaded. To resume an interrupted upload, run the command again with the same
+file. A URL is fetched by the server. A file that the server already has is not uploaded
+again; from a URL, it is not fetched again if you give the file's digest.
 
---sums is the publisher's list of digests (SHA256SUMS), in which the image is found by
-its file name. --signature is the minisign signature of that list or, without --sums,
-of the image.
+--sums is the publisher's list of digests (such as SHA256SUMS), in which the image is
+found by its file name. --signature is the minisign signature of that list or, without
+--sums, of the image.
 
-With --in-place, FILE is a path on the server's host, in a directory that the server's
-configuration lists (images.shares). The server inspects the file and serves it from
-there, without a copy: the file must not change. If it does, a run that has planned
-the image stops and asks the operator.
+With --in-place, FILE is a path on the server's host, in one of the directories in
+images.shares of the server's configuration. The server inspects the file and serves it
+from there, without a copy. Do not change the file afterwards: a run whose plan names
+the image would stop and ask the operator.
 
-With NAME alone, the server fetches the image of that name in the catalog ("ingot image
-catalog"), which also says how the image is verified.`,
+With NAME alone, the server fetches the image of that name from the catalog ("ingot
+image catalog"). The catalog also defines how the image is verified.`,
 		Example: "  ingot image add ubuntu-24.04\n" +
 			"  ingot image add debian-12 debian-12-generic-amd64.qcow2\n" +
 			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…\n" +
@@ -62,17 +62,17 @@ catalog"), which also says how the image is verified.`,
 	}
 
 	sum := cmd.Flags().String("sha256", "", "SHA-256 of the file; a file with another digest is refused")
-	sum512 := cmd.Flags().String("sha512", "", "SHA-512 of the file, if the publisher has no SHA-256")
+	sum512 := cmd.Flags().String("sha512", "", "SHA-512 of the file, for publishers that give no SHA-256")
 	installer := cmd.Flags().Bool("installer", false,
-		"the file is a kernel, an initramfs or an ISO that an installer boots or fetches")
-	inPlace := cmd.Flags().Bool("in-place", false, "FILE is an absolute path on the server, which serves the file from there")
-	replace := cmd.Flags().Bool("replace", false, "replace an image that machines, templates or lab files name")
+		"the file is for an installer to boot or fetch: a kernel, an initramfs or an ISO")
+	inPlace := cmd.Flags().Bool("in-place", false, "FILE is an absolute path on the server's host; the server serves the file from there")
+	replace := cmd.Flags().Bool("replace", false, "replace the image even if machines, templates or lab files name it")
 	asIs := cmd.Flags().Bool("as-is", false, "do not convert the disk image; not possible with qcow2")
 
 	var p proof
-	cmd.Flags().StringVar(&p.sums, "sums", "", "file or URL of the list with the SHA-256 or SHA-512 of the image's file")
+	cmd.Flags().StringVar(&p.sums, "sums", "", "file or URL of a list of digests (SHA-256 or SHA-512) that contains the image's file")
 	cmd.Flags().StringVar(&p.signature, "signature", "", "file or URL of the minisign signature of the list or, without --sums, of the image")
-	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign public key, or a file with it")
+	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign public key, or a file that contains the key")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		// Check the name first: with an invalid name, the request would go to another route.
@@ -203,7 +203,7 @@ type imageCheck struct {
 
 func imageVerifyCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "verify [NAME…]", Short: "Read images again and compare their digests", ValidArgsFunction: o.images(),
+		Use: "verify [NAME…]", Short: "Check stored images against their digests", ValidArgsFunction: o.images(),
 		Example: "  ingot image verify debian-12\n  ingot image verify      # all",
 	}, func(c *Call) error {
 		names, err := imagesToVerify(c)
@@ -265,8 +265,8 @@ func imageDeleteCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME", Short: "Delete an image and its file", ValidArgsFunction: firstArg(o.images()),
 		Long: `Delete an image and its file; a file that is served in place is kept. An image is not
-deleted while an open run has planned it, or while a machine (by its image, a label or
-its user data), a template or a stored lab file names it.`,
+deleted while the plan of an open run, a machine (in its image, a label or its user
+data), a template or a stored lab file names the image.`,
 		Example: "  ingot image delete debian-11 --yes",
 	}
 
@@ -288,9 +288,9 @@ its user data), a template or a stored lab file names it.`,
 
 func imagePruneCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Delete the images that nothing uses", Args: cobra.NoArgs,
-		Long: `Delete every image that is not named by an open run, a machine (by its image, a label
-or its user data), a template or a stored lab file.`,
+		Use: "prune", Short: "Delete unused images", Args: cobra.NoArgs,
+		Long: `Delete every image that is not named by the plan of an open run, a machine (in its
+image, a label or its user data), a template or a stored lab file.`,
 		Example: "  ingot image prune",
 	}
 
@@ -335,10 +335,10 @@ or its user data), a template or a stored lab file.`,
 
 func imageCatalogCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "catalog", Short: "List images that publishers offer", Args: cobra.NoArgs,
-		Long: `List the images that "ingot image add NAME" fetches from their publishers, with the
-user who logs in, the program that configures the installed system, and the template
-that installs it.
+		Use: "catalog", Short: "List the catalog of downloadable OS images", Args: cobra.NoArgs,
+		Long: `List the images that "ingot image add NAME" fetches from their publishers. For each
+image, the list shows the login user, the program that configures the installed system,
+and the template that installs the image.
 
 To use a mirror or your own images, write this list to a file with -o yaml, edit the
 file, and name it in the server's configuration (images.catalog).`,

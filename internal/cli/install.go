@@ -40,49 +40,50 @@ func installationFlags(o *Options, cmd *cobra.Command) *apitypes.Installation {
 	var in apitypes.Installation
 	addTemplateFlags(o, cmd, &in.Template, &in.Image, &in.HardwareMap)
 	x := cmd.Flags()
-	x.IntVar(&in.Retries.Count, "retries", 0, "number of retries of failed actions in this run")
+	x.IntVar(&in.Retries.Count, "retries", 0, "how many retries of failed actions the run may make, in total")
 	x.StringVar(&in.Policy, "policy", "",
-		"if an action fails and no retry is left: fail (default), or pause to ask the operator")
+		"what the run does if an action fails and no retry is left: fail (default), or pause to ask the operator")
 	return &in
 }
 
 // addTemplateFlags adds the flags that select template, image and hardware map.
 func addTemplateFlags(o *Options, cmd *cobra.Command, template, image *string, hardwareMap *map[string]string) {
 	x := cmd.Flags()
-	x.StringVar(template, "template", "", "template (default: the machine's template, or else the template named image)")
+	x.StringVar(template, "template", "", `template (default: the machine's template, else the built-in template "image")`)
 	x.StringVar(image, "image", "", "image (default: the machine's image)")
-	x.StringToStringVar(hardwareMap, "hardware-map", nil, "further data for the template, key=value; repeatable")
+	x.StringToStringVar(hardwareMap, "hardware-map", nil, "additional value for the template, key=value; repeatable")
 	CompleteFlag(cmd, "template", o.templates())
 	CompleteFlag(cmd, "image", o.images())
 }
 
 func machineProvisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "provision {NAME… | --selector LABELS}", Short: "Install machines: the content of their disks is lost",
+		Use: "provision {NAME… | --selector LABELS}", Short: "Install machines; the data on the chosen disks is lost",
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: o.machines(),
-		Long: `Install a machine. All data on the chosen disk is lost. Without a disk selector, the
-run chooses the disk only if the machine has a single one that is blank or was
-written by Ingot. Otherwise the run asks the operator.
+		Long: `Install a machine. All data on the chosen disk is lost. If the machine has no disk
+selector, the run chooses the machine's only unprotected fixed disk, if that disk is
+blank or was written by Ingot. In any other case, the run asks the operator.
 
-A machine that Ingot has installed already is installed again only after
-confirmation, or with --yes.
+If Ingot has already installed the machine, the command asks for confirmation, unless
+--yes is given.
 
-Several machines, or those of --selector, become one operation, after the list of
-machines was confirmed. They must not be installed yet; a few are installed at a
-time. With --canary N the others are started only when the first N are installed.
-"ingot operation pause" and "resume" hold it and let it go on, and "ingot recover
-status NAME" shows the outcome of each machine.
+Several machines, or the machines that --selector selects, are installed by one
+operation, a few at a time, after you have confirmed the list of machines. None of them
+may already have been installed by Ingot. With --canary N, the first N machines are
+installed first; the others are started only when all of these are installed. "ingot
+operation pause" pauses the operation, "ingot operation resume" resumes it, and "ingot
+recover status NAME" shows the outcome of each machine.
 
-With --wait, the command shows the progress of the run, and exits with the run's
-result. With --require-evidence as well, it exits with 7 if nothing was installed, or
-if it is not proven that the installed system is up. Ctrl-C does not stop the run.`,
+With --wait, the command shows the progress of the run, and exits with the run's result.
+With --wait and --require-evidence, it exits with 7 if nothing was installed, or if
+there is no evidence that the installed system is up. Ctrl-C does not stop the run.`,
 		Example: `  ingot machine provision node-1 --image debian-12 --wait
   ingot machine provision node-1 --template my-template --retries 1 --from failed-step
   ingot machine provision --selector rack=a1 --image debian-12 --canary 1 --concurrency 4 --abort-after 2`,
 	}
 
 	in := installationFlags(o, cmd)
-	cmd.Flags().StringVar(&in.Retries.From, "from", "", "where a retry begins: failed-step (default) or start")
+	cmd.Flags().StringVar(&in.Retries.From, "from", "", "where each retry of --retries begins: failed-step (default) or start")
 	completeWords(cmd, "from", "failed-step", "start")
 	many := addManyFlags(o, cmd)
 	wait, yes := waitFlags(cmd), YesFlag(cmd)
@@ -143,9 +144,9 @@ func machineReprovisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reprovision NAME", Short: "Wipe a machine's disk and install it again",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-		Long: `Wipe the disk that a machine is installed on, and install the machine's template on
-it, in one boot. As with "ingot machine provision", a disk that Ingot has not written
-is not touched until the operator has confirmed it.`,
+		Long: `Wipe a machine's disk (partition tables and file system signatures) and install the
+machine's template on it, in one boot. The disk is chosen as by "ingot machine
+provision".`,
 		Example: `  ingot machine reprovision node-1
   ingot machine reprovision node-1 --template my-template --yes --wait`,
 	}
@@ -208,20 +209,22 @@ func targetDisk(m inventory.Machine, disks []action.Disk) string {
 
 func machineDecommissionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "decommission NAME", Short: "Wipe all disks of a machine, purge its secrets, switch it off",
+		Use: "decommission NAME", Short: "Take a machine out of service: wipe its disks, delete its secrets",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Long: `Take a machine out of service. The agent boots, wipes every fixed disk that is not
-protected, verifies this by reading the disks, and deletes the firmware's boot entries
-of the wiped systems. Then the machine is switched off, which is verified too. The
-user data, the vendor data and the plans of its runs are deleted, and its addresses
+protected, reads the disks to verify the wipe, and deletes the firmware's boot entries
+of the wiped systems. Then the machine is switched off, and its power state is verified.
+Its user data, its vendor data and the plans of its runs are deleted, and its addresses
 are released. The BMC's password is kept, because it belongs to the hardware.
 
 The machine is then "available". If a part of the wipe or the power state could not be
-verified, it is "quarantined" instead: no run writes to it until the operator releases
-it, or another decommissioning verifies everything. It keeps its addresses until then.
+verified, the machine is "quarantined" instead: it keeps its addresses, and no run
+writes to it, until "ingot machine release" or until another decommissioning has
+verified everything.
 
-If the run asks the operator, the choice "skip" leaves out what cannot be done because
-the machine is dead or gone. The rest is done, and the machine is quarantined.`,
+If the run asks the operator because the machine is dead or gone, answer "skip": the
+steps that need the machine are left out, the others are done, and the machine is
+quarantined.`,
 		Example: `  ingot machine decommission node-1
   ingot machine decommission node-1 --wipe metadata --keep-address --yes --wait`,
 	}
@@ -232,8 +235,8 @@ the machine is dead or gone. The rest is done, and the machine is quarantined.`,
 	}
 
 	cmd.Flags().StringVar(&in.Wipe, "wipe", "",
-		"quick (default): zero each whole disk; metadata: only partition tables and signatures of file systems, LVM, RAID")
-	cmd.Flags().BoolVar(&in.KeepAddress, "keep-address", false, "do not release the machine's addresses")
+		"quick (default): wipe each whole disk; metadata: wipe only partition tables and signatures of file systems, LVM and RAID")
+	cmd.Flags().BoolVar(&in.KeepAddress, "keep-address", false, "keep the machine's addresses reserved")
 	completeWords(cmd, "wipe", "quick", "metadata")
 	wait, yes := waitFlag(cmd), YesFlag(cmd)
 
@@ -283,8 +286,8 @@ func machineReleaseCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "release NAME", Short: "Put a quarantined machine back into service",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
-		Long: `Confirm that a quarantined machine is in order: you have checked what a
-decommissioning could not verify. Runs may write to it again.`,
+		Long: `Put a quarantined machine back into service, so that runs may write to it again. First
+check yourself what the decommissioning could not verify.`,
 		Example: "  ingot machine release node-1\n  ingot machine release node-1 --yes",
 	}
 

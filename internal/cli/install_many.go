@@ -27,11 +27,11 @@ func addManyFlags(o *Options, cmd *cobra.Command) *manyMachines {
 	m := &manyMachines{selector: addSelectorFlag(cmd, "install all machines with these labels")}
 	CompleteFlag(cmd, selectorName, o.labels())
 	x := cmd.Flags()
-	x.StringVar(&m.in.Name, "name", "", "name of the operation (default: provision and the time)")
-	x.IntVar(&m.in.Concurrency, "concurrency", 0, "number of machines at the same time (default 2)")
-	x.IntVar(&m.in.Canary, "canary", 0, "install this many machines first, and the others only when all of these are installed")
+	x.StringVar(&m.in.Name, "name", "", "name of the operation (default: provision-TIME)")
+	x.IntVar(&m.in.Concurrency, "concurrency", 0, "number of machines to install at the same time (default 2)")
+	x.IntVar(&m.in.Canary, "canary", 0, "install this many machines first; start the others only when all of these are installed")
 	x.IntVar(&m.in.AbortAfter, "abort-after", 0,
-		"start no further machine once this many have failed or wait for an operator (default: no limit)")
+		"start no more machines when this many have failed or wait for an operator (default: no limit)")
 	return m
 }
 

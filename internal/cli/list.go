@@ -32,7 +32,7 @@ func listCommand[T any](o *Options, l listing[T]) *cobra.Command {
 	}
 	query := addFilters(l.cmd, filters)
 	watch := l.cmd.Flags().
-		BoolP("watch", "w", false, "go on until Ctrl-C: show the list again as it changes or, without a terminal, the changed rows")
+		BoolP("watch", "w", false, "watch until Ctrl-C: on a terminal, show the list again when it changes; else print the changed rows")
 
 	return o.NewCommand(l.cmd, func(c *Call) error {
 		q, err := query()

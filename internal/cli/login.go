@@ -25,18 +25,18 @@ var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 func loginCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "login [URL]", Short: "Store a server and its token for this user's later commands", Args: cobra.MaximumNArgs(1),
-		Long: `Store the URL, the key and a token of a server for this user's later commands. The
-token is read from --token-file or INGOT_TOKEN, or asked for.
+		Use: "login [URL]", Short: "Store a server's URL and token for later commands", Args: cobra.MaximumNArgs(1),
+		Long: `Store the URL, the fingerprint and a token of a server for this user's later commands.
+The token is read from --token-file or INGOT_TOKEN, or asked for.
 
-For a server that made its own certificate, give --fingerprint: the server logs it
-when it starts. Without URL, print a one-time link to the page, as "ingot login-link"
-does.`,
+For a server that uses a certificate of its own making, give --fingerprint: the server
+logs it when it starts. Without URL, print a one-time link to the web page, as "ingot
+login-link" does.`,
 		Example: "  ingot login https://ingot.example.com:8443 --fingerprint sha256:9f86d08…\n  ingot login --remove",
 	}
 
-	fingerprint := cmd.Flags().String("fingerprint", "", "fingerprint of the server's key, sha256:…, as ingot serve logs it")
-	forget := cmd.Flags().Bool("remove", false, "remove the stored server")
+	fingerprint := cmd.Flags().String("fingerprint", "", "fingerprint of the server's key, sha256:…; ingot serve logs it")
+	forget := cmd.Flags().Bool("remove", false, "delete the stored server and its token")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		switch {
@@ -125,8 +125,8 @@ func readToken(c *Call) (inventory.Secret, error) {
 
 func loginLinkCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "login-link", Short: "Print a one-time link to the page", Args: cobra.NoArgs,
-		Long:    "Print a link that opens the page in a browser, once and within five minutes.",
+		Use: "login-link", Short: "Print a one-time link to the web page", Args: cobra.NoArgs,
+		Long:    "Print a link that opens Ingot's web page in a browser. The link works once, within five minutes.",
 		Example: "  xdg-open \"$(ingot login-link)\"",
 	}, printLoginLink)
 }

@@ -48,42 +48,42 @@ func (f *machineFlags) addInterfaceFlags(cmd *cobra.Command) {
 	x.StringVar(&f.address, "address", "", "the interface's IPv4 address, with or without prefix length")
 	x.StringVar(&f.netmask, "netmask", "", "netmask, unless --address has a prefix length")
 	x.StringVar(&f.gateway, "gateway", "", "default gateway")
-	x.BoolVar(&f.onLink, "on-link", false, "the gateway is on the link, although outside of the subnet; implied by the prefix length /32")
+	x.BoolVar(&f.onLink, "on-link", false, "the gateway is on the link although it is outside the subnet; implied by the prefix length /32")
 	x.StringVar(&f.hostname, "hostname", "", "host name (default: NAME)")
 	x.StringArrayVar(&f.nameservers, "nameserver", nil, "name server; repeatable")
-	x.BoolVar(&f.uefi, "uefi", false, "the machine boots by UEFI")
+	x.BoolVar(&f.uefi, "uefi", false, "the machine boots in UEFI mode")
 }
 
 func (f *machineFlags) addFlags(cmd *cobra.Command) {
 	x := cmd.Flags()
 	x.StringVar(&f.mac, "mac", "", "MAC address of the interface that boots from the network")
 	f.addInterfaceFlags(cmd)
-	x.StringVar(&f.disk, "disk", "", "path of the machine's disk in templates, such as /dev/sda")
-	x.StringVar(&f.diskSerial, "disk-serial", "", "serial number of the disk to write")
+	x.StringVar(&f.disk, "disk", "", "device path that templates use for the machine's disk, such as /dev/sda")
+	x.StringVar(&f.diskSerial, "disk-serial", "", "serial number of the disk to install on")
 	x.StringVar(&f.bmc.url, "bmc", "", "power control: "+
 		"ipmi://user@host[:port], redfish://user@host[:port], amt://user@host[:port] (Intel AMT), "+
-		"exec:NAME[@host] (power command of the server's configuration), wol or manual (default)")
+		"exec:NAME[@host] (power command in the server's configuration), wol (Wake-on-LAN) or manual (default)")
 	x.StringVar(&f.bmc.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input")
 	x.StringVar(&f.bmc.cipher, "cipher", "", "IPMI cipher suite (default 17)")
 	x.BoolVar(&f.bmc.insecureTLS, "bmc-insecure-tls", false,
-		"do not verify the TLS certificate of Redfish or AMT; better: --bmc-fingerprint")
-	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "fingerprint of the TLS key of Redfish or AMT, sha256:…")
-	x.StringVar(&f.template, "template", "", "template that installs the machine (default: the template named image)")
-	x.StringVar(&f.image, "image", "", "image that is written to the machine's disk")
+		"do not verify the BMC's TLS certificate (Redfish, AMT); --bmc-fingerprint is safer")
+	x.StringVar(&f.bmc.fingerprint, "bmc-fingerprint", "", "fingerprint of the BMC's TLS key (Redfish, AMT), sha256:…")
+	x.StringVar(&f.template, "template", "", `template that installs the machine (default: the built-in template "image")`)
+	x.StringVar(&f.image, "image", "", "image to write to the machine's disk")
 	x.StringToStringVar(&f.labels, "label", nil, "label key=value; repeatable")
-	x.StringArrayVar(&f.sshKeys, "ssh-key", nil, "public SSH key, or a file of them; repeatable")
-	x.StringVar(&f.userDataFile, "user-data-file", "", "file with user data (a secret), - for standard input")
+	x.StringArrayVar(&f.sshKeys, "ssh-key", nil, "SSH public key, or a file of SSH public keys; repeatable")
+	x.StringVar(&f.userDataFile, "user-data-file", "", "file with the user data, - for standard input; stored as a secret")
 }
 
 func machineAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME --mac MAC", Short: "Add a machine", Args: cobra.ExactArgs(1),
-		Long: `Add a machine with one network interface. To add a machine with several interfaces,
-or many machines at once, use a file: "ingot machine push".
+		Long: `Add a machine with one network interface. To add a machine with several interfaces, or
+many machines at once, use a file: "ingot machine push".
 
-The BMC's password is read from --bmc-password-file or INGOT_BMC_PASSWORD, or asked
-for. It is never an argument, which every user of this host could see. A password
-file that group or others may access is refused.`,
+The BMC's password is read from --bmc-password-file or INGOT_BMC_PASSWORD, or asked for.
+It cannot be given as an argument, because every user of this host could see it there. A
+password file is refused if its group or other users can access it.`,
 		Example: `  ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24 --gateway 10.0.0.1 \
     --nameserver 10.0.0.1 --image debian-12 --ssh-key ~/.ssh/id_ed25519.pub \
     --bmc ipmi://admin@10.0.1.11 --bmc-password-file node-1.password

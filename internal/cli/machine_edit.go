@@ -25,13 +25,14 @@ import (
 func machineSetCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set NAME KEY=VALUE…", Short: "Change fields of a machine", Args: cobra.MinimumNArgs(1),
-		Long: `Change fields of a machine, all or none. KEY is a field as "ingot machine get NAME
---output yaml" shows it, with dots: bmc.host, interfaces[0].address. "KEY=" removes the
-field. A list is written as in YAML: sshKeys='[ssh-ed25519 AAAA… name]'.
+		Long: `Change fields of a machine, all or none. KEY is the path of a field in the output of
+"ingot machine get NAME --output yaml", with dots: bmc.host, interfaces[0].address.
+"KEY=" removes the field. A list is written as in YAML: sshKeys='[ssh-ed25519 AAAA…
+name]'.
 
-What is not named is kept, secrets too. A secret comes from a file, and "bmc.password=",
-"userData=" or "vendorData=" removes it. If where the BMC is reached changes, its
-password is deleted: give it again.`,
+Fields that are not named are kept, and so are secrets. A secret is read from a file,
+and removed with "bmc.password=", "userData=" or "vendorData=". If the BMC's driver,
+address, port or TLS settings change, the stored BMC password is deleted: give it again.`,
 		Example: "  ingot machine set node-1 image=debian-12 labels.rack=a1\n" +
 			"  ingot machine set node-1 bmc.host=10.0.9.12 --bmc-password-file password\n" +
 			"  ingot machine set node-1 template= userData=",
@@ -43,8 +44,8 @@ password is deleted: give it again.`,
 		},
 	}
 	password := cmd.Flags().String("bmc-password-file", "", "file with the BMC's password, - for standard input")
-	userData := cmd.Flags().String("user-data-file", "", "file with user data (a secret), - for standard input")
-	vendorData := cmd.Flags().String("vendor-data-file", "", "file with vendor data (a secret), - for standard input")
+	userData := cmd.Flags().String("user-data-file", "", "file with the user data, - for standard input; stored as a secret")
+	vendorData := cmd.Flags().String("vendor-data-file", "", "file with the vendor data, - for standard input; stored as a secret")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		secrets := map[string]string{}
@@ -166,12 +167,12 @@ func machineEditCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "edit NAME", Short: "Change a machine in an editor", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: firstArg(o.machines()),
-		Long: `Open a machine as YAML in $VISUAL, $EDITOR or vi, and store what you change. Errors
-are shown as comments, and the editor opens again. Without a change, nothing is sent.
+		Long: `Open a machine as YAML in $VISUAL, $EDITOR or vi, and store what you change. Errors are
+shown as comments, and the editor opens again. Without a change, nothing is sent.
 
-Secrets are not shown, and kept; a secret that you write replaces the stored one. If the
-machine was changed by another client while the editor was open, nothing is stored, and
-your text stays in a file.`,
+Secrets are not shown, but they are kept; a secret that you write replaces the stored
+one. If another client has changed the machine while the editor was open, nothing is
+stored, and your text is kept in a file.`,
 		Example: "  ingot machine edit node-1\n  EDITOR=nano ingot machine edit node-1",
 	}, func(c *Call) error {
 		view, err := get[apitypes.MachineView](c, client.Path("machines", c.Args[0]))

@@ -15,17 +15,17 @@ func machinePushCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "push --file FILE…", Short: "Store the machines of files, all or none", Args: cobra.ArbitraryArgs,
 		Long: `Store the machines of YAML or JSON files with one machine per document. This does the
-same as "ingot apply --file FILE", but changes no machine that exists or, with
---replace, makes it what the file says: a field that is left out or empty is removed,
-and what somebody else has changed is overwritten.
+same as "ingot apply --file FILE", but does not change an existing machine.
 
-A stored secret is kept if the file has hasPassword, hasUserData or hasVendorData in its
-place. "ingot machine get NAME --output yaml" writes them so: its output can be edited
-and pushed back. A file with a version is refused if the machine has changed since. The
-field netboot is not read: a push arms no machine. While a machine has an open run, its
-MACs, addresses and disks cannot be changed, but the access to its BMC can be corrected.
+With --replace, the file overwrites existing machines: a field that the file leaves out
+or has empty is removed, and changes by other means are overwritten. A stored secret is
+kept if the file has hasPassword, hasUserData or hasVendorData in its place. The output
+of "ingot machine get NAME --output yaml" has these fields, so that it can be edited and
+pushed back. A file with a version is refused if the machine has changed since. The
+field netboot is ignored: a push opens no netboot window. While a machine has an open
+run, its MACs, addresses and disks cannot be changed, but the settings of its BMC can.
 
-This is a machine; write "---" between two machines:
+Example of a machine; separate several machines by "---":
 
   name: node-1
   image: debian-12
@@ -36,10 +36,10 @@ This is a machine; write "---" between two machines:
   diskSelector: {minSize: 400GB, maxSize: 1TB}
   bmc: {driver: ipmi, host: 10.0.9.11, user: admin, password: secret}`,
 		Example: "  ingot machine push --file hardware.yaml\n" +
-			"  ingot machine push --file hardware.yaml --replace   # changes machines that exist",
+			"  ingot machine push --file hardware.yaml --replace   # overwrites existing machines",
 	}
 	a := &application{}
-	replace := a.addFileFlag(cmd).Bool("replace", false, "change machines that exist")
+	replace := a.addFileFlag(cmd).Bool("replace", false, "overwrite existing machines")
 	return o.NewCommand(cmd, func(c *Call) error {
 		if a.create = !*replace; *replace {
 			a.replace = []string{inventory.KindMachine, inventory.KindTemplate}

@@ -21,7 +21,8 @@ func machineLogCommand(o *Options) *cobra.Command {
 		Use: "log NAME", Short: "Show what a machine has sent by syslog", Args: cobra.ExactArgs(1),
 		Long: `Show the newest 500 lines that a machine has sent by syslog. The server receives syslog
 on UDP port 514 of its provisioning address (netboot.syslog), and recognizes a machine
-by its reserved address. Secrets of the machine's boots are removed from the lines.`,
+by its reserved address. Secrets of the machine's network boots are removed from the
+lines.`,
 		Example: "  ingot machine log node-1\n  ingot machine log node-1 --limit 20 --sort -seq   # the newest 20\n" +
 			"  ingot machine log node-1 -f",
 		ValidArgsFunction: firstArg(o.machines()),
@@ -67,19 +68,19 @@ func syslogText(x inventory.SyslogLine) string {
 
 func machineCaptureCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "capture NAME", Short: "Write a machine's packets to a pcap file", Args: cobra.ExactArgs(1),
-		Long: `Write the packets of a machine, from now on, to a pcap file for tcpdump or Wireshark: ARP,
-DHCP, TFTP and syslog on the interfaces on which the server answers machines. The
-capture ends after the time of --for, at 64 MiB, or with Ctrl-C.
+		Use: "capture NAME", Short: "Capture a machine's packets in a pcap file", Args: cobra.ExactArgs(1),
+		Long: `Capture the packets to and from a machine, from now on, in a pcap file for tcpdump or
+Wireshark: ARP, DHCP, TFTP and syslog on the interfaces on which the server answers
+machines. The capture ends after the duration in --for, at 64 MiB, or with Ctrl-C.
 
-Nothing is removed from the packets. A boot script that was fetched by TFTP contains
-the boot's claim, which is invalid once the agent has used it. With --all, the file also
-contains HTTP, and with it the passwords and keys in the user data.`,
+Secrets are not removed from the packets. A boot script that is fetched by TFTP contains
+the claim of this boot, a one-time secret, which is invalid after the agent has used it.
+With --all, the file also contains HTTP, with the passwords and keys in the user data.`,
 		Example: "  ingot machine capture node-1\n  ingot machine capture node-1 --out - | tcpdump -n -r -\n" +
 			"  ingot machine capture node-1 --for 30m --out boot.pcap",
 		ValidArgsFunction: firstArg(o.machines()),
 	}
-	out := cmd.Flags().String("out", "", "file to write, - for standard output (default NAME.pcap)")
+	out := cmd.Flags().String("out", "", "file to write, - for standard output (default: NAME.pcap)")
 	duration := cmd.Flags().Duration("for", 5*time.Minute, "duration of the capture, at most 1h")
 	all := cmd.Flags().Bool("all", false, "capture all packets, including HTTP and the secrets in it")
 

@@ -16,7 +16,7 @@ import (
 )
 
 func machineCommand(o *Options) *cobra.Command {
-	c := Group("machine", "Machines: the inventory, and what is done to them",
+	c := Group("machine", "Machines: add, change, install and wipe machines",
 		"  ingot machine list\n  ingot machine provision node-1 --image debian-12 --wait",
 		machinePushCommand(o), machineAddCommand(o), machineListCommand(o), machineGetCommand(o), machineSetCommand(o),
 		machineLabelCommand(o), machineEditCommand(o), machineDeleteCommand(o),
@@ -37,7 +37,7 @@ func machineListCommand(o *Options) *cobra.Command {
 		},
 		filters: []filter{
 			machineFilter(o),
-			stateFilter("only machines whose open run or, without one, last installation or wipe is in this state"),
+			stateFilter("only machines whose open run, or else whose last installation or wipe, is in this state"),
 		},
 		sort:  "name",
 		route: client.Path("machines"),
@@ -127,7 +127,7 @@ func machineDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
 		Use: "delete NAME", Short: "Delete a machine with its secrets", ValidArgsFunction: firstArg(o.machines()),
 		Long: `Delete a machine, its address reservation, its BMC password and its user data. The
-records of its runs are kept. The system on the machine itself is not touched.`,
+records of its runs are kept. The operating system on the machine is not touched.`,
 		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",
 	}, func(c *Call) (deletion, error) {
 		route := client.Path("machines", c.Args[0])

@@ -25,8 +25,9 @@ type seenList struct {
 func machineSeenCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "seen [MAC]", Short: "List unknown machines that asked for an address", Args: cobra.MaximumNArgs(1),
-		Long: `List unknown machines that asked for an address, or show the hardware that one of
-them has reported (netboot.discovery in the configuration).`,
+		Long: `List the unknown machines that asked for an address. With MAC, show the hardware that
+this machine has reported; machines report it only with netboot.discovery in the
+server's configuration.`,
 		Example: "  ingot machine seen\n  ingot machine seen --output wide\n  ingot machine seen 02:00:00:00:00:03",
 	}, func(c *Call) error {
 		if len(c.Args) == 1 {
@@ -151,7 +152,7 @@ func machineAcceptCommand(o *Options) *cobra.Command {
 	}
 
 	var f machineFlags
-	name := cmd.Flags().String("name", "", "the machine's name")
+	name := cmd.Flags().String("name", "", "name of the new machine")
 	f.addInterfaceFlags(cmd)
 	requireFlags(cmd, "name")
 

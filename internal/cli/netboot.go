@@ -27,13 +27,14 @@ type netbootBody struct {
 func netbootArmCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "arm NAME", Short: "Let a machine boot the agent's OS for a limited time, for rescue",
-		Long: `Let a machine boot the agent's OS for a limited time, so that an operator can look
-into it. A provisioning arms its machine automatically and does not need this.`,
+		Long: `Let a machine boot the agent's OS for a limited time, so that an operator can inspect or
+repair the machine. An installation does this automatically and does not need the
+command.`,
 		Example: "  ingot netboot arm node-1 --for 1h",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}
 
-	d := cmd.Flags().Duration("for", time.Hour, "how long the window stays open, at most 24h")
+	d := cmd.Flags().Duration("for", time.Hour, "how long the netboot window stays open, at most 24h")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		a, err := post[inventory.Netboot](c, client.Path("machines", c.Args[0], "netboot"), netbootBody{Arm: true, For: d.String()})
@@ -54,8 +55,9 @@ into it. A provisioning arms its machine automatically and does not need this.`,
 func netbootDisarmCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "disarm NAME", Short: "Close a machine's netboot window",
-		Long: `Close the netboot window that an operator has opened. With --force, also close the
-window of a run: the run then loses the machine, and asks the operator.`,
+		Long: `Close a machine's netboot window if an operator has opened it. With --force, also close
+the window if a run has opened it: the run then loses the machine, and asks the
+operator.`,
 		Example: "  ingot netboot disarm node-1\n  ingot netboot disarm node-1 --force --yes",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}

@@ -183,11 +183,11 @@ func operationDecideCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "decide {ID | RUN} --choice CHOICE", Short: "Answer the open question of an operation",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
-		Long: `Answer the open question of an operation. "ingot operation get" shows the question
-and its choices. With --question, the answer is refused if another question is open.
+		Long: `Answer the open question of an operation. "ingot operation get" shows the question and
+its choices. With --question, the answer is refused if another question is open.
 
-  retry   do the step again
-  undo    undo what the step did; then ask again
+  retry   repeat the step
+  undo    undo what the step did, and then ask again
   skip    continue as if the step had succeeded
   abort   end the operation as failed`,
 		Example: "  ingot operation decide genesis/lab --choice retry\n" +
@@ -256,9 +256,9 @@ func decisionText(d *contract.Decision) func(map[string]string) string {
 
 // operationPauseCommand returns the command "pause", or "resume".
 func operationPauseCommand(o *Options, pause bool) *cobra.Command {
-	verb, short, done := "resume", "Let a paused operation go on", "goes on"
+	verb, short, done := "resume", "Resume a paused operation", "goes on"
 	if pause {
-		verb, short = "pause", "Start no further machine of an operation until it is resumed"
+		verb, short = "pause", "Pause an operation; machines already started continue"
 		done = "is paused; the machines that it has started go on"
 	}
 
@@ -278,9 +278,9 @@ func operationCancelCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "cancel {ID | RUN}", Short: "Cancel an operation",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
-		Long: `Cancel an operation. What its current step is doing on machines is cancelled too, and
-undone if the step can do that. A migration also undoes its finished steps; other
-operations do not.`,
+		Long: `Cancel an operation. The current step is cancelled too, with the runs that it has
+started, and undone if the step supports this. A migration also undoes its completed
+steps; other operations do not.`,
 		Example: "  ingot operation cancel genesis/lab",
 	}, func(c *Call) error {
 		return cancelOperation(c, c.Args[0], "ingot operation get "+c.Args[0])

@@ -22,7 +22,7 @@ func machinePowerCommand(o *Options) *cobra.Command {
 		subs = append(subs, powerActionCommand(o, a[0], a[1]))
 	}
 
-	return Group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine's power, or read its state",
+	return Group("power {on | off | soft | cycle | reset | status} NAME", "Switch a machine's power, or read the power state",
 		"  ingot machine power status node-1\n  ingot machine power cycle node-1", subs...)
 }
 
@@ -50,7 +50,7 @@ func powerActionCommand(o *Options, action, short string) *cobra.Command {
 
 func machineBootDeviceCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "boot-device NAME DEVICE", Short: "Set what a machine boots next: pxe, disk, cdrom, bios or none",
+		Use: "boot-device NAME DEVICE", Short: "Set a machine's next boot device: pxe, disk, cdrom, bios or none",
 		Example: "  ingot machine boot-device node-1 disk\n  ingot machine boot-device node-1 pxe --efi --persistent",
 		Args:    cobra.ExactArgs(2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
@@ -66,8 +66,8 @@ func machineBootDeviceCommand(o *Options) *cobra.Command {
 		Force bool `json:"force,omitempty"`
 	}
 
-	cmd.Flags().BoolVar(&in.Persistent, "persistent", false, "for every later boot, not only the next one")
-	cmd.Flags().BoolVar(&in.EFI, "efi", false, "boot by UEFI")
+	cmd.Flags().BoolVar(&in.Persistent, "persistent", false, "set the device for every later boot, not only for the next one")
+	cmd.Flags().BoolVar(&in.EFI, "efi", false, "boot in UEFI mode")
 	force, confirm := forceFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
@@ -83,7 +83,7 @@ func machineBootDeviceCommand(o *Options) *cobra.Command {
 // forceFlags adds the flags --force and --yes. The flag --force takes a machine away from the run that holds it. If
 // --force is given without --yes, confirm asks the operator for confirmation.
 func forceFlags(cmd *cobra.Command) (force *bool, confirm func(c *Call) error) {
-	force = cmd.Flags().Bool("force", false, "act even while a run holds the machine; the run then asks the operator")
+	force = cmd.Flags().Bool("force", false, "take the machine away from an open run; the run then asks the operator")
 	yes := YesFlag(cmd)
 	return force, func(c *Call) error {
 		if !*force {

@@ -16,7 +16,7 @@ import (
 )
 
 func recoverCommand(o *Options) *cobra.Command {
-	return Group("recover", "Recoveries: wipe and install many machines after a disaster, or look at the installation of many",
+	return Group("recover", "Recoveries: wipe and reinstall many machines after a disaster, or show the installation of many",
 		"  ingot recover start flood --selector rack=a1 --abort-after 3\n  ingot recover status flood",
 		recoverStartCommand(o), recoverStatusCommand(o), recoverCancelCommand(o))
 }
@@ -24,17 +24,17 @@ func recoverCommand(o *Options) *cobra.Command {
 func recoverStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start NAME {--machine M… | --selector LABELS}", Args: cobra.ExactArgs(1),
-		Short: "Wipe and install many machines, each by its own template",
-		Long: `Wipe and install machines, a few at a time. Each machine has its own run, as with
-"ingot machine reprovision".
+		Short: "Wipe and reinstall many machines, each with its own template",
+		Long: `Wipe machines and install them again, a few at a time. Each machine has its own run, as
+with "ingot machine reprovision".
 
-The machines of the first --order come first, then those of the second, and so on;
-machines in no --order come last. While a machine waits for an operator, the next
-machine starts; the waiting machine continues when the operator has answered. The
-recovery ends when each machine is installed or has failed.
+The machines of the first --order are installed first, then the machines of the second
+--order, and so on; machines in no --order are installed last. While a machine waits for
+an operator, the next machine starts; the waiting machine continues when the operator
+has answered. The recovery ends when each machine is installed or has failed.
 
-With --abort-after N no further machine is started once N machines have failed or
-wait for an operator; open runs continue.`,
+With --abort-after N, no more machines are started once N machines have failed or wait
+for an operator; open runs continue.`,
 		Example: `  ingot recover start flood --machine node-1,node-2,node-3
   ingot recover start rack-a1 --selector 'rack=a1,role!=db' --order router,storage-1 --order storage-2 \
     --concurrency 4 --abort-after 3 --yes --wait
@@ -44,14 +44,14 @@ wait for an operator; open runs continue.`,
 
 	var in contract.RecoverInput
 	x := cmd.Flags()
-	x.StringSliceVar(&in.Machines, "machine", nil, "machine to install; repeatable, or a list a,b,c")
+	x.StringSliceVar(&in.Machines, "machine", nil, "machine to install, or several as a,b,c; repeatable")
 	wanted := addSelectorFlag(cmd, "install all machines with these labels")
 	order := x.StringArray("order", nil,
-		"machines a,b,c that come before the others; repeatable: the groups start in this order")
-	x.IntVar(&in.Concurrency, "concurrency", 0, "number of machines at the same time (default 2)")
+		"machines to install before the others, as a,b,c; repeatable, the groups are installed in this order")
+	x.IntVar(&in.Concurrency, "concurrency", 0, "number of machines to install at the same time (default 2)")
 	x.IntVar(&in.AbortAfter, "abort-after", 0,
-		"start no further machine once this many have failed or wait for an operator (default: no limit)")
-	x.StringVar(&in.Template, "template", "", "one template for all, instead of each machine's template")
+		"start no more machines when this many have failed or wait for an operator (default: no limit)")
+	x.StringVar(&in.Template, "template", "", "template for all machines, instead of each machine's own template")
 	wait, yes := waitFlags(cmd), YesFlag(cmd)
 	CompleteFlag(cmd, "machine", o.machines())
 	CompleteFlag(cmd, selectorName, o.labels())

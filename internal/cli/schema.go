@@ -49,7 +49,7 @@ schema in its first line:
 
   # yaml-language-server: $schema=ingot-machine.json
 
-Needs no server.`,
+This needs no server.`,
 		Example: "  ingot schema machine > ingot-machine.json\n  ingot schema",
 	}, func(c *Call) error {
 		if len(c.Args) == 0 {

@@ -19,7 +19,7 @@ func secretCommand(o *Options) *cobra.Command {
 
 func secretStatusCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "status", Short: "Show whether stored secrets can be read", Args: cobra.NoArgs,
+		Use: "status", Short: "Show whether stored secrets can be decrypted", Args: cobra.NoArgs,
 		Example: "  ingot secret status",
 	}, func(c *Call) error {
 		a, err := get[apitypes.SecretsStatus](c, client.Path("secrets"))
@@ -51,14 +51,14 @@ func secretRotateCommand(o *Options) *cobra.Command {
 
 	return o.NewCommand(&cobra.Command{
 		Use: "rotate", Short: "Replace the keys of stored secrets", Args: cobra.NoArgs,
-		Long: `Replace the keys of the stored secrets and encrypt the secrets with the new keys,
-while the server works as usual. If this is interrupted, nothing is lost: the key
-file holds the old and the new keys until every secret is encrypted again, and the
-server finishes that at its next start.
+		Long: `Replace the keys of the stored secrets and encrypt the secrets with the new keys, while
+the server works as usual. If the command is interrupted, nothing is lost: the key file
+keeps the old keys until every secret is encrypted with the new keys, and the server
+completes this at its next start.
 
-An earlier copy of the key file still decrypts an earlier copy of the database:
-destroy copies that may have leaked, and change the passwords in them. The key of
-the claims and the key that signs plans are not replaced.`,
+An old copy of the key file can still decrypt an old copy of the database: destroy
+copies that may have leaked, and change the passwords in them. The key of boot claims
+and the key that signs plans are not replaced.`,
 		Example: "  ingot secret rotate",
 	}, func(c *Call) error {
 		return postAndShow(c, client.Path("secrets", "rotate"), nil, text(func(v rotated) string {

@@ -22,7 +22,7 @@ const selectorName = "selector"
 func addSelectorFlag(cmd *cobra.Command, usage string) *selector.Selector {
 	var s selectorFlag
 	x := cmd.Flags()
-	x.VarP(&s, selectorName, "l", usage+": rack=a1,role!=db,site in (x,y),gpu,!old; repeatable, all must match")
+	x.VarP(&s, selectorName, "l", usage+", for example 'rack=a1,role!=db,site in (x,y),gpu,!old'; repeatable, all must match")
 	x.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "label" {
 			name = selectorName

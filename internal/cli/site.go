@@ -25,16 +25,16 @@ func peerCommand(o *Options) *cobra.Command {
 func peerAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NAME URL", Short: "Pair with a standby", Args: cobra.ExactArgs(2),
-		Long: `Pair with a server that "ingot standby" has set up. From then on, each time this server
-starts, it first asks the peer whether the peer has taken over the site. If the peer
-does not answer, this server answers no machine until the peer does, or until the
-operator decides ("ingot handover status"). Remove a peer that no longer exists:
-"ingot peer remove".`,
+		Long: `Pair this server with a standby, which "ingot standby" has set up. From then on, each
+time this server starts, it asks the standby whether the standby has taken over the
+site. Until the standby answers or the operator decides ("ingot handover status"), this
+server answers no machine. If the standby no longer exists, remove it: "ingot peer
+remove".`,
 		Example: "  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
 	}
 
 	fingerprint := cmd.Flags().String("fingerprint", "", "fingerprint of the peer's key, sha256:…")
-	file := cmd.Flags().String("peer-token-file", "", "file with the token that the peer made")
+	file := cmd.Flags().String("peer-token-file", "", "file with a copy of the token that ingot standby created on the peer")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		if *fingerprint == "" || *file == "" {
@@ -68,7 +68,7 @@ func peerListCommand(o *Options) *cobra.Command {
 
 func peerRemoveCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "remove NAME", Short: "Remove a peer; this server no longer asks it at its start", Args: cobra.ExactArgs(1),
+		Use: "remove NAME", Short: "Remove a peer; this server then starts without asking that peer", Args: cobra.ExactArgs(1),
 		Aliases: []string{"rm"}, Example: "  ingot peer remove um760",
 		ValidArgsFunction: firstArg(o.names(client.Path("peers"), "name")),
 	}
@@ -93,7 +93,7 @@ func handoverCommand(o *Options) *cobra.Command {
 
 func handoverStatusCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "status", Short: "Show this server's role, and why it answers no machines", Args: cobra.NoArgs,
+		Use: "status", Short: "Show this server's role and, if it answers no machines, why", Args: cobra.NoArgs,
 		Example: "  ingot handover status",
 	}, func(c *Call) error { return getAndShow(c, client.Path("site"), printSite) })
 }
@@ -152,11 +152,12 @@ func decideSite(c *Call, word, peer string) error {
 
 func takeOverCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "take-over", Short: "Make this server the active one, because its peer's host is off", Args: cobra.NoArgs,
-		Long: `Make this server the active server of the site, although its peer does not answer.
-Two active servers would install the same machines again and again: use this only if
-the peer's host is off, and stays off until its data directory is deleted. A source
-removes its peers; a standby takes over the site that was prepared on it.`,
+		Use: "take-over", Short: "Make this server active, because the peer's host is off", Args: cobra.NoArgs,
+		Long: `Make this server the active server of the site, although the peer does not answer. Use
+this command only if the peer's host is off, and stays off until the peer's data
+directory is deleted: two active servers would install the same machines again and
+again. If this server is the source of a move, its peers are removed; if it is a
+standby, it takes over the site that the source has prepared on it.`,
 		Example: "  ingot handover take-over --peer-is-off",
 	}
 
@@ -174,13 +175,13 @@ removes its peers; a standby takes over the site that was prepared on it.`,
 func giveUpCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "give-up", Short: "Retire this server, because a peer has taken over the site", Args: cobra.NoArgs,
-		Long: `Retire this server, because a peer has taken over the site: the keys of this server
-are destroyed, and it never answers a machine again. If several peers may have taken
-over the site, --peer names the one that has.`,
+		Long: `Retire this server, because a peer has taken over the site: the keys of this server are
+destroyed, and the server never answers a machine again. If several peers may have taken
+over the site, name the peer that has done so with --peer.`,
 		Example: "  ingot handover give-up --yes\n  ingot handover give-up --peer um760 --yes",
 	}
 
-	peer := cmd.Flags().String("peer", "", "the peer that has taken over the site")
+	peer := cmd.Flags().String("peer", "", "name of the peer that has taken over the site")
 	yes := YesFlag(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
@@ -199,11 +200,12 @@ func migrateCommand(o *Options) *cobra.Command {
 
 func migrateStartCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "start PEER", Short: "Start to move this site to a peer", Args: cobra.ExactArgs(1),
-		Long: `Start to move this site to a peer that "ingot peer add" has paired with. Images are
-copied first, while the server works as usual. Then new runs are refused. When no
-machine has an open run, the site moves in one step; its open workflows, including
-this migration, continue on the peer. Until that step, the migration can be undone.`,
+		Use: "start PEER", Short: "Start moving this site to a peer", Args: cobra.ExactArgs(1),
+		Long: `Start moving this site to a peer that "ingot peer add" has paired with this server.
+First, images are copied while the server works as usual. Then new runs are refused. As
+soon as no machine has an open run, the site moves in one step; its open workflows,
+including this migration, continue on the peer. Until that step, the migration can be
+undone ("ingot migrate cancel").`,
 		Example: "  ingot migrate start um760\n  ingot migrate status um760",
 	}
 

@@ -181,7 +181,7 @@ func metricsCommand(o *Options) *cobra.Command {
 
 func metricsShowCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "show", Short: "Print the metrics as Prometheus reads them", Args: cobra.NoArgs,
+		Use: "show", Short: "Print the server's metrics in Prometheus format", Args: cobra.NoArgs,
 		Example: "  ingot metrics show | promtool check metrics",
 	}, func(c *Call) error {
 		resp, err := c.Request(http.MethodGet, "/metrics", nil, 0)
@@ -195,12 +195,12 @@ func metricsShowCommand(o *Options) *cobra.Command {
 
 func metricsTokenCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "token [NAME]", Short: "Create a token that opens /metrics only, and print it", Args: cobra.MaximumNArgs(1),
-		Long: `Create the token with which Prometheus may read /metrics, and print it once. It opens
-nothing else. Without NAME it is called prometheus.`,
+		Use: "token [NAME]", Short: "Create and print a token that can only read /metrics", Args: cobra.MaximumNArgs(1),
+		Long: `Create a token with which Prometheus can read /metrics, and nothing else, and print it.
+The token cannot be printed again. Without NAME, the token is called prometheus.`,
 		Example: tokenExample,
 	}
-	replace := cmd.Flags().Bool("replace", false, "revoke the token with the same name, if there is one")
+	replace := cmd.Flags().Bool("replace", false, "if a token with the same name exists, revoke it first")
 
 	return o.NewCommand(cmd, func(c *Call) error {
 		q := apitypes.TokenRequest{Name: "prometheus", Role: inventory.RoleMetrics, Replace: *replace}
@@ -217,7 +217,7 @@ func notifyCommand(o *Options) *cobra.Command {
 	}
 
 	test := o.NewCommand(&cobra.Command{
-		Use: "test", Short: "Send a test notice, to find out whether notices arrive", Args: cobra.NoArgs,
+		Use: "test", Short: "Send a test notice to check that notices arrive", Args: cobra.NoArgs,
 		Long: `Send a test notice at once, ahead of the notices that wait, and show whether the
 receiver accepts it. The receiver and the secret are set under notify: in the server's configuration.`,
 		Example: "  ingot notify test",
@@ -227,5 +227,5 @@ receiver accepts it. The receiver and the secret are set under notify: in the se
 		}))
 	})
 
-	return Group("notify", "Notices to a webhook, above all when an operator is needed", "  ingot notify test", test)
+	return Group("notify", "Notices to a webhook, for example when an operator is needed", "  ingot notify test", test)
 }

@@ -32,12 +32,12 @@ func templateRenderCommand(o *Options) *cobra.Command {
 		Use: "render NAME|FILE --machine M", Short: "Show what a template would do to a machine; nothing is changed",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.templates()),
 		Long: `Show the actions that a template produces for a machine. Nothing is stored or changed.
-The argument is a file if it contains a slash, ends in .yaml or .yml, or is "-";
-otherwise it is the name of a template on the server.
+The argument is a file if it contains a slash, ends in .yaml or .yml, or is "-"
+(standard input); otherwise it is the name of a template on the server.
 
---explain shows which of the agent's built-in actions runs for each action, and where
-each value comes from: the template, the machine, a default or Ingot. Secrets are
-shown as references.`,
+--explain shows for each action which of the agent's built-in actions runs, and where
+each value comes from: the template, the machine, a default or Ingot. Secrets are shown
+as references.`,
 		Example: "  ingot template render image --machine node-1 --image debian-12\n" +
 			"  ingot template render my-template.yaml --machine node-1 --explain",
 	}
@@ -46,8 +46,8 @@ shown as references.`,
 	machine := cmd.Flags().String("machine", "", "machine, by name or MAC")
 	cmd.Flags().StringVar(&in.Image, "image", "", "image (default: the machine's image)")
 	cmd.Flags().StringToStringVar(&in.HardwareMap, "hardware-map", nil,
-		"further data for the template, key=value; repeatable")
-	cmd.Flags().BoolVar(&in.Explain, "explain", false, "show where each value comes from")
+		"additional value for the template, key=value; repeatable")
+	cmd.Flags().BoolVar(&in.Explain, "explain", false, "show which built-in action runs and where each value comes from")
 	requireFlags(cmd, "machine")
 	CompleteFlag(cmd, "machine", o.machines())
 	CompleteFlag(cmd, "image", o.images())

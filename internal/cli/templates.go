@@ -26,14 +26,15 @@ func templateCommand(o *Options) *cobra.Command {
 
 func templateCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "create --file FILE…", Short: "Store a template, or a new version of it", Args: cobra.ArbitraryArgs,
-		Long: `Store a template in Tinkerbell's format 0.1. All problems are reported at once, with
-file and line, and then nothing is stored. Open runs keep their plan. This does the same
-as "ingot apply --file FILE", but overwrites a template that somebody else has changed.`,
+		Use: "create --file FILE…", Short: "Create a template, or store a new version", Args: cobra.ArbitraryArgs,
+		Long: `Store a template in Tinkerbell's format 0.1. If there is any problem, nothing is stored,
+and all problems are reported at once, with file and line. Open runs keep the plan that
+was made from the old version. This does the same as "ingot apply --file FILE", but
+overwrites a template that was changed by other means.`,
 		Example: "  ingot template create --file my-template.yaml",
 	}
 	a := &application{templates: true, replace: []string{inventory.KindTemplate}}
-	a.addFileFlag(cmd).StringVar(&a.templateName, "name", "", "name (default: the one in the file)")
+	a.addFileFlag(cmd).StringVar(&a.templateName, "name", "", "name of the template (default: the name in the file)")
 	return o.NewCommand(cmd, a.run)
 }
 
@@ -68,10 +69,10 @@ func templateEditCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "edit NAME", Short: "Change a template in an editor", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: firstArg(o.templates()),
-		Long: `Open a template in $VISUAL, $EDITOR or vi, and store it. Errors are shown as comments,
-and the editor opens again. Open runs keep their plan. If the template was changed by
-another client while the editor was open, nothing is stored, and your text stays in a
-file.`,
+		Long: `Open a template in $VISUAL, $EDITOR or vi, and store what you change. Errors are shown
+as comments, and the editor opens again. Open runs keep the plan that was made from the
+old version. If another client has changed the template while the editor was open,
+nothing is stored, and your text is kept in a file.`,
 		Example: "  ingot template edit my-template",
 	}, func(c *Call) error {
 		a, err := get[inventory.Template](c, client.Path("templates", c.Args[0]))
@@ -115,15 +116,16 @@ type lintedTemplate struct {
 
 func templateLintCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "lint FILE…", Short: "Report everything that is wrong with templates", Args: cobra.MinimumNArgs(1),
-		Long: `Report all problems of templates that can be found without a machine: syntax, unknown
+		Use: "lint FILE…", Short: "Report all problems in templates", Args: cobra.MinimumNArgs(1),
+		Long: `Report all problems in templates that can be found without a machine: syntax, unknown
 keys and functions, actions that do not exist, invalid environment variables and
 time-outs, a wrong order of actions, disks and partitions that an action does not
-support, and files from other servers without a digest. For problems that depend on a
-machine: "ingot template render FILE --machine M". "-" is standard input. Needs no
-server; but the client-only program asks the server.
+support, and files that are fetched from other servers without a digest. For problems
+that depend on a machine, use "ingot template render FILE --machine M". "-" is standard
+input. This needs no server, except in the client-only program, which asks the server.
 
-An environment variable that its action does not read is a note, not a problem.
+An environment variable that the action does not read is reported as a note, not as a
+problem.
 
 Exit codes: 0 no problem; 2 a problem, or a file that cannot be read.`,
 		Example: "  ingot template lint my-template.yaml\n  ingot template lint templates/*.yaml --output json",

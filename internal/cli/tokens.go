@@ -33,26 +33,26 @@ func tokenCommand(o *Options) *cobra.Command {
 func tokenCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print it, once", Args: cobra.ExactArgs(1),
-		Long: `Create a token and print it on standard output. The server stores only a digest, so
-the token cannot be printed again.
+		Long: `Create a token and print it on standard output. The server stores only a digest, so the
+token cannot be printed again.
 
 Roles:
   read     see machines, runs and their logs
   operate  also install, change and delete machines, templates and images
-  admin    also tokens, backups, keys, peers, migrations and Genesis
-  metrics  read /metrics only
-  codec    decrypt and encrypt payloads of Temporal at /codec only
-  backup   make the server store backups (ingot backup run), and backups without the
-           keys only (ingot backup --without-key)
+  admin    also manage tokens, backups, keys, peers, migrations and Genesis
+  metrics  only read /metrics
+  codec    only decrypt and encrypt payloads of Temporal, at /codec
+  backup   only store backups on the server (ingot backup run), and make backups
+           without the keys (ingot backup --without-key)
 
-The name appears as the author of everything that is done with the token. A role
-does not limit those who reach Temporal's own port.`,
+NAME is recorded as the author of everything that is done with the token. The roles do
+not restrict clients that connect to Temporal's own port.`,
 		Example: `  (umask 077 && ingot token create alice --role operate --expires 90d > alice.token)
   ingot token create dashboard --role read --output json`,
 	}
 	role := cmd.Flags().String("role", "", "what the token may do: read, operate, admin, metrics, codec or backup")
 	expires := cmd.Flags().String("expires", "", "how long the token is valid, for example 12h or 90d (default: until it is revoked)")
-	replace := cmd.Flags().Bool("replace", false, "revoke the token with the same name, if there is one")
+	replace := cmd.Flags().Bool("replace", false, "if a token with the same name exists, revoke it first")
 	completeWords(cmd, "role", inventory.Roles()...)
 	requireFlags(cmd, "role")
 
@@ -105,8 +105,8 @@ func expiryText(t inventory.Token) string {
 func tokenRevokeCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
 		Use: "revoke NAME", Aliases: []string{"delete", "rm"}, Short: "Revoke a token, its sessions and login links",
-		Long: `Revoke a token. Its sessions, login links, event streams and requests that are under
-way end within a second. What was started with it goes on.`,
+		Long: `Revoke a token. The token's sessions, login links, event streams and current requests
+end within a second. Workflows that were started with the token continue.`,
 		Example: "  ingot token revoke alice --yes",
 	}, func(c *Call) (deletion, error) {
 		return deletion{
@@ -117,9 +117,9 @@ way end within a second. What was started with it goes on.`,
 
 func tokenEnableCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "enable NAME", Short: "Let a token be used again after a restore from a backup", Args: cobra.ExactArgs(1),
-		Long: `Let a token be used again. A restore from a backup turns all named tokens off: they may
-have been revoked after the backup was made.`,
+		Use: "enable NAME", Short: "Enable a token that a restore has disabled", Args: cobra.ExactArgs(1),
+		Long: `Enable a token again. A restore from a backup disables all named tokens, because they
+may have been revoked after the backup was made.`,
 		Example: "  ingot token enable alice",
 	}, func(c *Call) error {
 		if _, err := post[struct{}](c, client.Path("tokens", c.Args[0], "enable"), nil); err != nil {

@@ -16,7 +16,7 @@ func whyCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "why {MAC | NAME}", Short: "Show what Ingot would answer if a machine booted now, and why",
 		Long: `Show what Ingot would answer if a machine booted now, and why. The same code decides
-here and for a real boot.`,
+about real boots.`,
 		Example: "  ingot why 02:00:00:00:00:01\n  ingot why node-1",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 	}, func(c *Call) error {

@@ -66,7 +66,7 @@ func workflowListCommand(o *Options) *cobra.Command {
 	return listCommand(o, listing[inventory.Workflow]{
 		cmd: &cobra.Command{
 			Short: "List runs, the newest first",
-			Long: "List runs, the newest first: the newest 100, unless --limit is given. With --output\n" +
+			Long: "List the newest 100 runs, the newest first; --limit sets another number. With --output\n" +
 				"wide, also show the id of each run.",
 			Example: "  ingot workflow list\n  ingot workflow list --machine node-1 --state FAILED\n" +
 				"  ingot workflow list --state waiting\n" +
@@ -113,13 +113,13 @@ tinkerbell, print JSON with the field names and units of Tinkerbell before v0.25
 func workflowLogsCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs {MACHINE | RUN}", Short: "Print the log of an action",
-		Long: `Print the log of an action: the one in --action or, without this flag, the first
-action that did not succeed, or else the last one.`,
+		Long: `Print the log of an action of a run. Without --action, this is the first action that did
+not succeed or, if all actions succeeded, the last action.`,
 		Example: "  ingot workflow logs node-1\n  ingot workflow logs node-1 --action write-image --attempt 1",
 	}
 
 	action := cmd.Flags().String("action", "", "name or number of the action")
-	attempt := cmd.Flags().Int("attempt", 0, "attempt, from 1 (default: the last)")
+	attempt := cmd.Flags().Int("attempt", 0, "number of the attempt, from 1 (default: the last attempt)")
 
 	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
 		log, err := readLog(c, a.Value.Run, *action, *attempt)
@@ -172,11 +172,14 @@ stop the run.`,
 func workflowRetryCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start",
-		Long: `Start a new run with the input of a run that has ended. The new run begins at the
-failed step, with the plan of the ended run, or at the start. The failed step is
-refused if another run has written to the machine since then, or if the plan is no
-longer stored. No retry is possible once a later run has installed or wiped the
-machine. A decommissioning or an inspection always begins at the start.
+		Long: `Start a new run with the input of a run that has ended. With --from failed-step, the new
+run begins at the failed step, with the plan of the ended run. With --from start, it
+begins at the start, with a new plan. A decommissioning or an inspection always begins
+at the start.
+
+No retry is possible after a later run has installed or wiped the machine. --from
+failed-step is also refused if another run has written to the machine since then, or if
+the plan is no longer stored.
 
 A retry that would overwrite an installed system or wipe the machine asks for
 confirmation, unless --yes is given.`,
@@ -229,7 +232,7 @@ choices. With --question, the answer is refused if another question is open.`,
 	var disk inventory.DiskSelector
 	cmd.Flags().StringVar(&disk.Serial, "disk-serial", "", "serial number of the disk to write")
 	cmd.Flags().StringVar(&disk.WWN, "disk-wwn", "", "WWN of the disk to write")
-	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name of the disk to write, below /dev/disk/by-id")
+	cmd.Flags().StringVar(&disk.ByID, "disk-by-id", "", "name of the disk to write, as in /dev/disk/by-id")
 	wait := waitFlags(cmd)
 
 	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
@@ -256,12 +259,12 @@ choices. With --question, the answer is refused if another question is open.`,
 func workflowCancelCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel {MACHINE | RUN}", Short: "Cancel a run; its netboot window closes",
-		Long: `Cancel a run. Its agent stops and its netboot window closes. A disk that was being
-written stays half-written, and does not boot.`,
+		Long: `Cancel a run. Its agent stops and its netboot window closes. A disk that is being
+written is left incomplete, and does not boot.`,
 		Example: "  ingot workflow cancel node-1 --reason 'wrong image' --wait",
 	}
 
-	reason := cmd.Flags().String("reason", "", "reason for the cancellation, which is recorded")
+	reason := cmd.Flags().String("reason", "", "reason for the cancellation, to be recorded")
 	wait := waitFlag(cmd)
 
 	return runCommand(o, cmd, func(c *Call, a client.Answer[inventory.Workflow]) error {
@@ -315,11 +318,11 @@ is not touched.`,
 func workflowCreateCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create {--template T --hardware M | -f FILE}", Short: "Start a workflow", Args: cobra.NoArgs,
-		Long: `Start a workflow. With --hardware, it provisions a machine (by its name or MAC). With
---file, it is the workflow in a YAML or JSON document with the fields type (Provision,
+		Long: `Start a workflow. With --hardware, the workflow provisions this machine. With --file,
+the workflow is described by a YAML or JSON document with the fields type (Provision,
 Reprovision, Decommission, Inspect, BMCJob or Recover) and input.
 
-All data on the disk that a provisioning chooses is lost.`,
+Provisioning destroys all data on the chosen disk.`,
 		Example: "  ingot workflow create --template my-template --hardware node-1\n" +
 			"  ingot workflow create -f workflow.yaml --wait",
 	}

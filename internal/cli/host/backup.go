@@ -24,32 +24,33 @@ import (
 )
 
 // keysHelp is the text about keys in the help of backup and restore.
-const keysHelp = `The backup holds the keys of the stored secrets, the admin token and the server's
-certificates, encrypted with a passphrase (Argon2id, AES-256-GCM). The passphrase is
-read from --passphrase-file or asked for; without it no one can decrypt them. With
---without-key the backup does not hold them, and the stored secrets (BMC passwords,
-user data) are lost unless the key file is kept elsewhere.`
+const keysHelp = `A backup contains the server's keys: the keys of the stored secrets, the admin token and
+the server's certificates. They are encrypted with a passphrase (Argon2id, AES-256-GCM),
+which is read from --passphrase-file or asked for. Without the passphrase, no one can
+decrypt them. A backup that is made with --without-key contains no keys: unless a copy
+of the key file is kept elsewhere, the stored secrets (BMC passwords, user data) are
+then lost.`
 
 func backupCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Back up a whole server while it runs", Args: cobra.NoArgs,
-		Long: `Back up a whole server while it runs: its databases (inventory and Temporal), which
-are verified by row counts and hashes, and the list of the images. The command reads
-the archive back before it reports success. The archive's manifest holds the digest
-of every part and is authenticated with the server's keys: a restore refuses an
-archive that was changed later.
+		Long: `Back up a whole server while it runs. The archive contains the databases (inventory and
+Temporal) and the list of images. The databases are verified by row counts and hashes,
+and the command reads the archive back before it reports success. The manifest in the
+archive holds the digest of every part and is authenticated with the server's keys: a
+restore refuses an archive that was changed later.
 
 ` + keysHelp + `
 
-Images are listed by digest; --images includes their files.`,
+Image files are included only with --images.`,
 		Example: `  ingot backup --to /backup/ingot.tar
   ingot backup --passphrase-file /etc/ingot/passphrase --to - | ssh nas 'cat > ingot.tar'
   ingot backup verify /backup/ingot.tar
   ingot backup run`,
 	}
 
-	to := cmd.Flags().String("to", "", "file to write, - for standard output (default: ingot-<time>.tar here)")
-	images := cmd.Flags().Bool("images", false, "include the files of the images")
+	to := cmd.Flags().String("to", "", "file to write, - for standard output (default: ingot-TIME.tar in the current directory)")
+	images := cmd.Flags().Bool("images", false, "include the image files")
 	var keys keyFlags
 	keys.addFlags(cmd)
 	cmd.AddCommand(backupVerifyCommand(o), cli.BackupRunCommand(o))
@@ -174,11 +175,11 @@ func streamBackup(c *cli.Call, r io.Reader) (backup.Manifest, error) {
 
 func backupVerifyCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "verify FILE", Short: "Prove that a backup is complete", Args: cobra.ExactArgs(1),
-		Long: `Prove that a backup is complete: each part matches its digest, and each database is
-intact, belongs to this backup, and holds all rows and values that were written to
-it. This needs no server and no passphrase. It does not detect deliberate changes:
-only "ingot restore" does, with the keys.`,
+		Use: "verify FILE", Short: "Check that a backup is complete", Args: cobra.ExactArgs(1),
+		Long: `Check that a backup is complete: each part matches its digest, and each database is
+intact, belongs to this backup, and has all rows and values that were written to it.
+This needs no server and no passphrase. It does not detect deliberate changes: only
+"ingot restore" does, with the keys.`,
 		Example: "  ingot backup verify /backup/ingot.tar",
 	}, func(c *cli.Call) error {
 		m, err := backup.Verify(c.Context(), c.Args[0], "")
@@ -199,7 +200,7 @@ type keyFlags struct {
 
 func (k *keyFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&k.without, "without-key", false,
-		"backup: leave the keys out; restore: use this host's key file or, without one, accept any content")
+		"backup: omit the keys; restore: verify with this host's key file or, without one, accept a backup that was changed")
 	cmd.Flags().StringVar(&k.file, "passphrase-file", "", "file whose first line is the passphrase")
 	cmd.MarkFlagsMutuallyExclusive("without-key", "passphrase-file")
 }

@@ -19,7 +19,7 @@ func configCommand(o *cli.Options) *cobra.Command {
 
 func configCheckCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "check [FILE]", Short: "Report everything that is wrong with a configuration", Args: cobra.MaximumNArgs(1),
+		Use: "check [FILE]", Short: "Report all problems in a configuration file", Args: cobra.MaximumNArgs(1),
 		Example: "  ingot config check\n  ingot config check /etc/ingot/ingot.yaml",
 	}, func(c *cli.Call) error {
 		file, named := c.ConfigFile, c.Flags().Changed("config")
@@ -38,7 +38,7 @@ func configCheckCommand(o *cli.Options) *cobra.Command {
 
 func configExampleCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "example", Short: "Print a commented configuration", Args: cobra.NoArgs,
+		Use: "example", Short: "Print an example configuration with comments", Args: cobra.NoArgs,
 		Example: "  ingot config example > ingot.yaml",
 	}, func(c *cli.Call) error {
 		_, err := io.WriteString(c.OutOrStdout(), configExample{}.text())

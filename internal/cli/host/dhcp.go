@@ -19,21 +19,23 @@ func dhcpSnippetCommand(o *cli.Options) *cobra.Command {
 	servers := neighbours.SnippetServers()
 	cmd := &cobra.Command{
 		Use:   "snippet {" + strings.Join(servers, " | ") + "}",
-		Short: "Print the settings with which another DHCP server sends machines to Ingot",
-		Long: `Print the settings with which another DHCP server sends machines to Ingot, for
-interfaces with "dhcp: off" in the configuration. The settings name the same boot
-files for every machine, at all times: Ingot refuses the files to a machine that is
-not armed, and the machine then boots from its disk.
+		Short: "Print settings for another DHCP server that make machines boot from Ingot",
+		Long: `Print the settings that make machines boot from Ingot when another DHCP server gives
+them their addresses, on interfaces with "dhcp: off" in Ingot's configuration. The
+settings name the same boot files for every machine, at all times: Ingot refuses the
+files to a machine whose netboot window is closed, and that machine then boots from its
+disk.
 
-Without flags, address, port and loader come from this host's configuration.`,
+By default, address, port and loader are those in this host's configuration.`,
 		Example: "  ingot dhcp snippet isc\n  ingot dhcp snippet kea --address 10.0.20.2 --loader shim",
 		Args:    cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs), ValidArgs: servers,
 	}
 	var address, loader string
 	var port int
 	var secureBoot bool
-	cmd.Flags().StringVar(&loader, "loader", "", "loader of UEFI machines: shim or ipxe-shim (default: netboot.loader)")
-	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "same as --loader shim; =false selects iPXE")
+	cmd.Flags().StringVar(&loader, "loader", "",
+		"boot loader for UEFI machines: shim or ipxe-shim (default: netboot.loader in the configuration)")
+	cmd.Flags().BoolVar(&secureBoot, "secure-boot", false, "same as --loader shim; --secure-boot=false selects iPXE")
 	cmd.MarkFlagsMutuallyExclusive("loader", "secure-boot")
 	cmd.Flags().StringVar(&address, "address", "", "Ingot's IPv4 address on the machines' network")
 	cmd.Flags().IntVar(&port, "port", 0, "Ingot's HTTP port for machines")

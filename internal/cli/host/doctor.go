@@ -14,12 +14,14 @@ import (
 
 func doctorCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "doctor", Short: "Check this host and its server, with a remedy for each problem", Args: cobra.NoArgs,
-		Long: `Check this host: configuration, keys, the inventory's file, disk space, clock,
+		Use: "doctor", Short: "Check this host and its server, and suggest remedies", Args: cobra.NoArgs,
+		Long: `Check this host: configuration, keys, inventory database, disk space, clock,
 capabilities, ports, interfaces, other DHCP servers, boot files and notices. If the
-server runs, also check Temporal, notices, secrets, images, the URLs of images and
-the log-in to every BMC.
-Each check prints one line, with a remedy if needed. Exits 1 if any check fails.`,
+server runs, also check Temporal, notices, secrets, images, the URLs of images and the
+log-in to every BMC.
+
+Each check prints one line, and a remedy if it finds a problem. The exit code is 1 if
+any check fails.`,
 		Example: "  ingot doctor\n  ingot doctor --output json",
 	}, func(c *cli.Call) error {
 		findings := doctor.Run(c.Context(), c.Lookup, c.Flags().Changed("config"))

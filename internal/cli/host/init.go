@@ -36,17 +36,17 @@ type initFlags struct {
 func initCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "init", Short: "Set up this host as a server: configuration, keys, admin token", Args: cobra.NoArgs,
-		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers on
-the chosen interfaces, and write a commented configuration, the keys of the stored
-secrets and the admin token. Existing keys and tokens are kept. If a configuration
-exists, init shows what it would change and asks for confirmation.
+		Long: `Set up this host as a server: list its interfaces, look for other DHCP servers on the
+chosen interfaces, and write a commented configuration, the keys of the stored secrets
+and the admin token. Existing keys and tokens are kept. If a configuration exists, init
+shows what it would change and asks for confirmation.
 
-Without an interface DHCP stays off; the API, the page and workflows work.
+If no interface is chosen, DHCP stays off; the API, the web page and workflows work.
 
-With --relay-only the server answers machines only through DHCP relays. The host
-needs no interface on the machines' network; the server opens no raw socket and
-sends no broadcast. Because other programs may run on such a host, Temporal requires
-a certificate there (temporal.mutual_tls).`,
+With --relay-only, the server answers machines only through DHCP relays. The host needs
+no interface on the machines' network, and the server opens no raw socket and sends no
+broadcast. Because other programs may run on such a host, the configuration then
+requires a certificate from clients of Temporal (temporal.mutual_tls).`,
 		Example: `  ingot init
   ingot init --interface eth1
   ingot init --relay-only --relay 10.0.20.1 --address 192.168.1.10
@@ -57,11 +57,11 @@ a certificate there (temporal.mutual_tls).`,
 	x := cmd.Flags()
 	x.BoolVar(&f.relayOnly, "relay-only", false, "answer machines only through DHCP relays")
 	x.StringArrayVar(&f.relays, "relay", nil,
-		"with --relay-only: a relay's address on the machines' network, or a prefix; repeatable")
+		"with --relay-only: address of a relay on the machines' network, or a prefix of such addresses; repeatable")
 	x.StringVar(&f.address, "address", "",
-		"with --relay-only: IPv4 address at which relays and machines reach this host (default: its only one)")
-	x.StringArrayVar(&f.interfaces, "interface", nil, "interface on which machines are answered; repeatable")
-	x.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
+		"with --relay-only: IPv4 address at which relays and machines reach this host (default: the host's only address)")
+	x.StringArrayVar(&f.interfaces, "interface", nil, "network interface on which the server answers machines; repeatable")
+	x.BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
 	cmd.MarkFlagsMutuallyExclusive("interface", "relay-only")
 	cli.CompleteFlag(cmd, "interface", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return interfaceNames(), cli.NoFiles

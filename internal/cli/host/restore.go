@@ -15,20 +15,20 @@ import (
 func restoreCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore FILE", Short: "Restore a server from a backup into an empty data directory", Args: cobra.ExactArgs(1),
-		Long: `Restore a server from a backup into an empty data directory of this host (images may
-already be there), while "ingot serve" does not run here. The backup is verified
-first. It is refused if it is damaged, a mix of two backups, made by a newer release,
-or changed by someone without the keys. A refused restore changes nothing.
+		Long: `Restore a server from a backup into this host's data directory, which must be empty
+except for images. "ingot serve" must not run on this host. The backup is verified
+first. It is refused if it is damaged, a mix of two backups, made by a newer release, or
+changed by someone without the keys. A refused restore changes nothing.
 
-The restore verifies the backup with the keys that the passphrase decrypts, or with
-the key file of the server that made it, if this host has that file already. Without
-either, the restore needs --without-key, and accepts any content.
+The backup is verified with the keys that the passphrase decrypts, or with the key file
+of the server that made the backup, if this host already has that file. Without either,
+--without-key is required, and a backup that was changed deliberately is accepted.
 
-No earlier run continues automatically: no machine is armed, earlier agents are
-ordered to wait, and every run that was open is held and asks the operator, who can
-only abort it. With a Temporal cluster, runs that began after the backup are
-cancelled. Switch off the server that made this backup: two servers would answer the
-same machines. Named tokens are off until "ingot token enable NAME".
+No earlier run continues automatically: all netboot windows are closed, agents of
+earlier runs are ordered to wait, and every run that was open asks the operator, who can
+only abort it. With a Temporal cluster, runs that began after the backup are cancelled.
+Switch off the server that made this backup: otherwise two servers answer the same
+machines. Each named token is disabled until "ingot token enable NAME".
 
 ` + keysHelp,
 		Example: "  ingot restore /backup/ingot.tar\n" +

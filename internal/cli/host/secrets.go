@@ -21,10 +21,10 @@ import (
 func secretResetCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Delete the stored secrets whose key is lost", Args: cobra.NoArgs,
-		Long: `Delete the stored secrets whose key is lost: list the secrets that have to be entered
-again, delete those that cannot be read, and continue with the existing key file, or
-create one if there is none. Stop "ingot serve" first: the command works on this
-host's data directory.`,
+		Long: `Delete the stored secrets that can no longer be decrypted because their key is lost,
+after listing the secrets that have to be entered again. An existing key file is kept;
+if there is none, a new one is created. Stop "ingot serve" first: the command works on
+this host's data directory.`,
 		Example: "  ingot secret reset",
 	}
 

@@ -13,17 +13,17 @@ import (
 func serveCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Run the server", Args: cobra.NoArgs,
-		Long: `Run the server: the API, the page and the workflows. On the interfaces that the
-configuration names, it also answers machines and their agents: DHCP, TFTP, boot
-files, images and metadata.
+		Long: `Run the server: the API, the web page and the workflows. On the interfaces that the
+configuration names, the server also answers machines and their agents, with DHCP, TFTP,
+boot files, images and metadata.
 
-Without a configuration it serves only operators, on 127.0.0.1:8080.`,
+Without a configuration, the server answers only operators, on 127.0.0.1:8080.`,
 		Example: "  ingot init && ingot serve\n  ingot serve --config /etc/ingot/ingot.yaml --log-level debug",
 	}
 
 	file := cmd.Flags().StringP("config", "c", config.DefaultFile(), "configuration file")
-	level := cmd.Flags().String("log-level", "info", "debug, info, warn or error")
-	format := cmd.Flags().String("log-format", server.LogText, "text or json; docs/monitoring.md lists the keys")
+	level := cmd.Flags().String("log-level", "info", "lowest level that is logged: debug, info, warn or error")
+	format := cmd.Flags().String("log-format", server.LogText, "format of the log: text or json; docs/monitoring.md lists the keys")
 
 	return o.NewCommand(cmd, func(c *cli.Call) error {
 		cfg, err := config.Load(*file, c.Flags().Changed("config"))

@@ -11,23 +11,24 @@ import (
 func standbyCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "standby", Short: "Set up this host as a standby, to which a site can be moved", Args: cobra.NoArgs,
-		Long: `Set up this host as a standby, to which a site can be moved. In an empty data
-directory, the command makes the key by which the source recognizes this server, the
-admin token, and a token for one source. "ingot serve" then waits for that source:
-it runs no DHCP and no workflows, switches no power, and answers only the source
-(site.listen, TLS).
+		Long: `Set up this host as a standby: a server to which a site can be moved from another
+server, the source. In an empty data directory, the command creates the key by which the
+source recognizes this server, the admin token, and a token for one source. "ingot
+serve" then waits for that source: it runs no DHCP and no workflows, switches no power,
+and answers only the source (site.listen, TLS).
 
-If this host is a standby already, nothing is changed, so the command can run before
-each start. Only if the token file holds a new token, the standby then waits for
-another source; for this, "ingot serve" must be stopped. Existing token and key files
-are used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
+If this host is already a standby, the command changes nothing, so it can run before
+each start. The only exception: if the token file contains a new token, the standby
+waits for another source from then on; stop "ingot serve" for this. Existing token and
+key files are used; to create them on another host, for example for a Kubernetes Secret,
+run "ingot standby files" there.`,
 		Example: "  ingot standby && ingot serve\n" +
 			"  # at the source:\n" +
 			"  ingot peer add um760 https://10.10.20.5:7444 --fingerprint sha256:… --peer-token-file standby.token",
 	}
 
 	name := cmd.Flags().String("name", "",
-		"name of this server among its peers (default: site.name, then the host's name)")
+		"name of this server among its peers (default: site.name in the configuration, else the host name)")
 	cmd.AddCommand(standbyFilesCommand(o))
 
 	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
@@ -56,10 +57,11 @@ are used: "ingot standby files" makes them elsewhere, for a Kubernetes Secret.`,
 
 func standbyFilesCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "files DIR", Short: "Make the key and the token of a standby on another host", Args: cobra.ExactArgs(1),
-		Long: `Make site.pem (the key by which the source recognizes the standby) and standby.token
-in DIR. Before "ingot standby" runs on the standby, put both files next to its
-key_file, for example from a Kubernetes Secret.`,
+		Use: "files DIR", Short: "Create key and token files for a standby on another host", Args: cobra.ExactArgs(1),
+		Long: `Create two files in DIR for a standby on another host: site.pem, the key by which the
+source recognizes the standby, and standby.token. Before "ingot standby" runs on that
+host, put both files next to the key_file in the host's configuration, for example from
+a Kubernetes Secret.`,
 		Example: "  ingot standby files ./secret",
 	}, func(c *cli.Call) error {
 		certificate, token, fingerprint, err := siterole.MakeStandbyFiles(c.Args[0])

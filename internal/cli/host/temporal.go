@@ -18,13 +18,14 @@ import (
 
 func temporalNewKeyCommand(o *cli.Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "new-key", Short: "Put a new key into temporal.encryption_key_file", Args: cobra.NoArgs,
-		Long: `Put a new random key first in temporal.encryption_key_file; a missing file is made.
-The first key encrypts, all keys decrypt. A running "ingot serve" uses the new key
-after its next start. Remove an old key when Temporal has deleted every run that was
-encrypted with it, which is temporal.retention after the last one ended.
+		Use: "new-key", Short: "Add a new key to temporal.encryption_key_file", Args: cobra.NoArgs,
+		Long: `Add a new random key at the beginning of temporal.encryption_key_file; if the file is
+missing, it is created. Data is encrypted with the first key, and decrypted with any key
+in the file. A running "ingot serve" uses the new key after its next start. Remove an
+old key when Temporal has deleted every run that was encrypted with it:
+temporal.retention after the last of these runs ended.
 
-Keep a copy of the file elsewhere: no backup holds it, and data that was encrypted
+Keep a copy of the file elsewhere: no backup contains it, and data that was encrypted
 with a lost key cannot be read.`,
 		Example: "  ingot temporal new-key && systemctl restart ingot",
 	}, withConfig(func(c *cli.Call, cfg config.Config) error {
@@ -44,20 +45,20 @@ with a lost key cannot be read.`,
 
 func temporalSetupCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "setup", Short: "Create what this site needs in its Temporal cluster", Args: cobra.NoArgs,
-		Long: `Create what this site needs in the cluster at temporal.address: the namespace and
-the search attributes. Those that exist are kept. The namespace's retention is set
-to temporal.retention.
+		Use: "setup", Short: "Create this site's namespace and search attributes in Temporal", Args: cobra.NoArgs,
+		Long: `Create the namespace and the search attributes that this site needs in the cluster at
+temporal.address. Existing ones are kept. The namespace's retention is set to
+temporal.retention.
 
-If the cluster does not permit this, the command prints what is missing, each with
-the command line of Temporal's own CLI with which an administrator creates it, and
-ends with exit code 4. The command connects to the cluster, and not to "ingot serve".
-The embedded Temporal server needs no setup.`,
+If the cluster does not permit this, the command prints what is missing, with the
+command line of the temporal CLI with which an administrator creates it, and the exit
+code is 4. The command connects to the cluster, and not to "ingot serve". The embedded
+Temporal server needs no setup.`,
 		Example: `  ingot temporal setup --check
   ingot temporal setup
   ingot temporal setup --output json`,
 	}
-	check := cmd.Flags().Bool("check", false, "only check; change nothing")
+	check := cmd.Flags().Bool("check", false, "report what is missing, and create nothing")
 
 	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		steps, err := server.SetUpCluster(c.Context(), cfg.Temporal, *check)
@@ -93,17 +94,17 @@ The embedded Temporal server needs no setup.`,
 
 func temporalEnvCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "env", Short: "Print the environment variables that the temporal command needs for this site", Args: cobra.NoArgs,
-		Long: `Print the environment variables with which the unmodified temporal command, or any
-other program that uses Temporal's environment configuration, reaches the Temporal
-of this host's server: address, namespace and TLS files. A shell can evaluate the
-output.
+		Use: "env", Short: "Print environment variables for the temporal CLI", Args: cobra.NoArgs,
+		Long: `Print the environment variables with which the temporal CLI, or any other program that
+uses Temporal's environment configuration, connects to this site's Temporal: address,
+namespace and TLS files. A shell can evaluate the output.
 
 The command reads the configuration of this host and asks no server. With
-temporal.mutual_tls the output names the certificate that "ingot serve" makes at its
-first start. Any process that can read that file can start and end every workflow.
+temporal.mutual_tls, the output names the client certificate that "ingot serve" creates
+at its first start. Any process that can read the certificate's file can start and end
+every workflow.
 
-With --certificate the output names a copy of that certificate instead, for a shell
+With --certificate, the output names a copy of that certificate instead, for a shell
 outside the container of "ingot serve".`,
 		Example: `  eval "$(ingot temporal env)" && temporal workflow list
   docker compose cp ingot:/var/lib/ingot/temporal/identity.pem .
@@ -112,7 +113,7 @@ outside the container of "ingot serve".`,
 	}
 
 	certificate := cmd.Flags().String("certificate", "",
-		"with temporal.mutual_tls: path of a copy of the certificate, for the output")
+		"with temporal.mutual_tls: path of a copy of the certificate, which the output names instead")
 
 	return o.NewCommand(cmd, withConfig(func(c *cli.Call, cfg config.Config) error {
 		env, err := server.TemporalEnv(cfg, *certificate)
