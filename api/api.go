@@ -21,7 +21,6 @@ import (
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/internal/netserve/guard"
 	"github.com/ingotmetal/ingot/internal/netserve/quietlog"
-	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/web"
 )
@@ -166,7 +165,7 @@ func (a *API) FetchImage(ctx context.Context, name, address, by string) error {
 	}
 	_, err = a.images.fetch(httpapi.WithActor(ctx, by), fetchImage{Name: name, URL: address, once: true})
 	if errors.Is(err, httpapi.ErrNoSpace) || errors.Is(err, syscall.ENOSPC) {
-		return human.WithKind(err, inventory.ErrRefused) // another try would fill the disk again
+		return fmt.Errorf("%w: %w", err, inventory.ErrRefused) // another try would fill the disk again
 	}
 	cut, ok := errors.AsType[interrupted](err)
 	if _, refused := errors.AsType[refusal](err); ok && !refused {

@@ -78,7 +78,7 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 	if err != nil {
 		return inventory.Image{}, err
 	}
-	stored, found, err := s.findStored(ctx, up)
+	stored, found, err := up.findStored(ctx, s)
 	if err != nil || found {
 		return stored, err
 	}
@@ -117,7 +117,7 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 
 // findStored returns the stored image, and true, if it is the one that u would store: from a file with the digest that u declares, in the
 // same form, and intact.
-func (s *images) findStored(ctx context.Context, u upload) (i inventory.Image, found bool, err error) {
+func (u upload) findStored(ctx context.Context, s *images) (i inventory.Image, found bool, err error) {
 	if u.image.SHA256 == "" || !u.proof.isEmpty() {
 		return i, false, nil
 	}

@@ -119,10 +119,9 @@ func templateLintCommand(o *Options) *cobra.Command {
 		Use: "lint FILE…", Short: "Report all problems in templates", Args: cobra.MinimumNArgs(1),
 		Long: `Report all problems in templates that can be found without a machine: syntax, unknown
 keys and functions, actions that do not exist, invalid environment variables and
-time-outs, a wrong order of actions, disks and partitions that an action does not
-support, and files that are fetched from other servers without a digest. For problems
-that depend on a machine, use "ingot template render FILE --machine M". "-" is standard
-input. This needs no server, except in the client-only program, which asks the server.
+time-outs, a wrong order of actions, and disks and partitions that an action does not
+support. For problems that depend on a machine, use "ingot template render FILE
+--machine M". "-" is standard input. This needs no server, except in the client-only program, which asks the server.
 
 An environment variable that the action does not read is reported as a note, not as a
 problem.
