@@ -121,7 +121,8 @@ func templateLintCommand(o *Options) *cobra.Command {
 keys and functions, actions that do not exist, invalid environment variables and
 time-outs, a wrong order of actions, and disks and partitions that an action does not
 support. For problems that depend on a machine, use "ingot template render FILE
---machine M". "-" is standard input. This needs no server, except in the client-only program, which asks the server.
+--machine M". "-" is standard input. This needs no server, except in the client-only
+program, which asks the server.
 
 An environment variable that the action does not read is reported as a note, not as a
 problem.
