@@ -37,9 +37,9 @@ with the reason.`
 
 // conflictHelp says how apply and import treat values that others have changed.
 const conflictHelp = `The server remembers which fields a document set when it was last applied. A field that
-is no longer in the document is removed; a field that no document has set is kept. If
-such a field was changed by other means since then, this is a conflict: nothing is
-stored, and the error names the field. --force-conflicts overwrites the changed value.`
+is no longer in the document is removed; a field that no document has set is kept. If a
+field of the document was changed by other means since then, this is a conflict: nothing
+is stored, and the error names the field. --force-conflicts overwrites the change.`
 
 // An application holds the flags of a command that applies documents.
 type application struct {
@@ -69,9 +69,9 @@ changes to each. FILE is a file, "-" for standard input, or a directory, where a
 
 ` + conflictHelp + `
 
-By default, no run is started, and no machine may boot from the network. For each run,
-BMC job and Genesis lab in the documents, the command that starts it is printed. With
---start, the runs and BMC jobs are started.
+By default, no run is started and no netboot window is opened. For each run, BMC job and
+Genesis lab in the documents, the command that starts it is printed. With --start, the
+runs and BMC jobs are started.
 
 --prune deletes the machines and templates that were applied earlier with the same --set
 and are in none of the documents now. It keeps what is in use (a machine with an open
@@ -118,8 +118,8 @@ FILE…".
 
 ` + conflictHelp + `
 
-An import starts no run and lets no machine boot from the network. For each Workflow and
-Job, it prints the Ingot command that does the same.
+An import starts no run and opens no netboot window. For each Workflow and Job, it
+prints the Ingot command that does the same.
 
 ` + documentsHelp,
 		Example: "  ingot import hardware.csv cluster.yaml --offline   # show problems; needs no server\n" +

@@ -13,7 +13,8 @@ import (
 // addAddressFlag adds the flag of allowByAddress.
 func (a *application) addAddressFlag(x *pflag.FlagSet) {
 	x.BoolVar(&a.byAddress, "user-data-by-address", false,
-		"for machines from other programs' documents: send user data to any client with the machine's IP address (userDataByAddress)")
+		"for machines from other programs' documents: during a run, send user data to any client with the machine's IP address "+
+			"(userDataByAddress)")
 }
 
 // openedByAddress says what userDataByAddress opens.

@@ -17,7 +17,8 @@ func BackupRunCommand(o *Options) *cobra.Command {
 		Long: `Back up the server into its directory backup.dir, read the backup back and verify it.
 The backup contains the server's keys, encrypted with the passphrase in
 backup.passphrase_file, but no image files. Then delete old backups: for each of the
-last backup.keep_days days that have a backup, only the newest backup is kept.
+last backup.keep_days days that have a backup, the newest backup is kept; all other
+backups are deleted.
 
 For scheduled backups, a token with the role backup is enough.`,
 		Example: `  ingot backup run

@@ -224,7 +224,7 @@ func jobCreateCommand(o *Options) *cobra.Command {
   media:         eject the image from the virtual CD drive
 
 If the machine already has a job with the same --name and the same tasks, the command
-shows that job and starts no new one. It is therefore safe to repeat with --name.`,
+shows that job and starts no new one. A command with --name is therefore safe to repeat.`,
 		Example: "  ingot bmc job create node-1 --task power:off --task boot:pxe,efi --task power:on",
 	}
 

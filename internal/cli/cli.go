@@ -74,8 +74,7 @@ Exit codes:
   4  conflict with the current state or with a running workflow
   5  the server, or a part of it, does not answer
   6  another server is active for the site
-  7  with --require-evidence: nothing was installed, or there is no evidence that the
-     installed system is up`,
+  7  with --require-evidence: nothing was installed, or no evidence that the system is up`,
 		Example: `  ingot init                                        # once: configuration, keys, token
   ingot serve                                       # the server
   ingot machine add node-1 --mac 02:00:00:00:00:01 --address 10.0.0.11/24

@@ -193,13 +193,13 @@ func pageFilters(key string) []filter {
 	return []filter{
 		{name: "limit", usage: "maximum number of entries to show", number: true},
 		{name: "after", usage: "show the entries after this cursor, which the previous page printed (JSON: next)"},
-		{name: "sort", usage: "sort by " + key + " or, in descending order, by -" + key, words: []string{key, "-" + key}},
+		{name: "sort", usage: "sort by " + key + ", or by -" + key + " in descending order", words: []string{key, "-" + key}},
 	}
 }
 
 // machineFilter returns the flag --selector for a list of machines or of their runs.
 func machineFilter(o *Options) filter {
-	return filter{name: selectorName, usage: "only machines with these labels, or runs of such machines", selector: true, complete: o.labels()}
+	return filter{name: selectorName, usage: "only entries of machines with these labels", selector: true, complete: o.labels()}
 }
 
 // stateFilter returns the flag --state for a list of runs or operations, or of machines by the state of their last run.

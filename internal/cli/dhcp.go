@@ -21,7 +21,7 @@ func dhcpLeasesCommand(o *Options) *cobra.Command {
 		Long: `List the DHCP leases since the server started. A lease does not reserve an address; the
 address in the machine's inventory entry does. In the state conflict, another host
 answers at the address, and Ingot does not offer the address for 5 minutes. In the state
-discovery, an unknown machine has the lease, for a short time (netboot.discovery).`,
+discovery, the lease belongs to an unknown machine and is short (netboot.discovery).`,
 		Example: "  ingot dhcp leases",
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("dhcp", "leases"), func(w io.Writer, l client.List[inventory.DHCPLease]) error {

@@ -172,8 +172,8 @@ removed.
 
 The command checks the file and the files that it names, uploads the images that the
 server does not have, stores the lab on the server, encrypted, and starts the workflow
-genesis/NAME. Only one Genesis runs at a time. It continues without this command, and
-after a restart of the server. When Genesis needs an operator, its question is shown
+genesis/NAME. Only one Genesis runs at a time. Genesis continues without this command,
+and after a restart of the server. When Genesis needs an operator, its question is shown
 with --wait, on the web page and by "ingot genesis status".`,
 		Example: `  ingot genesis start lab.yaml --wait
   ingot genesis start lab.yaml --yes --replace   # machines become what the file says

@@ -26,12 +26,12 @@ var fingerprintForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 func loginCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "login [URL]", Short: "Store a server's URL and token for later commands", Args: cobra.MaximumNArgs(1),
-		Long: `Store the URL, the fingerprint and a token of a server for this user's later commands.
-The token is read from --token-file or INGOT_TOKEN, or asked for.
+		Long: `Store the URL, the key's fingerprint and a token of a server for this user's later
+commands. The token is read from --token-file or INGOT_TOKEN, or asked for.
 
 For a server that uses a certificate of its own making, give --fingerprint: the server
-logs it when it starts. Without URL, print a one-time link to the web page, as "ingot
-login-link" does.`,
+logs the fingerprint when it starts. Without URL, print a one-time link to the web page,
+as "ingot login-link" does.`,
 		Example: "  ingot login https://ingot.example.com:8443 --fingerprint sha256:9f86d08…\n  ingot login --remove",
 	}
 

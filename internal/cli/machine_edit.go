@@ -27,8 +27,9 @@ func machineSetCommand(o *Options) *cobra.Command {
 		Use: "set NAME KEY=VALUE…", Short: "Change fields of a machine", Args: cobra.MinimumNArgs(1),
 		Long: `Change fields of a machine, all or none. KEY is the path of a field in the output of
 "ingot machine get NAME --output yaml", with dots: bmc.host, interfaces[0].address.
-"KEY=" removes the field. A list is written as in YAML: sshKeys='[ssh-ed25519 AAAA…
-name]'.
+"KEY=" removes the field. A list is written as in YAML:
+
+  sshKeys='[ssh-ed25519 AAAA… name]'
 
 Fields that are not named are kept, and so are secrets. A secret is read from a file,
 and removed with "bmc.password=", "userData=" or "vendorData=". If the BMC's driver,

@@ -24,7 +24,7 @@ func peerCommand(o *Options) *cobra.Command {
 
 func peerAddCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "add NAME URL", Short: "Pair with a standby", Args: cobra.ExactArgs(2),
+		Use: "add NAME URL", Short: "Pair this server with a standby", Args: cobra.ExactArgs(2),
 		Long: `Pair this server with a standby, which "ingot standby" has set up. From then on, each
 time this server starts, it asks the standby whether the standby has taken over the
 site. Until the standby answers or the operator decides ("ingot handover status"), this

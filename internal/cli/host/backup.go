@@ -27,9 +27,9 @@ import (
 const keysHelp = `A backup contains the server's keys: the keys of the stored secrets, the admin token and
 the server's certificates. They are encrypted with a passphrase (Argon2id, AES-256-GCM),
 which is read from --passphrase-file or asked for. Without the passphrase, no one can
-decrypt them. A backup that is made with --without-key contains no keys: unless a copy
-of the key file is kept elsewhere, the stored secrets (BMC passwords, user data) are
-then lost.`
+decrypt the keys. A backup that is made with --without-key contains no keys: unless a
+copy of the key file is kept elsewhere, the stored secrets (BMC passwords, user data)
+are then lost.`
 
 func backupCommand(o *cli.Options) *cobra.Command {
 	cmd := &cobra.Command{
