@@ -70,8 +70,8 @@ changes to each. FILE is a file, "-" for standard input, or a directory, where a
 ` + conflictHelp + `
 
 By default, no run is started and no netboot window is opened. For each run, BMC job and
-Genesis lab in the documents, the command that starts it is printed. With --start, the
-runs and BMC jobs are started.
+Genesis lab in the documents, the command that starts it is printed. With --start, these
+commands are run, after a confirmation.
 
 --prune deletes the machines and templates that were applied earlier with the same --set
 and are in none of the documents now. It keeps what is in use (a machine with an open
@@ -89,7 +89,7 @@ other means since then. Without a file, the set is emptied.
 	x.BoolVar(&a.dryRun, "dry-run", false, "show what would change, and store nothing")
 	x.BoolVar(&a.force, "force-conflicts", false, "overwrite values that were changed by other means, and take over objects of other sets")
 	x.BoolVar(&a.prune, "prune", false, "delete objects that were applied earlier with the same --set and are in no document now")
-	x.BoolVar(&a.start, "start", false, "start the runs and BMC jobs that the documents describe")
+	x.BoolVar(&a.start, "start", false, "start the runs, BMC jobs and Genesis labs that the documents describe")
 	x.BoolVar(&a.yes, "yes", false, "do not ask for confirmation of what --prune deletes and --start starts")
 	a.addAddressFlag(x)
 	return o.NewCommand(cmd, a.run)

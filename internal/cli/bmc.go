@@ -229,7 +229,7 @@ shows that job and starts no new one. A command with --name is therefore safe to
 	}
 
 	tasks := cmd.Flags().StringArray("task", nil, "task to run; repeatable, the tasks run in the given order")
-	name := cmd.Flags().String("name", "", "name of the job, unique on the machine (default: generated)")
+	name := cmd.Flags().String("name", "", "name of the job, unique for the machine (default: generated)")
 	force, confirm := forceFlags(cmd)
 	requireFlags(cmd, "task")
 

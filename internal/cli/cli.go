@@ -59,8 +59,8 @@ func Root(version string, more ...Extension) *cobra.Command {
 
 	o := &Options{pollEvery: 300 * time.Millisecond, watchEvery: 2 * time.Second, ProgramVersion: version}
 	root := &cobra.Command{
-		Use: "ingot", Short: "Install operating systems on bare metal, durably", Version: version,
-		Long: `Install operating systems on bare metal, durably.
+		Use: "ingot", Short: "Install operating systems on bare metal", Version: version,
+		Long: `Install operating systems on bare metal, by workflows that continue after a restart.
 
 ` + serveHelp + `.
 The URL of the server is taken from --server, else from INGOT_SERVER, else from the
@@ -88,7 +88,7 @@ Exit codes:
 	f.StringVar(&o.ServerURL, "server", "",
 		"URL of the server (default: INGOT_SERVER, else the stored login, else this host's configuration)")
 	f.StringVar(&o.TokenFile, "token-file", "", "file with the token; alternatively, INGOT_TOKEN contains the token itself")
-	f.StringVar(&o.ConfigFile, "config", config.DefaultFile(), "configuration file of this host")
+	f.StringVar(&o.ConfigFile, "config", config.DefaultFile(), "configuration file of this host's server")
 	f.StringVarP(&o.output, "output", "o", outputTable, "format of output and errors: "+strings.Join(outputs(), ", "))
 	completeWords(root, "output", outputs()...)
 

@@ -71,7 +71,8 @@ image catalog"). The catalog also defines how the image is verified.`,
 
 	var p proof
 	cmd.Flags().StringVar(&p.sums, "sums", "", "file or URL of a list of digests (SHA-256 or SHA-512) that contains the image's file")
-	cmd.Flags().StringVar(&p.signature, "signature", "", "file or URL of the minisign signature of the list or, without --sums, of the image")
+	cmd.Flags().StringVar(&p.signature, "signature", "",
+		"file or URL of the minisign signature of the list in --sums or, without --sums, of the image")
 	cmd.Flags().StringVar(&p.key, "public-key", "", "the publisher's minisign public key, or a file that contains the key")
 
 	return o.NewCommand(cmd, func(c *Call) error {

@@ -142,7 +142,7 @@ func machineInspectCommand(o *Options) *cobra.Command {
 
 func machineReprovisionCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "reprovision NAME", Short: "Wipe a machine's disk and install it again",
+		Use: "reprovision NAME", Short: "Wipe a machine's disk and reinstall the machine",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.machines()),
 		Long: `Wipe a machine's disk (partition tables and file system signatures) and install the
 machine's template on it, in one boot. The disk is chosen as by "ingot machine

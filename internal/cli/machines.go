@@ -125,7 +125,7 @@ func printMachine(w io.Writer, m apitypes.MachineView) error {
 
 func machineDeleteCommand(o *Options) *cobra.Command {
 	return deleteCommand(o, &cobra.Command{
-		Use: "delete NAME", Short: "Delete a machine with its secrets", ValidArgsFunction: firstArg(o.machines()),
+		Use: "delete NAME", Short: "Delete a machine and its secrets", ValidArgsFunction: firstArg(o.machines()),
 		Long: `Delete a machine, its address reservation, its BMC password and its user data. The
 records of its runs are kept. The operating system on the machine is not touched.`,
 		Example: "  ingot machine delete node-1\n  ingot machine delete node-1 --yes",

@@ -264,8 +264,8 @@ func operationPauseCommand(o *Options, pause bool) *cobra.Command {
 
 	return o.NewCommand(&cobra.Command{
 		Use: verb + " {ID | RUN}", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operations()),
-		Long: `Only the installation of many machines ("ingot machine provision", "ingot recover")
-can be paused.`,
+		Long: `Only operations that install many machines ("ingot machine provision", "ingot recover
+start") can be paused.`,
 		Example: "  ingot operation " + verb + " recover/flood",
 	}, func(c *Call) error {
 		return postAndShow(c, operationPath(c.Args[0], verb), nil, text(func(s apitypes.Started) string {

@@ -146,7 +146,7 @@ func recoverCancelCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "cancel NAME", Short: "Cancel a recovery and its open runs",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeRecover)),
-		Long: `Cancel a recovery. Its open runs are cancelled too, except those that wait for the
+		Long: `Cancel a recovery. Its open runs are cancelled too, except the runs that wait for the
 operator.`,
 		Example: "  ingot recover cancel flood",
 	}, func(c *Call) error {

@@ -44,8 +44,8 @@ func schemaCommand(o *Options) *cobra.Command {
 		Use: "schema [NAME]", Short: "Print the JSON Schema of a kind of file, for editors", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: firstArg(cobra.FixedCompletions(names, NoFiles)),
 		Long: `Print the JSON Schema of a kind of file: ` + strings.Join(names, ", ") + `. Without NAME, list the kinds.
-An editor with the YAML language server completes and checks a file that names its
-schema in its first line:
+An editor with the YAML language server completes and checks a file whose first line
+names the schema:
 
   # yaml-language-server: $schema=ingot-machine.json
 

@@ -218,8 +218,9 @@ func notifyCommand(o *Options) *cobra.Command {
 
 	test := o.NewCommand(&cobra.Command{
 		Use: "test", Short: "Send a test notice to check that notices arrive", Args: cobra.NoArgs,
-		Long: `Send a test notice at once, ahead of the notices that wait, and show whether the
-receiver accepts it. The receiver and the secret are set under notify: in the server's configuration.`,
+		Long: `Send a test notice immediately, before notices that are queued, and show whether the
+receiver accepts the notice. The receiver and the secret are set in the section notify
+of the server's configuration.`,
 		Example: "  ingot notify test",
 	}, func(c *Call) error {
 		return postAndShow(c, client.Path("notices", "test"), nil, text(func(n notice) string {

@@ -132,7 +132,7 @@ may have been revoked after the backup was made.`,
 
 func whoamiCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
-		Use: "whoami", Short: "Print the name and the role of the token that this command uses", Args: cobra.NoArgs,
+		Use: "whoami", Short: "Print the name and role of the token in use", Args: cobra.NoArgs,
 		Example: "  ingot whoami",
 	}, func(c *Call) error {
 		return getAndShow(c, client.Path("whoami"), func(w io.Writer, t inventory.Token) error {

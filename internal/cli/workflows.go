@@ -159,8 +159,8 @@ func readLog(c *Call, run, action string, attempt int) (string, error) {
 func workflowWaitCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "wait {MACHINE | RUN}", Aliases: []string{"watch"}, Short: "Show the progress of a run until it ends",
-		Long: `Show the progress of a run until it ends, and exit with its result. Ctrl-C does not
-stop the run.`,
+		Long: `Show the progress of a run until the run ends, and exit with the run's result. Ctrl-C
+does not stop the run.`,
 		Example: "  ingot workflow wait node-1",
 	}
 
@@ -171,7 +171,7 @@ stop the run.`,
 
 func workflowRetryCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "retry {MACHINE | RUN}", Short: "Run again, from the failed step or from the start",
+		Use: "retry {MACHINE | RUN}", Short: "Repeat a run, from the failed step or from the start",
 		Long: `Start a new run with the input of a run that has ended. With --from failed-step, the new
 run begins at the failed step, with the plan of the ended run. With --from start, it
 begins at the start, with a new plan. A decommissioning or an inspection always begins
