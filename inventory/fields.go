@@ -68,7 +68,8 @@ func eachField(v reflect.Value, path string, f func(path string, field reflect.V
 	}
 }
 
-// DocumentOf returns m with only the fields that a document may set: without secrets, their Has fields, and the fields that the store sets.
+// DocumentOf returns a copy of m that has only the fields that a document may set. It leaves out the secrets, the Has fields of the
+// secrets, and the fields that the store sets.
 func DocumentOf(m Machine) Machine {
 	m.ownBMC()
 	drop := func(path string, field reflect.Value) {

@@ -20,7 +20,7 @@ const (
 	RoleBackup  Role = "backup"  // POST /v1/backup without the keys, and /v1/backups, only
 )
 
-// RoleAny is what a route needs that every token opens.
+// RoleAny is the need of routes that every token may use, whatever its role.
 const RoleAny Role = "any"
 
 // allowed lists, for each role, the values of needs that it fulfils.

@@ -13,7 +13,7 @@ import (
 
 func machinePushCommand(o *Options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "push --file FILE…", Short: "Store the machines of files, all or none", Args: cobra.ArbitraryArgs,
+		Use: "push --file FILE…", Short: "Store the machines that files describe, all or none", Args: cobra.ArbitraryArgs,
 		Long: `Store the machines of YAML or JSON files with one machine per document. This does the
 same as "ingot apply --file FILE", but does not change an existing machine.
 

@@ -29,9 +29,9 @@ is served at temporal.ui_listen, by default on port 8234 of the host in "listen"
 func temporalTokenCommand(o *Options) *cobra.Command {
 	return o.NewCommand(&cobra.Command{
 		Use: "token", Short: "Create and print a token for /codec, valid for a day", Args: cobra.NoArgs,
-		Long: `Create a token for the temporal CLI, and print it once. With the token, the CLI can have
-"ingot serve" decrypt workflow payloads, which are encrypted with
-temporal.encryption_key_file. The token permits nothing else and is valid for 24 hours.
+		Long: `Create a token for the temporal CLI, and print it once. With the token, the CLI asks
+"ingot serve" to decrypt workflow payloads, which are encrypted if
+temporal.encryption_key_file is set. The token permits nothing else and is valid for 24 hours.
 For a program of your own, see "ingot token create --role codec".`,
 		Example: "  export TEMPORAL_CODEC_AUTH=\"Bearer $(ingot temporal token)\"",
 	}, func(c *Call) error {

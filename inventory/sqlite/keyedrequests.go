@@ -105,7 +105,10 @@ func (s *db) writeOnce(ctx context.Context, what string, change func(tx *transac
 		case applied == what:
 			return nil
 		case applied != "":
-			return fmt.Errorf("a request with an Idempotency-Key can make only one change, and has made: %q", applied)
+			return fmt.Errorf(
+				"refusing a second change: a request with an Idempotency-Key makes only one, and this request has already made %q",
+				applied,
+			)
 		}
 		if err := change(tx); err != nil {
 			return err
