@@ -143,8 +143,8 @@ var natives = map[string]Description{
 			{Name: "TEXT_LOGGING", Text: "not needed: the log is text", check: boolean},
 		},
 		Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
-		Limits: "Without IMG_SHA256, the server fetches IMG_URL once, and the agent takes that copy. An image that is larger than the disk, or made for another sector " +
-			"size, is refused before the first write.",
+		Limits: "Without IMG_SHA256, the server fetches IMG_URL once, and the agent takes that copy. An image that is larger than the " +
+			"disk, or made for another sector size, is refused before the first write.",
 		Adds: "IMG_SHA256 of a stored image. In the plan, IMG_URL of a stored image contains the digest, so that a run writes the " +
 			"planned file.",
 	},

@@ -12,8 +12,8 @@ import (
 
 // Bottlerocket returns the network of m's installed system for Bottlerocket: net.toml of version 3, which names cards by their MAC, and
 // the TOML for the user data, which holds the name servers; "" if there are none. It returns an error for what such a net.toml cannot
-// express: bonds and VLANs, which refer to cards by the names that these have in the installed system, and MTUs. The primary card is the one
-// that boots. See "Network
+// express: bonds and VLANs, which refer to cards by the names that these have in the installed system, and MTUs. The primary card is the
+// one that boots. See "Network
 // configuration" in https://bottlerocket.dev/en/os/latest/#/concepts/networking/.
 func Bottlerocket(m inventory.Machine) (network, settings string, err error) {
 	n := networkOf(m)
