@@ -19,6 +19,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/backup"
 	"github.com/ingotmetal/ingot/internal/config"
+	"github.com/ingotmetal/ingot/internal/host/clock"
 	"github.com/ingotmetal/ingot/internal/host/durablefile"
 	"github.com/ingotmetal/ingot/internal/netserve/keptsocket"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
@@ -48,6 +49,7 @@ type backups struct {
 	store      *sqlite.Store
 	secrets    *secrets
 	child      *temporalchild.Supervisor // nil = Temporal is an external cluster
+	childWait  time.Duration             // how long a backup waits for child
 	watchdog   *keptsocket.Watchdog
 	busy       sync.Mutex
 
@@ -121,8 +123,13 @@ func (b *backups) addTemporal(ctx context.Context, d *backup.Draft, dir string) 
 		d.External = b.cfg.Temporal.Address
 		return nil
 	}
-	if st := b.child.State(); !st.Up {
-		return fmt.Errorf("a backup needs Temporal, which is not ready: %w", inventory.ErrUnreachable)
+	for end := time.Now().Add(b.childWait); !b.child.State().Up; {
+		if time.Now().After(end) {
+			return fmt.Errorf("a backup needs Temporal, which is not ready: %w", inventory.ErrUnreachable)
+		}
+		if err := clock.Sleep(ctx, time.Second/4); err != nil {
+			return err
+		}
 	}
 
 	file := filepath.Join(dir, backup.TemporalName)

@@ -35,6 +35,8 @@ func TestBackupNeedsRoom(t *testing.T) {
 func TestBackupNeedsTemporal(t *testing.T) {
 	t.Parallel()
 	s := testServer(t, testConfig(t))
+	require.Positive(t, s.backups.childWait, "Temporal may just be starting")
+	s.backups.childWait = 0
 	_, err := s.backups.create(t.Context(), api.BackupRequest{})
 	require.ErrorIs(t, err, inventory.ErrUnreachable)
 	s.backups.busy.Lock()

@@ -149,7 +149,7 @@ func newServer(ctx context.Context, o Options, h *siterole.Host) (_ *server, err
 	}
 	s.backups = &backups{
 		cfg: s.cfg, configFile: o.ConfigFile, version: o.Version, log: s.log, store: s.records.store, secrets: s.secrets,
-		child: s.temporal.child, watchdog: o.watchdog, found: apitypes.BackupStatus{Dir: s.cfg.Backup.Dir},
+		child: s.temporal.child, childWait: time.Minute, watchdog: o.watchdog, found: apitypes.BackupStatus{Dir: s.cfg.Backup.Dir},
 	}
 	if s.netboot, err = s.newNetboot(); err != nil {
 		return nil, err
