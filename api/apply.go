@@ -91,7 +91,7 @@ func (a *applications) apply(ctx context.Context, q applyDocuments) (apitypes.Ap
 		return apitypes.Application{}, err
 	}
 	out := apitypes.Application{Items: []inventory.Applied{}, Warnings: notStored(read)}
-	if len(q.Files) > 0 && len(q.Machines)+len(q.Templates) == 0 { // of what no set consists
+	if len(q.Files) > 0 && len(q.Machines)+len(q.Templates) == 0 { // the files describe only runs and jobs, which are not stored
 		return out, nil
 	}
 	in := inventory.Application{

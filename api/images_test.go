@@ -193,6 +193,15 @@ func TestFetchImage(t *testing.T) {
 		require.NotContains(t, err.Error(), "hush")
 	}
 	require.ErrorIs(t, s.api.FetchImage(t.Context(), "y", "http://other.example/x", ""), inventory.ErrInvalid)
+
+	// A template that names the address uses the image.
+	name := inventory.FetchedName(target.URL + "/image")
+	require.NoError(t, s.api.FetchImage(t.Context(), name, target.URL+"/image", ""))
+	source := "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n" +
+		"  - {name: a, image: image2disk, environment: {IMG_URL: '" + target.URL + "/image'}}\n"
+	decode[inventory.Template](t, s.do(http.MethodPost, "/v1/templates", map[string]any{"source": source}), http.StatusCreated)
+	require.Equal(t, http.StatusConflict, s.do(http.MethodDelete, "/v1/images/"+name, nil).Code)
+	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/"+name+"?force=true", nil).Code)
 }
 
 // Whether an image can be fetched is known before it is.
