@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -46,9 +47,9 @@ type Options struct {
 type Call struct {
 	*cobra.Command
 	*Options
-	Args []string
-
-	remote *client.Client // nil until the first request
+	Args       []string
+	remoteLock sync.Mutex     // guards remote: an upload is watched while it is sent
+	remote     *client.Client // nil until the first request
 }
 
 // NewCommand makes cmd call run, and returns cmd.
@@ -94,6 +95,8 @@ func digits(s string) string {
 // Server returns the client of the server that the flags, the environment, the stored session or
 // this host's configuration name.
 func (c *Call) Server() (*client.Client, error) {
+	c.remoteLock.Lock()
+	defer c.remoteLock.Unlock()
 	if c.remote != nil {
 		return c.remote, nil
 	}

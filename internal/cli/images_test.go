@@ -12,10 +12,12 @@ import (
 
 // An image of the catalog is fetched by its name alone: what it is, says the server's catalog.
 func TestAddImageOfTheCatalog(t *testing.T) {
-	var fetched map[string]any
+	fetched := make(chan map[string]any, 1)
 	o := fakeServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			require.NoError(t, json.NewDecoder(r.Body).Decode(&fetched))
+			var body map[string]any
+			require.NoError(t, json.NewDecoder(r.Body).Decode(&body))
+			fetched <- body
 		}
 		require.NoError(t, json.NewEncoder(w).Encode(inventory.Image{Name: "router.iso"}))
 	})
@@ -28,7 +30,7 @@ func TestAddImageOfTheCatalog(t *testing.T) {
 	require.Equal(t, map[string]any{
 		"name": "router.iso", "catalog": true, "replace": true, "asIs": false,
 		"url": "", "sha512": "", "use": "", "sha256": "", "signature": "", "publicKey": "",
-	}, fetched)
+	}, <-fetched)
 	require.ErrorContains(t, add(upload{name: "router.iso"}, proof{sums: "x"}), "leave out --sums")
 	require.ErrorContains(t, add(upload{name: "router.iso", use: inventory.UseInstaller}, proof{}), "--installer")
 }
