@@ -25,10 +25,18 @@ type Action struct {
 	Command     []string    `json:"command,omitempty"`
 	Environment Environment `json:"environment,omitempty"` // may contain secrets: never logged
 	Volumes     []string    `json:"volumes,omitempty"`
-	PID         string      `json:"pid,omitempty"`
 	Timeout     Seconds     `json:"timeout"`             // > 0
 	OnTimeout   []string    `json:"onTimeout,omitempty"` // see ParseHandler
 	OnFailure   []string    `json:"onFailure,omitempty"` // see ParseHandler
+	Container   *Container  `json:"container,omitempty"` // set if the action is a container, nil if it is native
+}
+
+// Native returns the name of the native action that a is; false if a is a container, or unknown.
+func (a Action) Native() (string, bool) {
+	if a.Container != nil {
+		return "", false
+	}
+	return Native(a.Image)
 }
 
 // Seconds is a duration that is encoded in JSON as a number of seconds.

@@ -97,23 +97,23 @@ func (a Action) handlers() (all []Handler) {
 
 // NeedsDisk reports whether the action or one of its handlers needs the disk that is bound to the run.
 func (a Action) NeedsDisk() bool {
-	native, _ := Native(a.Image)
+	native, _ := a.Native()
 	return natives[native].Reads || a.WritesDisk()
 }
 
 // WritesDisk reports whether the action or one of its handlers writes to the disk that is bound to the run, or starts a system from
 // it.
 func (a Action) WritesDisk() bool {
-	native, _ := Native(a.Image)
-	return Writes(native, a.Environment) ||
+	native, _ := a.Native()
+	return a.usesDisk() || Writes(native, a.Environment) ||
 		slices.ContainsFunc(a.handlers(), func(h Handler) bool { return Writes(h.Native, h.Environment) })
 }
 
 // WritesAny reports whether the action or one of its handlers writes to any disk, bound to the run or not, or starts a system from
 // one.
 func (a Action) WritesAny() bool {
-	native, _ := Native(a.Image)
-	return WritesAny(native) || slices.ContainsFunc(a.handlers(), func(h Handler) bool { return WritesAny(h.Native) })
+	native, _ := a.Native()
+	return a.usesDisk() || WritesAny(native) || slices.ContainsFunc(a.handlers(), func(h Handler) bool { return WritesAny(h.Native) })
 }
 
 // Rewrite returns a copy of a after applying change to each value of its environment and to each word of its command and of its handlers.
@@ -133,7 +133,7 @@ func (a Action) Rewrite(change func(string) string) Action {
 
 // Longest returns the maximum time that the agent needs for the action and one of its handlers.
 func (a Action) Longest() Seconds {
-	if len(a.handlers()) == 0 {
+	if len(a.handlers()) == 0 && (a.Container == nil || len(a.OnFailure)+len(a.OnTimeout) == 0) {
 		return a.Timeout
 	}
 	return a.Timeout + HandlerTime

@@ -62,7 +62,7 @@ func uploadName(env map[string]string, name string) error {
 
 // Upload returns the URL to which the action a sends the content of a disk; "" if the action sends nothing.
 func (a Action) Upload() string {
-	native, _ := Native(a.Image)
+	native, _ := a.Native()
 	if variable := natives[native].Upload; variable != "" {
 		return a.Environment[variable]
 	}

@@ -74,7 +74,7 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	if err := a.Site.mayUpload(x); err != nil {
 		return err
 	}
-	native, _ := action.Native(x.Image)
+	native, _ := x.Native()
 	if q.Disk != nil && action.WritesWhole(native) {
 		// From the first assignment on, the disk may hold data of this run.
 		if err := a.Disks.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
@@ -284,7 +284,7 @@ func (a *assignments) evidence(ctx context.Context, q EvidenceRequest) (found Ev
 // secrets returns the action x with references to secrets replaced by the secrets' values for the owner's run.
 func (a *assignments) secrets(ctx context.Context, o inventory.Owner, m inventory.Machine, x action.Action) (action.Action, error) {
 	s := seeds{a: a.shared, o: o, m: m}
-	if native, _ := action.Native(x.Image); native == action.ConfigDrive {
+	if native, _ := x.Native(); native == action.ConfigDrive {
 		var err error
 		if x, err = s.configDrive(ctx, x); err != nil {
 			return x, err

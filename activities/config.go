@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -104,6 +105,13 @@ type Site struct {
 	// FetchImage stores the file at an address as the image called name, unless that image is stored already. by is the name of the
 	// operator. It returns inventory.ErrConflict if another caller stores the image just now.
 	FetchImage func(ctx context.Context, name, address, by string) error
+	// ResolveContainer returns the digest of the image that the registry has now for a tag, for linux/amd64. It returns
+	// inventory.ErrUnreachable if the registry does not answer. Addresses of container images for FetchImage begin with oci://.
+	ResolveContainer func(ctx context.Context, r action.ContainerReference) (digest string, err error)
+	// Runtime returns the SHA-256 of the archive with the container runtime, which agents fetch from this server.
+	Runtime func() (sha256 string, err error)
+	// PrivilegedContainers are the digests of the images that may run as privileged containers.
+	PrivilegedContainers []string
 	// ImageStored checks the file of a planned image. It returns inventory.ErrNotFound if this server does not have
 	// the file, and inventory.ErrConflict if the file is one in place (inventory.InPlace) that is gone or has
 	// changed. If ImageStored is nil, files are not checked.

@@ -52,7 +52,7 @@ func (a *plans) installer(ctx context.Context, m inventory.Machine, r template.R
 		i.Digests = map[string]string{}
 		plan.Installer = &i
 		if n := len(plan.Actions); n > 0 {
-			if native, _ := action.Native(plan.Actions[n-1].Image); !action.Leaves(native) {
+			if native, _ := plan.Actions[n-1].Native(); !action.Leaves(native) {
 				plan.Actions = append(plan.Actions, action.Action{
 					Name: "to-the-installer", Task: plan.Actions[n-1].Task,
 					Image: action.Reboot, Timeout: template.DefaultActionTimeout,

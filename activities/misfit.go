@@ -54,14 +54,14 @@ func (a *assignments) findMisfit(
 
 // writesImage reports whether the action writes an image to the whole disk.
 func writesImage(x action.Action) bool {
-	native, _ := action.Native(x.Image)
+	native, _ := x.Native()
 	return action.WritesWhole(native)
 }
 
 // bringsLoader reports whether one of the actions might add a boot loader to the disk.
 func bringsLoader(actions []action.Action) bool {
 	return slices.ContainsFunc(actions, func(x action.Action) bool {
-		native, ok := action.Native(x.Image)
+		native, ok := x.Native()
 		return !ok || action.Describe(native).Loader
 	})
 }

@@ -149,7 +149,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 
 	out.Digest, out.GlobalTimeout, out.Evidence = plan.Digest, plan.GlobalTimeout, EvidenceWeak
 	for _, x := range plan.Actions {
-		native, _ := action.Native(x.Image)
+		native, _ := x.Native()
 		out.Actions = append(out.Actions, PlannedAction{
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Longest(), Leaving: action.Leaves(native),
 			Writes: x.NeedsDisk(), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
@@ -164,7 +164,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 
 	out.install(plan)
 	out.NoSystem = plan.Installer == nil && !slices.ContainsFunc(plan.Actions, func(x action.Action) bool {
-		native, _ := action.Native(x.Image)
+		native, _ := x.Native()
 		return action.Installs(native)
 	})
 	if err := a.checkResolved(ctx, m.Name, plan.Actions); err != nil {
@@ -354,7 +354,7 @@ func writtenImage(plan inventory.Plan, images []inventory.Image, given string) s
 	}
 	written := ""
 	for _, x := range plan.Actions {
-		native, _ := action.Native(x.Image)
+		native, _ := x.Native()
 		digest := x.Environment[action.Describe(native).Digest]
 		for _, i := range images {
 			if !action.Installs(native) || digest == "" || i.SHA256 != digest {
@@ -436,7 +436,7 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 	// Repeat the actions that wrote the nonce or the URLs of the earlier run to the disk, because this nonce and
 	// these URLs are no longer valid.
 	for i, x := range plan.Actions {
-		if native, _ := action.Native(x.Image); i < out.From && (native == action.ConfigDrive || phonesHome(x)) {
+		if native, _ := x.Native(); i < out.From && (native == action.ConfigDrive || phonesHome(x)) {
 			out.From = i
 		}
 	}

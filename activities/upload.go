@@ -24,7 +24,7 @@ func (s Site) mayUpload(actions ...action.Action) error {
 			err = fmt.Errorf("the host %q must not receive the content of disks", host)
 		}
 		if err != nil {
-			native, _ := action.Native(x.Image)
+			native, _ := x.Native()
 			problems.Add(fmt.Sprintf("task %s, action %s: %s", x.Task, x.Name, action.Describe(native).Upload),
 				"add the host to images.upload_hosts of the configuration and start the server again, or name a listed host",
 				"%v", err)

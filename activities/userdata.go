@@ -60,7 +60,7 @@ func answersByAddress(m inventory.Machine) bool {
 }
 
 func isPowerOff(x action.Action) bool {
-	native, _ := action.Native(x.Image)
+	native, _ := x.Native()
 	return native == action.PowerOff
 }
 
@@ -102,7 +102,7 @@ func (a *plans) asksByAddress(actions []action.Action, out *Planned) (asks bool)
 
 // writesPhoneHome reports whether the action writes the nonce or the URL of the phone-home to the disk.
 func writesPhoneHome(x action.Action) bool {
-	native, _ := action.Native(x.Image)
+	native, _ := x.Native()
 	// If the template gives vendor-data, the disk does not get the vendor-data that phones home.
 	return native == action.ConfigDrive && x.Environment["VENDOR_DATA"] == "" ||
 		refers(x, inventory.RefNonce) || refers(x, inventory.RefPhoneHomeURL)
@@ -151,7 +151,7 @@ func (a *plans) checkResolved(ctx context.Context, machine string, actions []act
 		if err != nil {
 			return err
 		}
-		native, _ := action.Native(x.Image)
+		native, _ := x.Native()
 		if action.Check(native, resolved.Environment) != nil {
 			// Leave out the error of Check: it may contain a part of a secret.
 			problems.Add(field, "pass the data in a separate variable (action inject: name that variable in from)",

@@ -40,10 +40,19 @@ type Image struct {
 	// Boots lists how firmware can start the disk image: bios, uefi-x86_64, uefi-aarch64; empty if no known loader was found.
 	Boots []string `json:"boots,omitempty"`
 	// Contents describes what was found in the file when it was stored; "" if it was stored by an older server, which did not look.
-	Contents string    `json:"contents,omitempty"`
-	Warning  string    `json:"warning,omitempty"` // why a machine will probably not boot from it
-	Use      string    `json:"use,omitempty"`     // UseInstaller, UseArchive, or "" for a disk image
-	Created  time.Time `json:"created,omitzero"`
+	Contents string `json:"contents,omitempty"`
+	Warning  string `json:"warning,omitempty"` // why a machine will probably not boot from it
+	Use      string `json:"use,omitempty"`     // UseInstaller, UseArchive, UseContainer, or "" for a disk image
+	// Container is set if Use is UseContainer. Then DiskSize is the number of bytes of the unpacked layers.
+	Container *ContainerImage `json:"container,omitempty"`
+	Created   time.Time       `json:"created,omitzero"`
+}
+
+// A ContainerImage is an image of the OCI image specification 1.1, stored as one archive; see action.Container.
+type ContainerImage struct {
+	Reference    string `json:"reference,omitempty"` // REGISTRY/REPOSITORY:TAG from which it was pulled; "" if a file was given
+	Digest       string `json:"digest"`              // of the manifest: sha256: and 64 hex digits
+	Architecture string `json:"architecture"`        // as in the image's configuration, such as amd64
 }
 
 // InPlace is a file on a share. It is served from there, without a copy.
@@ -124,6 +133,9 @@ const UseInstaller = "installer"
 
 // UseArchive marks a tar archive, which archive2disk extracts into a file system.
 const UseArchive = "archive"
+
+// UseContainer marks the archive of a container image, which the agent runs as an action.
+const UseContainer = "container"
 
 // PinnedPath returns the path of the image's file below the images' base URL. The path contains the digest, so it still means the same file
 // if another image gets the name.

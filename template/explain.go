@@ -75,7 +75,7 @@ var secretTexts = map[string]string{
 // explain says where each part of a, a rendered action, comes from. given is the timeout that the template sets; 0 = none. explain adds
 // remarks to the texts in e.from.
 func (e environment) explain(a action.Action, given action.Seconds) ActionExplanation {
-	native, _ := action.Native(a.Image)
+	native, _ := a.Native()
 	row := action.Describe(native)
 	out := ActionExplanation{
 		Native: native, Rule: action.Rule(a.Image), Timeout: "the template", Environment: e.from, Adds: row.Adds,

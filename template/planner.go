@@ -46,7 +46,7 @@ func (p *planner) makeActions() Rendered {
 // appendReboot adds a reboot as the last action, unless the last action already takes the machine away from the agent.
 func (p *planner) appendReboot(r *Rendered) {
 	last := r.Actions[len(r.Actions)-1]
-	if native, _ := action.Native(last.Image); action.Leaves(native) {
+	if native, _ := last.Native(); action.Leaves(native) {
 		return
 	}
 

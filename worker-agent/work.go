@@ -109,7 +109,7 @@ func (a *Agent) work(ctx context.Context) error {
 			continue
 		}
 
-		native, known := action.Native(as.Action.Image)
+		native, known := as.Action.Native()
 		res := a.execute(ctx, *as)
 		if cause := context.Cause(ctx); cause != nil {
 			return cause

@@ -85,7 +85,7 @@ func (t *Task) perform(ctx context.Context, as action.Assignment) (err error) {
 		}
 	}()
 
-	native, ok := action.Native(as.Action.Image)
+	native, ok := as.Action.Native()
 	if why := action.Foreign(as.Action.Image); why != "" {
 		return fmt.Errorf("carrying out %q: %s", as.Action.Image, why)
 	}
