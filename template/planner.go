@@ -82,7 +82,7 @@ func (p *planner) checkWorker(path string, t task) {
 
 func (p *planner) makeAction(path string, t task, s step, disk string) action.Action {
 	a := action.Action{
-		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command, PID: cmp.Or(s.PID, s.Namespaces.PID),
+		Name: s.Name, Task: t.Name, Image: s.Image, Command: s.Command,
 		Timeout: cmp.Or(s.Timeout, DefaultActionTimeout), OnTimeout: s.OnTimeout, OnFailure: s.OnFailure,
 		Volumes: append(slices.Clone(t.Volumes), s.Volumes...),
 	}
