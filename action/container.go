@@ -172,6 +172,16 @@ func (a Action) RefersToDisk(disk string) bool {
 	return disk != "" && slices.ContainsFunc(words, own.MatchString)
 }
 
+// IsCommandOfContainer reports whether words, the on-failure or on-timeout of a container, are a command for the container's image, and not
+// a Handler.
+func IsCommandOfContainer(words []string) bool {
+	if len(words) == 0 || words[0] == Echo {
+		return false
+	}
+	_, native := Native(words[0])
+	return !native || strings.HasPrefix(words[0], "/")
+}
+
 var errNoContainer = errors.New("the plan has no container for this action")
 
 // CheckContainer returns an error if a is not a complete container action. Both the server, before it signs an order, and the agent call

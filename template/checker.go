@@ -3,6 +3,7 @@ package template
 import (
 	"fmt"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -36,6 +37,8 @@ type planner struct {
 	why      Explanation
 	warnings []string
 	fetches  []Fetch
+	// containers are the references to images of containers, each once.
+	containers []action.ContainerReference
 }
 
 // linter checks the actions without a machine, as far as the unrendered template shows them.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/documents/cloudinit"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -341,6 +342,12 @@ type Data struct {
 	RequireDigest bool
 	// UploadHosts are the hosts to which an action may send the content of a disk (security S59).
 	UploadHosts []string
+	// Containers are the digests of the images of containers, by reference.
+	Containers map[action.ContainerReference]string
+	// PrivilegedContainers are the digests of the images that may run as privileged containers.
+	PrivilegedContainers []string
+	// Memory is the size of the machine's memory in bytes; 0 if it is not known.
+	Memory int64
 	// HardwareMap contains additional values, by name, for the top level of the data, as in Tinkerbell.
 	HardwareMap map[string]string
 }

@@ -36,30 +36,42 @@ type task struct {
 	Name string `json:"name"` // unique in the template
 	// Worker is the name of the machine, or the MAC of one of its interfaces, usually {{ .device_1 }}. All tasks must have the same worker.
 	Worker      string            `json:"worker,omitempty"`
-	Volumes     []string          `json:"volumes,omitempty"`     // for all actions of the task; kept and not used
+	Volumes     []string          `json:"volumes,omitempty"`     // volumes for all containers of the task, before their own
 	Environment map[string]string `json:"environment,omitempty"` // variables for all actions of the task
 	Actions     []step            `json:"actions"`               // carried out one after the other
 }
 
 type step struct {
-	Name      string         `json:"name"`                 // unique in the task
-	Image     string         `json:"image"`                // name of the action, or the container image of Tinkerbell's action
+	Name string `json:"name"` // unique in the task
+	// Image is the name of an action, the image of Tinkerbell's action, for which the agent has a built-in one, or the image of a container:
+	// REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST.
+	Image     string         `json:"image"`
+	Native    *bool          `json:"native,omitempty"`     // false: run the image as a container, although the agent has a built-in action
 	Timeout   action.Seconds `json:"timeout,omitempty"`    // seconds; 0 or none means the default, 3600
-	Command   []string       `json:"command,omitempty"`    // used only by rootio: what the action does
+	Command   []string       `json:"command,omitempty"`    // of a container: replaces CMD of its image; of rootio: what the action does
 	OnTimeout []string       `json:"on-timeout,omitempty"` // what the agent carries out when the action times out, written as on-failure
-	// OnFailure is what the agent carries out when the action fails: the name of an action, and its variables as NAME=VALUE. Or it is echo and
-	// a text. The run still fails.
+	// OnFailure is what the agent carries out when the action fails: the name of an action, and its variables as NAME=VALUE; or echo and a
+	// text; or, for a container, a command for the same image. The run still fails.
 	OnFailure   []string          `json:"on-failure,omitempty"`
-	Volumes     []string          `json:"volumes,omitempty"`     // kept and not used
+	Volumes     []string          `json:"volumes,omitempty"`     // what a container sees: SOURCE:TARGET or SOURCE:TARGET:ro
 	Environment map[string]string `json:"environment,omitempty"` // variables of the action; they take precedence over those of the task
-	PID         string            `json:"pid,omitempty"`         // kept and not used
+	PID         string            `json:"pid,omitempty"`         // the same as namespaces.pid
 	Namespaces  namespaces        `json:"namespaces,omitzero"`
+	Privileged  bool              `json:"privileged,omitempty"` // the container gets all capabilities; images.privileged_containers must list its digest
 }
 
-// namespaces are Linux namespaces of a container. Templates written for Tinkerbell may set them; they have no effect here.
+// namespaces are the Linux namespaces that a container shares with the agent.
 type namespaces struct {
-	Network string `json:"network,omitempty"` // kept and not used
-	PID     string `json:"pid,omitempty"`     // kept and not used
+	Network string `json:"network,omitempty"` // host (the default), or none: the container has no network
+	PID     string `json:"pid,omitempty"`     // host; default: the container sees only its own processes
+}
+
+// native returns the name of the native action that s is; false if s is a container.
+func (s step) native() (string, bool) {
+	if s.Native != nil && !*s.Native {
+		return "", false
+	}
+	return action.Native(s.Image)
 }
 
 // part is a part of a rendered template that must be the same for all data.
@@ -86,7 +98,8 @@ func (d document) shape() []part {
 		for j, a := range t.Actions {
 			p := fmt.Sprintf("tasks[%d].actions[%d]", i, j)
 			s = append(s, part{p + ".image", a.Image}, part{p + ".timeout", fmt.Sprint(a.Timeout)},
-				part{p + ".pid", a.PID + a.Namespaces.PID})
+				part{p + ".pid", a.PID + a.Namespaces.PID}, part{p + ".namespaces", a.Namespaces.Network},
+				part{p + ".native", fmt.Sprint(a.native())}, part{p + ".privileged", fmt.Sprint(a.Privileged)})
 			count(p+".command", len(a.Command))
 			count(p+".volumes", len(a.Volumes))
 			s = append(s, part{p + ".on-timeout", handlerShape(a.OnTimeout)}, part{p + ".on-failure", handlerShape(a.OnFailure)})

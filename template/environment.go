@@ -32,11 +32,12 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 	}
 	for i, t := range l.check.doc.Tasks {
 		for j, s := range t.Actions {
-			native, ok := action.Native(s.Image)
-			if !ok {
-				continue // checkStep has reported the image, or it depends on data
-			}
+			native, ok := s.native()
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
+			if !ok { // a container, or the image depends on data
+				l.checkContainerShells(at, s)
+				continue
+			}
 			env := environmentOf(t, s)
 			l.checkVariables(at, native, env)
 			l.checkLiteralDevice(at, native, env)

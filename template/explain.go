@@ -29,8 +29,8 @@ type Explanation struct {
 
 // An ActionExplanation explains one action: the rendered action that has the same index.
 type ActionExplanation struct {
-	Native string `json:"native"`
-	Rule   string `json:"rule"` // why the value of image selects this native action
+	Native string `json:"native,omitempty"` // "" for a container
+	Rule   string `json:"rule"`             // why the value of image selects this native action
 	// Appended says why Ingot added the action; "" = the action is from the template.
 	Appended string `json:"appended,omitempty"`
 	Timeout  string `json:"timeout"`
@@ -84,6 +84,9 @@ func (e environment) explain(a action.Action, given action.Seconds) ActionExplan
 	if given == 0 {
 		out.Timeout = "default of an action"
 	}
+	if a.Container != nil {
+		out.Rule, out.Writes = explainContainer(*a.Container), a.Container.Disk
+	}
 
 	read := map[string]bool{}
 	for _, v := range row.Variables {
@@ -94,7 +97,7 @@ func (e environment) explain(a action.Action, given action.Seconds) ActionExplan
 	}
 
 	for k, v := range e.values {
-		if !read[k] {
+		if !read[k] && a.Container == nil {
 			e.from[k] += "; " + native + " does not read this variable"
 		}
 		for _, ref := range refs {

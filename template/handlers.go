@@ -16,6 +16,9 @@ func (c *checker) checkHandlers(path string, s step) {
 		if slices.ContainsFunc(words, c.open) {
 			continue // some words depend on data
 		}
+		if _, native := s.native(); !native && action.IsCommandOfContainer(words) {
+			continue
+		}
 		h, err := action.ParseHandler(words)
 		if err != nil {
 			c.add(path+"."+key, "see "+actionsPage, "%v", err)

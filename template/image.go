@@ -64,14 +64,11 @@ type Fetch struct {
 	Name string // of the image that the file becomes
 }
 
-// fetch adds a file to the files that this server must fetch.
+// fetch adds a file without a digest to the files that this server must fetch.
 func (p *planner) fetch(address string) {
-	f := Fetch{URL: address, Name: inventory.FetchedName(address)}
-	if !slices.Contains(p.fetches, f) {
-		p.fetches = append(p.fetches, f)
-		p.warnings = append(p.warnings, fmt.Sprintf("%s has no digest: when the run is planned, this server fetches it as image %s, and keeps "+
-			"the digest that it sees", action.PublicURL(address), f.Name))
-	}
+	p.addFetch(address)
+	p.warn(fmt.Sprintf("%s has no digest: when the run is planned, this server fetches it as image %s, and keeps the digest that it sees",
+		action.PublicURL(address), inventory.FetchedName(address)))
 }
 
 // imageAt returns the image that this server serves at address; with it, address, which is "" if there is no such image.
@@ -131,10 +128,7 @@ func (p *planner) checkDeclared(path string, img inventory.Image) {
 		p.check.add(path, "add the image again with its digest", "image %q was added without a digest, but require_digest is set", img.Name)
 		return
 	}
-	warning := fmt.Sprintf("image %s: the digest is first-seen: this server computed it, and no one declared it", img.Name)
-	if !slices.Contains(p.warnings, warning) {
-		p.warnings = append(p.warnings, warning)
-	}
+	p.warn(fmt.Sprintf("image %s: the digest is first-seen: this server computed it, and no one declared it", img.Name))
 }
 
 // checkUpload adds a problem if an action sends the content of a disk to a host that is not in UploadHosts (security S59).

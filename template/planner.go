@@ -39,7 +39,7 @@ func (p *planner) makeActions() Rendered {
 	if len(r.Actions) > 0 {
 		p.appendReboot(&r)
 	}
-	r.Explanation, r.Warnings, r.Fetch = p.why, p.warnings, p.fetches
+	r.Explanation, r.Warnings, r.Fetch, r.Containers = p.why, p.warnings, p.fetches, p.containers
 	return r
 }
 
@@ -88,7 +88,11 @@ func (p *planner) makeAction(path string, t task, s step, disk string) action.Ac
 	}
 
 	env := environmentOf(t, s)
-	native, _ := action.Native(s.Image)
+	native, known := s.native()
+	if !known {
+		a.Environment = env.values
+		p.setContainer(path, s, &a, disk)
+	}
 	row := action.Describe(native)
 	if row.URL != "" {
 		p.setImage(path, native, env)
@@ -139,6 +143,9 @@ type Rendered struct {
 	Documents []inventory.Document `json:",omitempty"`
 	// Fetch are files that this server must fetch. Then the template must be rendered again: the actions lack their digests.
 	Fetch []Fetch `json:"-"`
+	// Containers are the references to images of containers, each once. An action whose container has no digest, because Data.Containers has
+	// none for its reference, cannot be carried out.
+	Containers []action.ContainerReference `json:"-"`
 	// Warnings say which settings are allowed, but perhaps not intended.
 	Warnings []string `json:",omitempty"`
 	// Explanation says where the other fields come from.

@@ -44,6 +44,7 @@ func (c *checker) checkStructure() {
 			c.add(p+".actions", "", "a task needs at least one action")
 		}
 
+		c.checkVolumes(p+".volumes", t.Volumes, "")
 		names := map[string]bool{}
 		for j, a := range t.Actions {
 			n++
@@ -79,6 +80,11 @@ func (c *checker) checkStep(path string, a step, names map[string]bool, last boo
 		c.add(path+".pid", "keep one of the two", "differs from namespaces.pid")
 	}
 
+	if a.Native != nil && *a.Native && !c.open(a.Image) {
+		if _, ok := a.native(); !ok {
+			c.add(path+".native", "leave it out", "%q is not an action built into the agent", a.Image)
+		}
+	}
 	c.checkHandlers(path, a)
 	if a.Image == "" {
 		c.add(path+".image", "name one of: "+knownActions(), "the action needs an image")
@@ -88,16 +94,13 @@ func (c *checker) checkStep(path string, a step, names map[string]bool, last boo
 		return
 	}
 
-	native, ok := action.Native(a.Image)
-	if why := action.Foreign(a.Image); why != "" {
-		c.add(path+".image", "write only the name for the agent's built-in action, or name your own registry, which is treated as a mirror",
-			"%q: %s", a.Image, why)
+	native, ok := a.native()
+	if !ok {
+		c.checkContainer(path, a)
 		return
 	}
-	if !ok {
-		c.add(path+".image", "use one of: "+knownActions(),
-			"%q is not an action built into the agent, and containers are not supported", a.Image)
-		return
+	if a.Privileged {
+		c.add(path+".privileged", "leave it out", "%q is an action built into the agent, and only a container can be privileged", a.Image)
 	}
 	if action.Leaves(native) && !last {
 		c.add(path+".image", "move the action to the end of the last task",
@@ -229,7 +232,7 @@ func (c *checker) checkCompletion(complete string) {
 func (c *checker) checkLastAction() {
 	for i, t := range c.doc.Tasks {
 		for j, s := range t.Actions {
-			native, ok := action.Native(s.Image)
+			native, ok := s.native()
 			if ok && action.Leaves(native) && native != action.Reboot {
 				c.add(fmt.Sprintf("tasks[%d].actions[%d].image", i, j), "leave it out",
 					"%q leaves the agent, but does not boot the installer, which is next", s.Image)

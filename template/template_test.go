@@ -174,19 +174,41 @@ func TestProblems(t *testing.T) {
 			want: "t:7: tasks[0].actions[0].timeout: is negative",
 		},
 		"container": {
-			src:  frame + "      - {name: a, image: docker.io/library/alpine}\n",
-			want: `"docker.io/library/alpine" is not an action built into the agent, and containers are not supported`,
+			src:  frame + "      - {name: a, image: Docker.io/Alpine}\n",
+			want: `invalid container image "Docker.io/Alpine"; must be REGISTRY/REPOSITORY:TAG`,
 		},
-		"another's": {
-			src: frame + "      - {name: a, image: acme/tinkerbell-actions/rootio:v1}\n",
-			want: `t:7: tasks[0].actions[0].image: "acme/tinkerbell-actions/rootio:v1": the image is not the agent's rootio: without a registry's host, ` +
-				"it comes from the public registry docker.io, where acme/tinkerbell-actions/ does not belong to the action's publisher (write only the name for the agent's built-in action",
+		"misspelt action": {
+			src:  frame + "      - {name: a, image: image2dsk:v1}\n",
+			want: `t:7: tasks[0].actions[0].image: "image2dsk:v1" is not an action built into the agent (did you mean "image2disk"?`,
 		},
-		"another's handler": {
-			src:  frame + "      - {name: a, image: noop, on-failure: [quay.io/acme/tinkerbell-actions/wipe]}\n",
-			want: "in the public registry quay.io, acme/tinkerbell-actions/ does not belong to the action's publisher",
+		"native container": {
+			src:  frame + "      - {name: a, image: alpine:3, native: true}\n",
+			want: `t:7: tasks[0].actions[0].native: "alpine:3" is not an action built into the agent`,
 		},
-		"look-alike": {src: frame + "      - {name: a, image: evil.example.org/x/image2disk}\n", want: "is not an action built into the agent"},
+		"privileged action": {
+			src:  frame + "      - {name: a, image: noop, privileged: true}\n",
+			want: `t:7: tasks[0].actions[0].privileged: "noop" is an action built into the agent, and only a container can be privileged`,
+		},
+		"namespace": {
+			src:  frame + "      - {name: a, image: \"alpine:3\", namespaces: {network: bridge}}\n",
+			want: `t:7: tasks[0].actions[0].namespaces.network: invalid value "bridge"; must be host or none`,
+		},
+		"process namespace": {
+			src:  frame + "      - {name: a, image: \"alpine:3\", pid: container}\n",
+			want: `t:7: tasks[0].actions[0].pid: invalid value "container"; must be host`,
+		},
+		"volume of the agent": {
+			src:  frame + "      - {name: a, image: \"alpine:3\", volumes: [\"/etc:/etc\"]}\n",
+			want: `t:7: tasks[0].actions[0].volumes[0]: invalid volume "/etc:/etc": a container cannot see /etc of the agent`,
+		},
+		"volume without target": {
+			src:  frame + "      - {name: a, image: \"alpine:3\", volumes: [/data]}\n",
+			want: `t:7: tasks[0].actions[0].volumes[0]: invalid volume "/data"; must be SOURCE:TARGET`,
+		},
+		"volume of another disk": {
+			src:  frame + "      - {name: a, image: \"alpine:3\", volumes: [\"/dev/sdb1:/mnt\"]}\n",
+			want: `invalid volume "/dev/sdb1:/mnt": /dev/sdb1 is not a partition of the run's disk (/dev/nvme0n1)`, data: true,
+		},
 		"leaves first": {
 			src:  frame + "      - {name: a, image: reboot}\n" + noop,
 			want: `t:7: tasks[0].actions[0].image: "reboot" takes the machine away`,
@@ -294,7 +316,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, "/dev/nvme0n1", r.DiskAlias)
 	require.Equal(t, []action.Action{
 		{
-			Name: "reboot", Task: "one", Image: "noop", Timeout: DefaultActionTimeout, PID: "host", Volumes: []string{"/dev:/dev", "/x:/x"},
+			Name: "reboot", Task: "one", Image: "noop", Timeout: DefaultActionTimeout, Volumes: []string{"/dev:/dev", "/x:/x"},
 			Environment: map[string]string{"A": "task", "B": "action"}, OnTimeout: []string{"echo", "b"}, OnFailure: []string{"wipe"},
 		},
 		{Name: "reboot-at-the-end", Task: "one", Image: "reboot", Timeout: DefaultActionTimeout},

@@ -16,7 +16,7 @@ func (c *checker) unwrap() map[string]string {
 	for i, t := range c.doc.Tasks {
 		for j := range t.Actions {
 			s := &t.Actions[j]
-			native, _ := action.Native(s.Image)
+			native, _ := s.native()
 			env := environmentOf(t, *s).values
 			inner := env[action.InnerImageVariable]
 			if native != action.WaitDaemon || c.open(inner) {
