@@ -116,7 +116,8 @@ func (a Action) WritesAny() bool {
 	return a.usesDisk() || WritesAny(native) || slices.ContainsFunc(a.handlers(), func(h Handler) bool { return WritesAny(h.Native) })
 }
 
-// Rewrite returns a copy of a after applying change to each value of its environment and to each word of its command and of its handlers.
+// Rewrite returns a copy of a after applying change to each value of its environment, to each word of its command and of its handlers, and
+// to the URL of its container.
 func (a Action) Rewrite(change func(string) string) Action {
 	a.Environment = maps.Clone(a.Environment)
 	for k, v := range a.Environment {
@@ -127,6 +128,11 @@ func (a Action) Rewrite(change func(string) string) Action {
 		for i, word := range *words {
 			(*words)[i] = change(word)
 		}
+	}
+	if a.Container != nil {
+		c := *a.Container
+		c.URL = change(c.URL)
+		a.Container = &c
 	}
 	return a
 }

@@ -75,7 +75,10 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 		return err
 	}
 	native, _ := x.Native()
-	if q.Disk != nil && action.WritesWhole(native) {
+	if x, err = a.withRuntime(x, plan.DiskAlias); err != nil {
+		return err
+	}
+	if q.Disk != nil && (action.WritesWhole(native) || x.Container != nil && x.Container.Disk) {
 		// From the first assignment on, the disk may hold data of this run.
 		if err := a.Disks.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
 			return err
@@ -98,6 +101,23 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 		row.NextUntil = a.Now().Add(q.Next)
 	}
 	return a.Assignments.Assign(ctx, row)
+}
+
+// withRuntime adds to a container the digest of the container runtime, which is the same for the agents of this server.
+func (a *assignments) withRuntime(x action.Action, disk string) (action.Action, error) {
+	if x.Container == nil {
+		return x, nil
+	}
+	if err := x.CheckContainer(disk); err != nil {
+		return x, fmt.Errorf("assigning container %s: %w: %w", x.Image, err, inventory.ErrInvalid)
+	}
+	sum, err := a.Site.Runtime()
+	if err != nil {
+		return x, fmt.Errorf("assigning container %s: %w", x.Image, err)
+	}
+	c := *x.Container
+	c.Runtime, x.Container = sum, &c
+	return x, nil
 }
 
 // fromHere adapts the URLs of images in the action to this server. then is the base URL that was valid when the

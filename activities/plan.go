@@ -165,7 +165,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 	out.install(plan)
 	out.NoSystem = plan.Installer == nil && !slices.ContainsFunc(plan.Actions, func(x action.Action) bool {
 		native, _ := x.Native()
-		return action.Installs(native)
+		return action.Installs(native) || x.Container != nil && x.Container.Disk
 	})
 	if err := a.checkResolved(ctx, m.Name, plan.Actions); err != nil {
 		return Planned{}, err
@@ -283,6 +283,7 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 
 	d := template.Data{
 		Machine: m, HardwareMap: q.HardwareMap, RequireDigest: a.Site.RequireDigest, UploadHosts: a.Site.UploadHosts,
+		PrivilegedContainers: a.Site.PrivilegedContainers,
 	}
 	if a.Site.ImageURL != nil {
 		d.ImagesURL = a.Site.ImageURL()
@@ -303,7 +304,53 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 	d.Images = inventory.ImagesByURL(images, a.Site.URLOf)
 
 	r, err := template.Render(ctx, t.Name, t.Source, d)
+	if err != nil || len(r.Containers) == 0 {
+		return r, images, err
+	}
+	agent, err := a.Agents.MachineAgent(ctx, m.Name)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return r, images, err
+	}
+	d.Memory, d.Containers = agent.Facts.Memory, map[action.ContainerReference]string{}
+	var warnings []string
+	for _, ref := range r.Containers {
+		digest, warning, err := a.resolveContainer(ctx, ref, images)
+		if err != nil {
+			return r, images, err
+		}
+		d.Containers[ref] = digest
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+	}
+	r, err = template.Render(ctx, t.Name, t.Source, d)
+	r.Warnings = append(r.Warnings, warnings...)
 	return r, images, err
+}
+
+// resolveContainer returns the digest of the container image that ref means now. If the registry does not answer, this is the digest of the
+// image that was stored last for ref, and warning says so.
+func (a *plans) resolveContainer(ctx context.Context, ref action.ContainerReference, images []inventory.Image) (digest, warning string, err error) {
+	var last inventory.Image
+	for _, i := range images {
+		if c := i.Container; c != nil {
+			if c.Digest == ref.Digest {
+				return c.Digest, "", nil
+			}
+			if ref.Digest == "" && c.Reference == ref.String() && i.Created.After(last.Created) {
+				last = i
+			}
+		}
+	}
+	if a.Site.ResolveContainer == nil {
+		return "", "", fmt.Errorf("container image %s: this server fetches no images: %w", ref, inventory.ErrInvalid)
+	}
+	digest, err = a.Site.ResolveContainer(ctx, ref)
+	if errors.Is(err, inventory.ErrUnreachable) && last.Container != nil {
+		return last.Container.Digest, fmt.Sprintf("%s: the registry does not answer (%v): the run uses image %s, which was stored for this tag",
+			ref, err, last.Name), nil
+	}
+	return digest, "", err
 }
 
 func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, out *Planned) (inventory.Plan,

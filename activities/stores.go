@@ -96,6 +96,7 @@ type Windows interface {
 // Agents stores what the agent of a run has reported about itself.
 type Agents interface {
 	Agent(ctx context.Context, o inventory.Owner) (inventory.Agent, error)
+	MachineAgent(ctx context.Context, machine string) (inventory.Agent, error)
 }
 
 // Plans holds the plans of runs.

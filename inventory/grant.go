@@ -33,7 +33,11 @@ type Grant struct {
 	Installer bool `json:"installer,omitempty"`
 	// Acting: the run's agent has got actions, but not yet the action that ends the agent's work. The disk may contain an incomplete
 	// installation.
-	Acting       bool      `json:"acting,omitempty"`
+	Acting bool `json:"acting,omitempty"`
+	// AddressClosed: the run has started a container, which could ask the metadata server from the machine's address. So the server gives no
+	// user data by this address; see Machine.UserDataByAddress. It ends when the netboot window closes.
+	AddressClosed bool `json:"addressClosed,omitempty"`
+
 	NetbootUntil time.Time `json:"netbootUntil,omitzero"`
 	SecretsUntil time.Time `json:"secretsUntil,omitzero"`
 	Taken        time.Time `json:"taken,omitzero"`

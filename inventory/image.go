@@ -185,6 +185,10 @@ func (p Plan) Images(from int) []PlannedImage {
 			pinned(v)
 		}
 
+		if x.Container != nil {
+			pinned(x.Container.URL)
+		}
+
 		// In plans of older servers, the URL of an image does not contain the digest. IMG_SHA256 contains it.
 		if u := x.Environment["IMG_URL"]; p.ImagesURL != "" && strings.HasPrefix(u, p.ImagesURL+"/") {
 			add(path.Base(u), x.Environment["IMG_SHA256"])

@@ -22,7 +22,8 @@ func (s *Server) phoneHomeURL(p profile) string {
 }
 
 // bySource returns the profile of the machine that has the client's address, or false if there is none. The profile contains no secrets,
-// with one exception: it contains the user data if the machine's UserDataByAddress is set and the secrets window is open.
+// with one exception: it contains the user data if the machine's UserDataByAddress is set, the secrets window is open, and no container of
+// the run could be the client.
 func (s *Server) bySource(r *http.Request) (profile, bool) {
 	addr, ok := s.caller(r)
 	if !ok {
@@ -34,7 +35,7 @@ func (s *Server) bySource(r *http.Request) (profile, bool) {
 		return profile{}, false
 	}
 	p := profile{machine: m, grant: g}
-	if m.UserDataByAddress && g.SecretsOpen(s.now()) && len(s.cfg.Key) > 0 {
+	if m.UserDataByAddress && !g.AddressClosed && g.SecretsOpen(s.now()) && len(s.cfg.Key) > 0 {
 		user, vendor, err := s.machines.UserData(r.Context(), m.Name)
 		if err != nil { // perhaps the key file is lost; the rest of the profile needs no key
 			s.logFailure(err, "reading user data")

@@ -232,9 +232,10 @@ func TestS4UserDataByAddress(t *testing.T) {
 	}
 	f.userErr = nil
 	for name, change := range map[string]func(*inventory.Grant){
-		"closed":  func(g *inventory.Grant) { g.SecretsUntil = time.Time{} },
-		"expired": func(g *inventory.Grant) { g.SecretsUntil = testNow.Add(-time.Second) },
-		"no run":  func(g *inventory.Grant) { *g = inventory.Grant{} },
+		"closed":                         func(g *inventory.Grant) { g.SecretsUntil = time.Time{} },
+		"expired":                        func(g *inventory.Grant) { g.SecretsUntil = testNow.Add(-time.Second) },
+		"no run":                         func(g *inventory.Grant) { *g = inventory.Grant{} },
+		"a container of the run may ask": func(g *inventory.Grant) { g.AddressClosed = true },
 	} {
 		x := g
 		change(&x)

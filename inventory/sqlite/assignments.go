@@ -87,9 +87,12 @@ func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 }
 
 // recordActing records that the agent of a boot may now carry out the action of a. The grant is marked as Acting, unless the action ends
-// the agent's work. If a.Writes is set, this boot is also recorded as the machine's installation.
+// the agent's work. A container closes the user data by address; an action that is to read this user data opens it. If a.Writes is set, this boot is also recorded as the machine's installation.
 func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, boot int) error {
-	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4 WHERE "+owns, a.Machine, a.Run, a.Epoch, !a.Payload.Leaving)
+	x := a.Payload.Action
+	reads := x.Environment[action.HegelVariable] != ""
+	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4, address_closed = (address_closed OR ?5) AND NOT ?6 WHERE "+owns,
+		a.Machine, a.Run, a.Epoch, !a.Payload.Leaving, x.Container != nil, reads)
 	if err != nil || !a.Writes {
 		return err
 	}

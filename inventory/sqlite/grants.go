@@ -32,7 +32,7 @@ var grantColumns, joinedGrantColumns = listGrantColumns(""), listGrantColumns("g
 func listGrantColumns(prefix string) string {
 	var b strings.Builder
 	for _, c := range []string{
-		"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "installer", "acting",
+		"machine", "run", "epoch", "site_epoch", "workflow", "boot", "boots_left", "spent", "installer", "acting", "address_closed",
 		"netboot_until", "secrets_until", "taken",
 	} {
 		zero := "0"
@@ -97,7 +97,7 @@ func take(condition string) string {
 			WHERE name = ?1 AND NOT EXISTS (SELECT 1 FROM workflow WHERE workflow.run = ?2 AND final = 1)
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch,
 			workflow = excluded.workflow, boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, installer = 0,
-			acting = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
+			acting = 0, address_closed = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
 		WHERE ` + condition + ` RETURNING ` + grantColumns
 }
 
@@ -264,7 +264,7 @@ func (s Grants) EndGrant(ctx context.Context, o inventory.Owner) error {
 }
 
 func end(ctx context.Context, tx *transaction, o inventory.Owner) error {
-	n, err := exec(ctx, tx, `UPDATE grant_ SET run = '', workflow = '', acting = 0, netboot_until = 0, secrets_until = 0 WHERE `+owns,
+	n, err := exec(ctx, tx, `UPDATE grant_ SET run = '', workflow = '', acting = 0, address_closed = 0, netboot_until = 0, secrets_until = 0 WHERE `+owns,
 		o.Machine, o.Run, o.Epoch)
 	if err != nil || n == 0 {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
 
@@ -56,6 +57,49 @@ func TestInstallationOutlivesTheGrant(t *testing.T) {
 	o = w.take("run-2")
 	require.NoError(t, w.Machines.Retire(t.Context(), o, inventory.Standing{State: inventory.StandingAvailable}, true))
 	require.Nil(t, of())
+}
+
+// S4: from its first container on, a run gives no user data by address, except to an action that is to read it. The end of the netboot
+// window ends this.
+func TestS4ContainersCloseTheAddress(t *testing.T) {
+	w := newWorld(t)
+	o := w.armed()
+	_, err := w.redeem(o, 1, "n")
+	require.NoError(t, err)
+	closed := func() bool {
+		g, err := w.Grants.Grant(t.Context(), "m1")
+		require.NoError(t, err)
+		return g.AddressClosed
+	}
+	hegel := map[string]string{action.HegelVariable: "http://192.0.2.1:7172"}
+	for n, c := range []struct {
+		x    action.Action
+		want bool
+	}{
+		{action.Action{}, false},
+		{action.Action{Container: &action.Container{}}, true},
+		{action.Action{}, true},
+		{action.Action{Environment: hegel}, false},
+		{action.Action{Container: &action.Container{}}, true},
+		{action.Action{Container: &action.Container{}, Environment: hegel}, false},
+		{action.Action{Container: &action.Container{}}, true},
+	} {
+		a := assignment(o, n, 1)
+		a.Payload.Action = c.x
+		require.NoError(t, w.Assignments.Assign(t.Context(), a))
+		require.Equal(t, c.want, closed(), "action %d", n)
+	}
+	require.NoError(t, w.Grants.OpenSecrets(t.Context(), o, w.in(time.Hour)))
+	require.True(t, closed())
+	require.NoError(t, w.Grants.CloseNetboot(t.Context(), o))
+	require.False(t, closed())
+
+	a := assignment(o, 9, 1)
+	a.Payload.Action.Container = &action.Container{}
+	require.NoError(t, w.Assignments.Assign(t.Context(), a))
+	require.True(t, closed())
+	require.NoError(t, w.Grants.CloseNetboot(t.Context(), o), "the window is closed already")
+	require.False(t, closed())
 }
 
 // The boot of an installer follows the agent's actions: from then on, only the installer writes to

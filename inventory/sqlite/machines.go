@@ -118,7 +118,7 @@ func (r *grantedMachineRow) scan(rows *sql.Rows) error {
 	m, g := &r.machineRow, &r.Grant
 	return rows.Scan(
 		&m.Name, &m.Doc, &m.Version, &m.Created, &m.Updated, &m.HasUser, &m.HasVendor, &m.HasPassword, &m.Standing, &m.Installation,
-		&g.Machine, &g.Run, &g.Epoch, &g.SiteEpoch, &g.Workflow, &g.Boot, &g.BootsLeft, &g.Spent, &g.Installer, &g.Acting,
+		&g.Machine, &g.Run, &g.Epoch, &g.SiteEpoch, &g.Workflow, &g.Boot, &g.BootsLeft, &g.Spent, &g.Installer, &g.Acting, &g.AddressClosed,
 		&g.NetbootUntil, &g.SecretsUntil, &g.Taken,
 	)
 }

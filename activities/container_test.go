@@ -1,0 +1,113 @@
+package activities
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/inventory"
+)
+
+const containerTemplate = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n" +
+	"  - {name: a, image: \"registry.example:5000/tools/probe:v1\", timeout: 60, environment: {DISK: /dev/sda, A: \"{{ .nonce }}\"}}\n"
+
+func (s *shelf) MachineAgent(context.Context, string) (inventory.Agent, error) {
+	return inventory.Agent{Facts: action.Facts{Memory: 2 << 30}}, nil
+}
+
+// A tag means what the registry says when the run is planned. The image is pulled once; the plan names its digest.
+func TestS18ContainersArePlannedByDigest(t *testing.T) {
+	digests := map[string]string{"v1": "sha256:" + strings.Repeat("1", 64)}
+	var down bool
+	s := &shelf{template: containerTemplate, images: []inventory.Image{{Name: "other", File: "o", SHA256: declaredDigest}}}
+	pulled := 0
+	a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt },
+		ResolveContainer: func(_ context.Context, r action.ContainerReference) (string, error) {
+			if down {
+				return "", fmt.Errorf("no route to host: %w", inventory.ErrUnreachable)
+			}
+			return digests[r.Tag], nil
+		},
+		FetchImage: func(_ context.Context, name, address, _ string) error {
+			pulled++
+			ref, digest, _ := strings.Cut(strings.TrimPrefix(address, "oci://"), "@")
+			sum := strings.Repeat(digest[len(digest)-1:], 64)
+			s.images = append(s.images, inventory.Image{
+				Name: name, File: sum, SHA256: sum, DiskSize: 1 << 20, Use: inventory.UseContainer,
+				Created: time.Unix(int64(pulled), 0), Container: &inventory.ContainerImage{Reference: ref, Digest: digest},
+			})
+			return nil
+		},
+	}})
+	plan := func() (Planned, error) {
+		q := PlanRequest{Machine: "m1", Run: "r1", Template: "t"}
+		p, err := a.Plan(t.Context(), q)
+		if err == nil && len(p.Fetch) > 0 {
+			require.NoError(t, a.FetchImages(t.Context(), q))
+			p, err = a.Plan(t.Context(), q)
+		}
+		return p, err
+	}
+
+	p, err := plan()
+	require.NoError(t, err)
+	require.Empty(t, p.Fetch)
+	require.True(t, p.Actions[0].Writes, "the environment names the disk")
+	require.False(t, p.NoSystem, "it may have installed one")
+	c := s.plan.Actions[0].Container
+	require.Equal(t, digests["v1"], c.Digest)
+	require.Equal(t, imagesAt+"/"+strings.Repeat("1", 64)+"/"+s.images[1].Name, c.URL)
+	require.Contains(t, s.plan.Images(0), inventory.PlannedImage{Run: "r1", Name: s.images[1].Name, SHA256: strings.Repeat("1", 64)})
+
+	_, err = plan()
+	require.NoError(t, err)
+	require.Equal(t, 1, pulled)
+
+	digests["v1"] = "sha256:" + strings.Repeat("2", 64)
+	_, err = plan()
+	require.NoError(t, err)
+	require.Equal(t, 2, pulled, "the tag was moved")
+	require.Equal(t, digests["v1"], s.plan.Actions[0].Container.Digest)
+
+	down = true
+	p, err = plan()
+	require.NoError(t, err)
+	require.Equal(t, digests["v1"], s.plan.Actions[0].Container.Digest, "the image that was stored last for the tag")
+	require.Contains(t, strings.Join(p.Warnings, ""), "the registry does not answer")
+
+	s.template = strings.Replace(containerTemplate, ":v1", ":v2", 1)
+	_, err = plan()
+	require.ErrorIs(t, err, inventory.ErrUnreachable)
+	s.template = strings.Replace(containerTemplate, ":v1", "@sha256:"+strings.Repeat("1", 64), 1)
+	_, err = plan()
+	require.NoError(t, err, "an image by digest needs no registry")
+}
+
+// The order for a container is complete: archive, manifest and runtime are named by digest.
+func TestS8OrderOfAContainer(t *testing.T) {
+	runtime := strings.Repeat("e", 64)
+	a := &assignments{&shared{Config: Config{Site: Site{Runtime: func() (string, error) { return runtime, nil }}}}}
+	x := action.Action{Name: "a", Image: "probe", Container: &action.Container{
+		URL: imagesAt + "/" + sumA + "/probe", SHA256: sumA, Digest: "sha256:" + sumB,
+	}}
+	got, err := a.withRuntime(x, "/dev/sda")
+	require.NoError(t, err)
+	require.Equal(t, runtime, got.Container.Runtime)
+	require.Empty(t, x.Container.Runtime, "the plan stays as it is")
+
+	for name, change := range map[string]func(c *action.Container){
+		"no digest":  func(c *action.Container) { c.Digest = "" },
+		"no archive": func(c *action.Container) { c.SHA256 = "" },
+	} {
+		c := *x.Container
+		change(&c)
+		_, err := a.withRuntime(action.Action{Container: &c}, "/dev/sda")
+		require.ErrorIs(t, err, inventory.ErrInvalid, name)
+	}
+}
