@@ -19,6 +19,7 @@ type extraction struct {
 	in      *tar.Reader
 	root    Tree
 	folders []*tar.Header // names and times of the extracted folders, in order
+	layer   *layer        // nil for an archive that is not a layer of a container image
 	Entries int
 	Bytes   int64 // total size of all files
 }
@@ -54,7 +55,7 @@ func (x *extraction) ExtractInto(root Tree, dir string) error {
 		}
 		x.Entries++
 	}
-	if x.Entries == 0 {
+	if x.Entries == 0 && x.layer == nil {
 		return errors.New("the archive is empty, or is not a tar archive")
 	}
 
@@ -73,12 +74,15 @@ func (x *extraction) extract(h *tar.Header) error {
 		return nil
 	}
 	return x.at(h, func(parent int, base string, h *tar.Header) error {
+		if done, err := x.layer.apply(parent, base, h); done || err != nil {
+			return err
+		}
 		if h.Typeflag == tar.TypeDir {
-			x.folders = append(x.folders, &tar.Header{Name: h.Name, ModTime: h.ModTime})
+			x.folders = append(x.folders, &tar.Header{Typeflag: tar.TypeDir, Name: h.Name, ModTime: h.ModTime})
 			if err := makeFolder(parent, base); err != nil {
 				return err
 			}
-			return setAttributes(parent, base, h)
+			return x.setAttributes(parent, base, h)
 		}
 
 		if base == "." {
@@ -93,7 +97,7 @@ func (x *extraction) extract(h *tar.Header) error {
 		if err := x.make(parent, base, h); err != nil {
 			return err
 		}
-		if err := setAttributes(parent, base, h); err != nil {
+		if err := x.setAttributes(parent, base, h); err != nil {
 			return err
 		}
 		return setTime(parent, base, h)

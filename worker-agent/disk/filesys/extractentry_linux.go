@@ -121,7 +121,7 @@ func (x *extraction) copyTo(f *os.File, sparse bool) error {
 
 // setAttributes sets the owner, the extended attributes and the mode, in this order: the kernel removes setuid and capabilities when
 // the owner changes.
-func setAttributes(parent int, base string, h *tar.Header) error {
+func (x *extraction) setAttributes(parent int, base string, h *tar.Header) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(parent, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -141,7 +141,11 @@ func setAttributes(parent int, base string, h *tar.Header) error {
 		}
 		// Use the descriptor of the folder: a path could lead elsewhere.
 		file := fmt.Sprintf("/proc/self/fd/%d/%s", parent, base)
-		if err := unix.Lsetxattr(file, name, []byte(value), 0); err != nil {
+		err := unix.Lsetxattr(file, name, []byte(value), 0)
+		if x.layer != nil && errors.Is(err, unix.EOPNOTSUPP) {
+			continue // before Linux 6.6, a file system in memory has no attributes of users
+		}
+		if err != nil {
 			return fmt.Errorf("setting the extended attribute %s: %w", name, err)
 		}
 	}
