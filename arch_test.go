@@ -131,7 +131,7 @@ var may = map[string]string{
 
 	"internal/client": "internal/httpclient internal/secrets/keypin inventory internal/config internal/host/durablefile internal/host/hostnet internal/text/human internal/documents/strictyaml",
 
-	"internal/doctor": "internal/httpclient bootsvc internal/apitypes bootsvc/neighbours inventory internal/images/catalog internal/client internal/host/clock internal/config internal/host/durablefile internal/host/hostnet internal/text/human " +
+	"internal/doctor": "action internal/httpclient bootsvc internal/apitypes bootsvc/neighbours inventory internal/images/catalog internal/client internal/host/clock internal/config internal/host/durablefile internal/host/hostnet internal/text/human " +
 		"internal/secrets/keyring internal/observe/notify internal/host/diskreserve internal/images/sbat internal/server internal/siterole golang.org/x/sync " +
 		"golang.org/x/sys",
 

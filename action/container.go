@@ -30,6 +30,10 @@ type Container struct {
 	Runtime string `json:"runtime,omitempty"`
 }
 
+// RuntimeFile is the name of the archive with the container runtime, next to the agent's kernel and initramfs. Agents fetch it from
+// /agent/v1/runtime.
+const RuntimeFile = "runtime.tar.zst"
+
 // containerForm matches a reference to an image in the form of Docker: HOST[:PORT]/REPOSITORY[:TAG][@DIGEST].
 var containerForm = regexp.MustCompile(
 	`^([a-zA-Z0-9.-]+(?::[0-9]+)?)/([a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`,

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -83,6 +85,7 @@ func (s *site) holds(o inventory.Owner, w action.Welcome) {
 			{http.MethodPost, "/agent/v1/heartbeat", action.Heartbeat{}},
 			{http.MethodPost, "/agent/v1/report", report},
 			{http.MethodGet, "/agent/v1/images/x", nil},
+			{http.MethodGet, "/agent/v1/runtime", nil},
 		} {
 			require.Equal(s.T, code, send(s.T, s.agent, r.method, r.path, r.in, bearer(w.Token)).Code, r.path)
 		}
@@ -256,7 +259,7 @@ func TestTokensOfOthersAreRefused(t *testing.T) {
 	}
 	require.Equal(t, http.StatusUnauthorized, send(t, s.operator, http.MethodGet, "/v1/machines", nil, bearer(w.Token)).Code)
 	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o))
-	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}} {
+	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}, {http.MethodGet, "/agent/v1/runtime"}} {
 		bye := decode[action.Farewell](t, send(t, s.agent, r[0], r[1], "{}", bearer(w.Token)), http.StatusGone)
 		require.NotEmpty(t, bye.Reason)
 	}
@@ -479,4 +482,17 @@ func TestAgentImageIsResumedByItsDigest(t *testing.T) {
 		http.StatusNotFound,
 		send(t, s.agent, http.MethodGet, "/agent/v1/images/..%2f..%2fetc%2fpasswd", nil, bearer(w.Token)).Code,
 	)
+}
+
+func TestAgentFetchesTheContainerRuntime(t *testing.T) {
+	s := newSite(t)
+	s.AddMachine("m1", mac)
+	w := s.welcome(s.Arm("m1", "r1"), nonceA)
+	require.Equal(t, http.StatusUnauthorized, send(t, s.agent, http.MethodGet, "/agent/v1/runtime", nil).Code)
+	require.Equal(t, http.StatusNotFound, send(t, s.agent, http.MethodGet, "/agent/v1/runtime", nil, bearer(w.Token)).Code)
+	require.NoError(t, os.WriteFile(filepath.Join(s.cfg.ImageDir, action.RuntimeFile), []byte("0123456789"), 0o600))
+	require.Equal(t, "0123456789", send(t, s.agent, http.MethodGet, "/agent/v1/runtime", nil, bearer(w.Token)).Body.String())
+	part := send(t, s.agent, http.MethodGet, "/agent/v1/runtime", nil, bearer(w.Token), header{"Range", "bytes=4-"})
+	require.Equal(t, http.StatusPartialContent, part.Code)
+	require.Equal(t, "456789", part.Body.String())
 }

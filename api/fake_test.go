@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -174,7 +175,8 @@ func (s *site) restart(change ...func(*siteConfig)) {
 		Stores: agentapi.Stores{
 			Agents: c.Store, Changes: c.Store, Grants: c.Store, Images: c.Store, Machines: c.Store, Work: c.Store,
 		},
-		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: c.ClaimKey, OpenImage: s.stored.Open, Guard: s.guard, Log: c.Log,
+		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: c.ClaimKey, OpenImage: s.stored.Open,
+		RuntimePath: filepath.Join(c.ImageDir, action.RuntimeFile), Guard: s.guard, Log: c.Log,
 		Now: c.Now, Heartbeat: c.Heartbeat,
 		Discovery: agentapi.Discovery{
 			Guest: func(_ context.Context, mac string, a netip.Addr) bool {

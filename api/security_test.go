@@ -115,7 +115,7 @@ func TestS2TokensAreBoundAndHashed(t *testing.T) {
 
 	require.NoError(t, s.Store.Grants.EndGrant(t.Context(), o1))
 	s.Arm("m1", "r3")
-	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}} {
+	for _, r := range [][2]string{{http.MethodGet, "/agent/v1/next"}, {http.MethodPost, "/agent/v1/heartbeat"}, {http.MethodPost, "/agent/v1/report"}, {http.MethodGet, "/agent/v1/images/x"}, {http.MethodGet, "/agent/v1/runtime"}} {
 		require.Equal(t, http.StatusGone, send(t, s.agent, r[0], r[1], "{}", bearer(w1.Token)).Code, "replay in the next run: %s", r[1])
 	}
 

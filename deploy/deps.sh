@@ -13,7 +13,7 @@
 #   the system     Debian packages, by apt-get install --no-install-recommends (needs root, or sudo)
 #   $CACHE/pkg/    packages that are unpacked and not installed: some would start services (DHCP relay, DHCP servers, IPMI simulator,
 #                  Prometheus, netplan, Docker),
-#                  others go to other machines (kernel, shim and GRUB with Debian's signatures, mdadm, LVM, iPXE of
+#                  others go to other machines (kernel, shim and GRUB with Debian's signatures, mdadm, LVM, crun, iPXE of
 #                  Debian sid, busybox)
 #   .tools/        Go programs of pinned versions
 #   e2e/firefox/   node_modules: what drives Firefox, by its lock file
@@ -196,7 +196,7 @@ unpack_ipxe() {
 
 unpack_all() {
   local name missing=
-  for name in busybox relay dhcp nginx wrk openipmi tftp ovs programs kernel secureboot ipxe; do is_unpacked "$name" || missing=1; done
+  for name in busybox relay dhcp nginx wrk openipmi tftp ovs programs crun kernel secureboot ipxe; do is_unpacked "$name" || missing=1; done
   [ -n "$missing" ] || return 0
 
   mkdir -p "$CACHE/pkg"
@@ -213,6 +213,7 @@ unpack_all() {
   # Open vSwitch, a switch with 802.1Q and LACP in user space; it is started by the lab, never as a service.
   unpack ovs openvswitch-switch openvswitch-common libxdp1 libbpf1 libunbound8
   unpack programs mdadm lvm2 extlinux syslinux-common libdevmapper1.02.1 libdevmapper-event1.02.1 libaio1 libedit2 libbsd0 libmd0
+  unpack crun crun libyajl2 libseccomp2 libcap2
   unpack kernel linux-image-amd64
   unpack secureboot shim-signed grub-efi-amd64-signed # their scripts would make this host boot from them
   unpack_ipxe

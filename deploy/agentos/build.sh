@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # build.sh OUTDIR AGENT [KERNELTREE]: make the in-memory system that Ingot boots machines into.
 #
-#   OUTDIR      gets vmlinuz, initramfs (cpio, zstd), contents.txt, which lists what is inside, and inputs.txt
+#   OUTDIR      gets vmlinuz, initramfs (cpio, zstd), runtime.tar.zst, contents.txt, which lists what is in the initramfs, and inputs.txt
 #   AGENT       the worker-agent, built with CGO_ENABLED=0; it becomes /init
 #   KERNELTREE  an unpacked Debian linux-image package (apt-get download linux-image-amd64's dependency; dpkg -x);
 #               default: the one that deploy/deps.sh unpacks
 #
 # The modules of deploy/agentos/modules.txt go in, with what they need, and the programs that rootio and syslinux run (mdadm, lvm, mkfs, extlinux)
-# with their libraries. Environment:
+# with their libraries. runtime.tar.zst is what agents fetch before their first container: crun with its libraries. Environment:
 #
 #   BUSYBOX     a static busybox; it becomes /bin/sh of a rescue boot (ingot.rescue=1). Default: none, no shell
 #   CA_BUNDLE   certificates for image servers with https. Default: the build host's, if it has some; empty = none
+#   CRUN        an unpacked tree with the package crun; default: the one that deploy/deps.sh unpacks, or else the build host
 #   PROGRAMS    an unpacked tree with the packages mdadm, lvm2, extlinux and syslinux-common; default: the one that deploy/deps.sh unpacks. What it lacks
 #               is taken from the build host
 #   ZSTD_LEVEL  default 12, in seconds; 19 saves 2 MB more and takes a minute
@@ -48,10 +49,20 @@ for name in mdadm lvm mke2fs mkfs.xfs mkfs.fat mkswap extlinux; do
   [ -n "$file" ] || die "$name is missing: deploy/deps.sh demo"
   programs+=("$file")
 done
-libraries=$(LD_LIBRARY_PATH=$PROGRAMS/lib/x86_64-linux-gnu:$PROGRAMS/usr/lib/x86_64-linux-gnu ldd "${programs[@]}") ||
-  die "ldd fails for ${programs[*]}"
-! grep 'not found' <<< "$libraries" >&2 || die "libraries are missing: deploy/deps.sh demo"
-libraries=$(awk '$2 == "=>" {print $3} $1 ~ /^\/.*ld-linux/ {print $1}' <<< "$libraries" | sort -u)
+# list_libraries TREE PROGRAM...: the libraries of programs, from TREE if they are there.
+list_libraries() {
+  local tree=$1 found; shift
+  found=$(LD_LIBRARY_PATH=$tree/lib/x86_64-linux-gnu:$tree/usr/lib/x86_64-linux-gnu ldd "$@") || die "ldd fails for $*"
+  ! grep 'not found' <<< "$found" >&2 || die "libraries are missing: deploy/deps.sh demo"
+  awk '$2 == "=>" {print $3} $1 ~ /^\/.*ld-linux/ {print $1}' <<< "$found" | sort -u
+}
+libraries=$(list_libraries "$PROGRAMS" "${programs[@]}")
+
+CRUN=${CRUN-${XDG_CACHE_HOME:-$HOME/.cache}/ingot-lab/pkg/crun}
+crun=$CRUN/usr/bin/crun
+[ -x "$crun" ] || crun=/usr/bin/crun
+[ -x "$crun" ] || die "crun is missing: deploy/deps.sh demo"
+crun_libraries=$(list_libraries "$CRUN" "$crun")
 
 boot=
 for dir in "$PROGRAMS" ""; do [ -n "$boot" ] || [ ! -r "$dir/usr/lib/syslinux/mbr/gptmbr.bin" ] || boot=$dir/usr/lib/syslinux/mbr; done
@@ -59,7 +70,7 @@ for dir in "$PROGRAMS" ""; do [ -n "$boot" ] || [ ! -r "$dir/usr/lib/syslinux/mb
 boot=("$boot"/{mbr,gptmbr}.bin)
 
 # OUTDIR is left alone if it was made from the same inputs. The digest of the kernel covers its modules.
-inputs=$(sha256sum "$HERE"/{build.sh,modules.txt} "$AGENT" "$KERNEL" "${programs[@]}" "${boot[@]}" $libraries ${CA_BUNDLE:+"$CA_BUNDLE"} ${BUSYBOX:+"$BUSYBOX"}; echo "level ${ZSTD_LEVEL:-12}")
+inputs=$(sha256sum "$HERE"/{build.sh,modules.txt} "$AGENT" "$KERNEL" "${programs[@]}" "${boot[@]}" $libraries "$crun" $crun_libraries ${CA_BUNDLE:+"$CA_BUNDLE"} ${BUSYBOX:+"$BUSYBOX"}; echo "level ${ZSTD_LEVEL:-12}")
 [ "$(cat "$OUT/inputs.txt" 2>/dev/null)" != "$inputs" ] || { echo "agentos: $OUT is up to date"; exit 0; }
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -110,12 +121,18 @@ ln -s /init "$R/sbin/modprobe"
 : > "$R/etc/resolv.conf"
 install -m755 "${programs[@]}" "$R/sbin/"
 install -D -m644 -t "$R/usr/lib/syslinux/mbr" "${boot[@]}"
-for file in $libraries; do
-  case $file in
-    */ld-linux*) install -Dm755 "$file" "$R$file" ;; # the programs contain its path
-    *) install -Dm644 -t "$R/lib/x86_64-linux-gnu" "$file" ;;
-  esac
-done
+install_libraries() { # ROOT FILE...
+  local root=$1 file; shift
+  for file in "$@"; do
+    case $file in
+      */ld-linux*) install -Dm755 "$file" "$root$file" ;; # the programs contain its path
+      *) install -Dm644 -t "$root/lib/x86_64-linux-gnu" "$file" ;;
+    esac
+  done
+}
+install_libraries "$R" $libraries
+install -D -m755 -t "$work/runtime/bin" "$crun"
+install_libraries "$work/runtime" $crun_libraries
 if [ -n "${BUSYBOX:-}" ]; then
   install -m755 "$BUSYBOX" "$R/bin/busybox"
   for name in $("$BUSYBOX" --list); do [ "$name" = busybox ] || ln -s busybox "$R/bin/$name"; done
@@ -129,12 +146,15 @@ chmod -R u=rwX,go=rX "$R"
 find "$R" -exec touch -hd @0 {} +
 (cd "$R" && find . -print0 | sort -z | cpio --null -o -H newc --owner=0:0 --reproducible --quiet) > "$work/cpio"
 zstd -q -f -"${ZSTD_LEVEL:-12}" -T0 "$work/cpio" -o "$work/initramfs"
+tar -C "$work/runtime" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -cf - bin lib lib64 |
+  zstd -q -19 > "$work/runtime.tar.zst" # 19 takes two seconds here
 cp "$KERNEL" "$work/vmlinuz"
-chmod 644 "$work/vmlinuz" "$work/initramfs"
+chmod 644 "$work/vmlinuz" "$work/initramfs" "$work/runtime.tar.zst"
 (cd "$R" && find . -type f -printf '%s %P\n' | sort -k2) > "$OUT/contents.txt"
 mv "$work/vmlinuz" "$OUT/vmlinuz"
 mv "$work/initramfs" "$OUT/initramfs"
+mv "$work/runtime.tar.zst" "$OUT/runtime.tar.zst"
 echo "$inputs" > "$OUT/inputs.txt"
 mb() { awk -v n="$1" 'BEGIN { printf "%.1f MB", n / 1000000 }'; }
 k=$(stat -c %s "$OUT/vmlinuz") i=$(stat -c %s "$OUT/initramfs")
-echo "agentos: kernel $VERSION $(mb "$k"), initramfs $(mb "$i") ($(wc -l < "$work/list") modules, unpacked $(mb "$(stat -c %s "$work/cpio")")), together $(mb $((k + i)))"
+echo "agentos: kernel $VERSION $(mb "$k"), initramfs $(mb "$i") ($(wc -l < "$work/list") modules, unpacked $(mb "$(stat -c %s "$work/cpio")")), together $(mb $((k + i))); container runtime $(mb "$(stat -c %s "$OUT/runtime.tar.zst")")"

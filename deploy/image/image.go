@@ -360,6 +360,7 @@ func (s source) boot() (map[string]entry, error) {
 		{"ipxe/grubx64.efi", "usr/lib/ipxe"},
 		{"agentos/vmlinuz", "usr/share/ingot"},
 		{"agentos/initramfs", "usr/share/ingot"},
+		{"agentos/runtime.tar.zst", "usr/share/ingot"},
 	} {
 		file := filepath.Join(s.Bin, f.from)
 		if _, err := os.Stat(file); err != nil {

@@ -27,7 +27,7 @@ func made(t *testing.T) source {
 	for name, text := range map[string]string{
 		"ingot": string(program), "ipxe/undionly.kpxe": "undi", "ipxe/snponly.efi": "snp", "ipxe/ipxe.efi": "ipxe", "ipxe/ipxe.iso": "iso",
 		"ipxe/shimx64.efi": "shim", "ipxe/grubx64.efi": "grub",
-		"agentos/vmlinuz": "kernel", "agentos/initramfs": strings.Repeat("initramfs", 5000),
+		"agentos/vmlinuz": "kernel", "agentos/initramfs": strings.Repeat("initramfs", 5000), "agentos/runtime.tar.zst": "crun",
 	} {
 		files[filepath.Join(s.Bin, name)] = text
 	}

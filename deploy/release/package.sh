@@ -23,7 +23,7 @@ debian=${debian//-/.}
 
 install -D -m 755 -t "$R/usr/bin" "$BIN/ingot"
 install -D -m 755 -t "$R/usr/lib/ingot" "$BIN/worker-agent" # a simulated machine: worker-agent -help
-install -D -m 644 -t "$R/usr/share/ingot" "$BIN"/agentos/{vmlinuz,initramfs}
+install -D -m 644 -t "$R/usr/share/ingot" "$BIN"/agentos/{vmlinuz,initramfs,runtime.tar.zst}
 install -D -m 644 -t "$R/usr/share/ingot/ipxe" "$BIN"/ipxe/*
 install -D -m 644 -t "$R/usr/lib/systemd/system" "$HERE"/ingot.service "$HERE"/ingot-backup.{service,timer}
 install -D -m 644 "$HERE/sysusers.conf" "$R/usr/lib/sysusers.d/ingot.conf"

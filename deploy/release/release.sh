@@ -50,7 +50,7 @@ tarball() {
   local name=ingot-$VERSION-linux-amd64
   deploy/release/sbom.sh "$BIN" "$VERSION" "$SOURCE_DATE_EPOCH" "$OUT/ingot-$VERSION.cdx.json"
   install -D -m 755 -t "$work/$name" "$BIN"/{ingot,worker-agent}
-  install -D -m 644 -t "$work/$name/agentos" "$BIN"/agentos/{vmlinuz,initramfs}
+  install -D -m 644 -t "$work/$name/agentos" "$BIN"/agentos/{vmlinuz,initramfs,runtime.tar.zst}
   install -D -m 644 -t "$work/$name/ipxe" "$BIN"/ipxe/*
   go run ./deploy/release manual -version "$VERSION" -seconds "$SOURCE_DATE_EPOCH" "$work/manual"
   install -D -m 644 -t "$work/$name/man" "$work"/manual/*.1

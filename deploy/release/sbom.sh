@@ -24,6 +24,6 @@ mapfile -t files < <(awk '$2 ~ "^/(usr/|lib)" {print $2}' "$1/agentos/inputs.txt
 owners "${files[@]}" > "$work/host"
 
 packages=(-packages "$work/host")
-for name in kernel programs secureboot ipxe; do packages+=(-packages "$CACHE/$name/.packages"); done
+for name in kernel programs crun secureboot ipxe; do packages+=(-packages "$CACHE/$name/.packages"); done
 shopt -s nullglob # a package is also made from programs without the clients
 go run ./deploy/release sbom -version "$2" -seconds "$3" "${packages[@]}" -out "$4" "$1/ingot" "$1/worker-agent" "$1"/client/*

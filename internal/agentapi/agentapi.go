@@ -37,6 +37,7 @@ func New(c Config) http.Handler {
 		{Method: "POST", Path: "/agent/v1/report", Handler: httpapi.Handle(http.StatusNoContent, lenientBody(maxReport), s.report)},
 		{Method: "POST", Path: "/agent/v1/heartbeat", Handler: httpapi.Handle(http.StatusOK, lenientBody(maxHeartbeat), s.heartbeat)},
 		{Method: "GET", Path: "/agent/v1/images/:name", Handler: s.image},
+		{Method: "GET", Path: "/agent/v1/runtime", Handler: s.runtime},
 	})
 
 	return r

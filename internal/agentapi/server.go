@@ -71,6 +71,8 @@ type Config struct {
 	ClaimKey []byte
 	// OpenImage opens the file of an image; see imagefile.Files.
 	OpenImage func(i inventory.Image) (*os.File, error)
+	// RuntimePath is the path of the archive with the container runtime (action.RuntimeFile); "" means that there is none.
+	RuntimePath string
 	Guard     *guard.Guard
 	Log       *slog.Logger
 	Now       func() time.Time

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -267,4 +268,20 @@ func (s *server) serveImage(c *gin.Context) error {
 	http.ServeContent(c.Writer, c.Request, "", time.Time{}, f)
 
 	return nil
+}
+
+// runtime serves the archive with the container runtime. The signed order contains its SHA-256.
+func (s *server) runtime(c *gin.Context) {
+	f, err := os.Open(s.RuntimePath)
+	if err != nil {
+		httpapi.Fail(c, httpapi.NotFound())
+		return
+	}
+	defer f.Close()
+	var changed time.Time
+	if st, err := f.Stat(); err == nil {
+		changed = st.ModTime()
+	}
+	c.Writer.Header().Set("Content-Type", "application/octet-stream")
+	http.ServeContent(c.Writer, c.Request, "", changed, f)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/bootsvc"
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/images/sbat"
@@ -25,6 +26,7 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		{n.Loaders, "netboot.loaders", "snponly.efi", loaders},
 		{n.AgentOS, "netboot.agent_os", "vmlinuz", agentOS},
 		{n.AgentOS, "netboot.agent_os", "initramfs", agentOS},
+		{n.AgentOS, "netboot.agent_os", action.RuntimeFile, agentOS},
 	} {
 		if slices.Contains(bootsvc.SecureLoaderFiles(n.Loader), f.file) {
 			continue // checkSecureBoot checks this file
@@ -34,6 +36,8 @@ func checkBootFiles(_ context.Context, d *host) (out []Finding) {
 		switch {
 		case f.dir == "":
 			out = append(out, fail("%s is not set, so %s is missing", f.key, f.file).remedy(f.remedy))
+		case err != nil && f.file == action.RuntimeFile:
+			out = append(out, warn("%s: %v; no machine can run a container", at, errors.Unwrap(err)).remedy(f.remedy))
 		case err != nil:
 			out = append(out, fail("%s: %v", at, errors.Unwrap(err)).remedy(f.remedy))
 		case st.Size() == 0:

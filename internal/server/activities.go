@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
 	"github.com/ingotmetal/ingot/internal/observe/tracing"
 	"github.com/ingotmetal/ingot/internal/systems/endpoint"
@@ -31,6 +32,7 @@ func (s *server) siteOf() activities.Site {
 		out.ImageURL = s.netboot.imageURL
 		out.MediaURL = s.netboot.mediaURL
 		out.MetadataURL = s.netboot.metadataURL()
+		out.Runtime = (&containerRuntime{path: agentFile(s.cfg.Netboot.AgentOS, action.RuntimeFile)}).sum
 		out.MetadataHosts = joinAll(s.netboot.address.String(), append(slices.Clone(s.cfg.Netboot.Metadata), s.cfg.Netboot.HTTP...))
 	}
 	return out
