@@ -115,7 +115,7 @@ func (p *planner) checkPrivileged(path string, ref action.ContainerReference) {
 }
 
 // ContainerMemory is how much memory must be left for the agent and the container's processes next to the files of the image, in bytes.
-const ContainerMemory = 512 << 20
+const ContainerMemory = 256 << 20
 
 // checkMemory adds a problem if the memory of the machine is known, and too small for the files of a container image.
 func (p *planner) checkMemory(path, image string, size int64) {

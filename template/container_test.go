@@ -65,7 +65,7 @@ func TestContainerIsRefused(t *testing.T) {
 		change func(d *Data)
 		want   string
 	}{
-		"small machine": {change: func(d *Data) { d.Memory = 256 << 20 }, want: "the machine has 256.0 MiB of memory, but"},
+		"small machine": {change: func(d *Data) { d.Memory = 128 << 20 }, want: "the machine has 128.0 MiB of memory, but"},
 		"no digest":     {change: func(d *Data) { d.RequireDigest = true }, want: "has no digest, but require_digest is set"},
 		"not listed":    {step: "        privileged: true\n", want: "must not run as a privileged container"},
 		"protected disk": {
