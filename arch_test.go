@@ -66,7 +66,7 @@ var may = map[string]string{
 
 	"genesis": "inventory internal/documents/strictyaml internal/documents/machinefile",
 
-	"template":         "action inventory internal/documents/cloudinit internal/documents/strictyaml github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
+	"template":         "action inventory internal/documents/cloudinit internal/documents/strictyaml internal/text/human github.com/Masterminds/sprig/v3 go.yaml.in/yaml/v3",
 	"inventory/sqlite": "internal/text/plaintext action internal/selector inventory internal/backup/dbcopy github.com/jmoiron/sqlx github.com/mattn/go-sqlite3",
 	"bmc": "internal/httpclient internal/secrets/keypin internal/host/clock inventory internal/text/plaintext github.com/bmc-toolbox/bmclib/v2 github.com/go-logr/logr " +
 		"github.com/stmcginnis/gofish",

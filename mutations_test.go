@@ -44,11 +44,19 @@ var mutations = []mutation{
 	},
 	{
 		"S4", "TestS4AddressesOpenNoSecret", "metadatasvc/lookup.go",
-		"if m.UserDataByAddress && g.SecretsOpen(s.now())", "if g.SecretsOpen(s.now())",
+		"if m.UserDataByAddress && !g.AddressClosed &&", "if !g.AddressClosed &&",
 	},
 	{
 		"S4", "TestS4UserDataByAddress", "metadatasvc/lookup.go",
-		"m.UserDataByAddress && g.SecretsOpen(s.now()) &&", "m.UserDataByAddress &&",
+		"!g.AddressClosed && g.SecretsOpen(s.now()) &&", "!g.AddressClosed &&",
+	},
+	{
+		"S4", "TestS4UserDataByAddress", "metadatasvc/lookup.go",
+		"m.UserDataByAddress && !g.AddressClosed &&", "m.UserDataByAddress &&",
+	},
+	{
+		"S4", "TestS4ContainersCloseTheAddress", "inventory/sqlite/assignments.go",
+		"address_closed = (address_closed OR ?5) AND NOT ?6", "address_closed = 0",
 	},
 	{
 		"S5", "TestClaimConflict", "inventory/sqlite/agents.go",

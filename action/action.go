@@ -31,13 +31,29 @@ type Action struct {
 	Container   *Container  `json:"container,omitempty"` // set if the action is a container, nil if it is native
 }
 
-// Native returns the name of the native action that a is; false if a is a container, or unknown.
-func (a Action) Native() (string, bool) {
-	if a.Container != nil {
-		return "", false
-	}
-	return Native(a.Image)
+// A Container is an image of the OCI image specification 1.1 that the agent runs as an action. The plan sets it: Action.Image is only the
+// text in the template.
+type Container struct {
+	// URL is where the Ingot server serves the image's archive: a tar file with the layout of the OCI image specification, whose
+	// files are in the order oci-layout, index.json, manifest, configuration, layers.
+	URL    string `json:"url"`
+	SHA256 string `json:"sha256"` // of the archive
+	Digest string `json:"digest"` // of the image's manifest: sha256: and 64 hex digits
+	Size   int64  `json:"size"`   // bytes of the unpacked layers
+	// Disk: the container may read and write the disk that is bound to the run, and no other.
+	Disk bool `json:"disk,omitempty"`
+	// HostNetwork and HostPID: the container shares these namespaces with the agent.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+	HostPID     bool `json:"hostPID,omitempty"`
+	// Privileged: the container may do what the agent may do. It still sees only the disk that is bound to the run.
+	Privileged bool `json:"privileged,omitempty"`
+	// Runtime is the SHA-256 of the archive with the container runtime, which the server sets when it assigns the action.
+	Runtime string `json:"runtime,omitempty"`
 }
+
+// RuntimeFile is the name of the archive with the container runtime, next to the agent's kernel and initramfs. Agents fetch it from
+// /agent/v1/runtime.
+const RuntimeFile = "runtime.tar.zst"
 
 // Seconds is a duration that is encoded in JSON as a number of seconds.
 type Seconds int64

@@ -10,30 +10,6 @@ import (
 	"strings"
 )
 
-// A Container is an image of the OCI image specification 1.1 that the agent runs as an action. The plan sets it: Action.Image is only the
-// text in the template.
-type Container struct {
-	// URL is where the Ingot server serves the image's archive: a tar file with the layout of the OCI image specification, of which
-	// index.json and the manifest come first, then the configuration, then the layers in their order.
-	URL    string `json:"url"`
-	SHA256 string `json:"sha256"` // of the archive
-	Digest string `json:"digest"` // of the image's manifest: sha256: and 64 hex digits
-	Size   int64  `json:"size"`   // bytes of the unpacked layers
-	// Disk: the container may read and write the disk that is bound to the run, and no other.
-	Disk bool `json:"disk,omitempty"`
-	// HostNetwork and HostPID: the container shares these namespaces with the agent.
-	HostNetwork bool `json:"hostNetwork,omitempty"`
-	HostPID     bool `json:"hostPID,omitempty"`
-	// Privileged: the container may do what the agent may do. It still sees only the disk that is bound to the run.
-	Privileged bool `json:"privileged,omitempty"`
-	// Runtime is the SHA-256 of the archive with the container runtime, which the server sets when it assigns the action.
-	Runtime string `json:"runtime,omitempty"`
-}
-
-// RuntimeFile is the name of the archive with the container runtime, next to the agent's kernel and initramfs. Agents fetch it from
-// /agent/v1/runtime.
-const RuntimeFile = "runtime.tar.zst"
-
 // containerForm matches a reference to an image in the form of Docker: HOST[:PORT]/REPOSITORY[:TAG][@DIGEST].
 var containerForm = regexp.MustCompile(
 	`^([a-zA-Z0-9.-]+(?::[0-9]+)?)/([a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`,
@@ -160,9 +136,6 @@ func (v *Volume) setSource(text, source, disk string) (err error) {
 // isCleanPath reports whether p is an absolute path other than /, without "..", double slashes and the like.
 func isCleanPath(p string) bool { return strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p }
 
-// usesDisk reports whether a is a container that may write to the run's disk.
-func (a Action) usesDisk() bool { return a.Container != nil && a.Container.Disk }
-
 // RefersToDisk reports whether a container action refers to the run's disk: by /dev or a partition in its volumes, or by the path of the disk,
 // or of one of its partitions, in its environment, its command or its handlers.
 func (a Action) RefersToDisk(disk string) bool {
@@ -174,16 +147,6 @@ func (a Action) RefersToDisk(disk string) bool {
 	words := slices.Concat(a.Command, a.OnFailure, a.OnTimeout, slices.Collect(maps.Values(a.Environment)))
 	own := regexp.MustCompile(`(^|[^A-Za-z0-9/])` + regexp.QuoteMeta(disk) + `(p?\d+|-part\d+)?([^A-Za-z0-9/_-]|$)`)
 	return disk != "" && slices.ContainsFunc(words, own.MatchString)
-}
-
-// IsCommandOfContainer reports whether words, the on-failure or on-timeout of a container, are a command for the container's image, and not
-// a Handler.
-func IsCommandOfContainer(words []string) bool {
-	if len(words) == 0 || words[0] == Echo {
-		return false
-	}
-	_, native := Native(words[0])
-	return !native || strings.HasPrefix(words[0], "/")
 }
 
 var errNoContainer = errors.New("the plan has no container for this action")

@@ -73,6 +73,16 @@ func ParseHandler(words []string) (Handler, error) {
 	return h, errors.Join(errs...)
 }
 
+// IsCommandOfContainer reports whether words, the on-failure or on-timeout of a container, are a command for the container's image, and not
+// a Handler.
+func IsCommandOfContainer(words []string) bool {
+	if len(words) == 0 || words[0] == Echo {
+		return false
+	}
+	_, native := Native(words[0])
+	return !native || strings.HasPrefix(words[0], "/")
+}
+
 // Handlers lists the actions that a Handler may name, sorted.
 func Handlers() []string {
 	return slices.DeleteFunc(Natives(), func(name string) bool { return !canHandle(natives[name]) })
@@ -94,6 +104,17 @@ func (a Action) handlers() (all []Handler) {
 	}
 	return all
 }
+
+// Native returns the name of the native action that a is; false if a is a container, or unknown.
+func (a Action) Native() (string, bool) {
+	if a.Container != nil {
+		return "", false
+	}
+	return Native(a.Image)
+}
+
+// usesDisk reports whether a is a container that may write to the run's disk.
+func (a Action) usesDisk() bool { return a.Container != nil && a.Container.Disk }
 
 // NeedsDisk reports whether the action or one of its handlers needs the disk that is bound to the run.
 func (a Action) NeedsDisk() bool {
