@@ -36,7 +36,7 @@ func (c *Config) check() inventory.Problems {
 
 	if ui := c.TemporalUIListen(); ui != "" && !Loopback(ui) && c.TLSCert == "" && Loopback(c.Listen) {
 		p.Add("temporal.ui_listen", "give tls_cert and tls_key, or write a loopback address",
-			"%q is beyond loopback, but listen is not, so there is no TLS", ui)
+			"%q can be reached from other hosts and needs TLS, but the server has no certificate while \"listen\" is a loopback address", ui)
 	}
 
 	c.Netboot.check(&p)
@@ -400,7 +400,7 @@ func (w Power) check(p *checker) {
 // program checks argv, a program and its arguments.
 func (p *checker) program(field string, argv []string) {
 	if len(argv) == 0 {
-		p.Add(field, "write [/path/of/program, argument, …]; on, off and status are all needed: status checks what on and off did",
+		p.Add(field, `write [/path/of/program, argument, …]; "on", "off" and "status" are all needed: "status" checks the effect of the others`,
 			"is missing")
 		return
 	}

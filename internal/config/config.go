@@ -246,7 +246,8 @@ type Temporal struct {
 	APIKeyFile string `json:"api_key_file,omitempty"`
 	// EncryptionKeyFile is the file of the keys that encrypt the payloads that Ingot writes to the cluster; "": payloads are not encrypted.
 	EncryptionKeyFile string `json:"encryption_key_file,omitempty"`
-	// UIURL is the URL of the cluster's web UI, to which the page and the status link; or where a proxy leads to UIListen.
+	// UIURL is the URL of Temporal's web UI. The web page and the status contain links to it. It is the URL of the cluster's
+	// own UI, or of a proxy that forwards to UIListen.
 	UIURL string `json:"ui_url,omitempty"`
 	// UIOrigin is the origin of the cluster's web UI. In the browser of an operator who is logged in to this server, that UI
 	// may ask this server to decrypt payloads.

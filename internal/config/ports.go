@@ -33,7 +33,7 @@ func (c *Config) tcpListeners() []listener {
 		add("temporal.port", loopback, c.Temporal.Port, 4)
 		add("temporal.ui_port", loopback, c.Temporal.UIPort, 1)
 	}
-	// The default of temporal.ui_listen gives way: the server works without that port.
+	// Leave out the default address of temporal.ui_listen: if its port is in use, the server only lacks Temporal's UI.
 	if host, text, err := net.SplitHostPort(c.Temporal.UIListen); err == nil {
 		if port, err := strconv.Atoi(text); err == nil {
 			add("temporal.ui_listen", host, port, 1)
