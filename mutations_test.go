@@ -26,7 +26,8 @@ var mutations = []mutation{
 	},
 	{
 		"S2", "TestRedeem", "inventory/sqlite/agents.go",
-		"case r.Latest > r.Epoch || r.Holder != r.Run:\n\t\t\terr = fmt.Errorf(\"%s: %w\", of, inventory.ErrFenced)\n\t\tcase r.Revoked:",
+		"case r.Latest > r.Epoch || r.Holder != r.Run:\n\t\t\terr = fmt.Errorf(\"the run of %s no longer owns the machine: %w\", of, " +
+			"inventory.ErrFenced)\n\t\tcase r.Revoked:",
 		"case r.Latest > r.Epoch+9:",
 	},
 	{

@@ -72,7 +72,7 @@ func (s Agents) Redeem(ctx context.Context, r inventory.Redemption) (inventory.A
 			return err
 		case err == nil && have.Nonce == r.Hello.Nonce:
 			if have.Used || have.Revoked {
-				return fmt.Errorf("the claim was redeemed, and its token was used or revoked: %w", inventory.ErrConflict)
+				return fmt.Errorf("this agent redeemed the claim before, and its token was used or revoked: %w", inventory.ErrConflict)
 			}
 			agent = have
 			return nil
@@ -178,13 +178,13 @@ func (s Agents) AgentByToken(ctx context.Context, tokenSHA256 []byte) (inventory
 	err := get(ctx, s.ro, &r, "SELECT "+agentColumns+`, coalesce(g.run, '') AS holder, coalesce(g.epoch, 0) AS latest
 		FROM agent a LEFT JOIN grant_ g ON g.machine = a.machine WHERE a.token = ?`, tokenSHA256)
 	if err == nil {
-		switch of := fmt.Sprintf("of boot %d of machine %q", r.Boot, r.Machine); {
+		switch of := fmt.Sprintf("boot %d of machine %q", r.Boot, r.Machine); {
 		case r.Latest < r.Epoch:
-			err = fmt.Errorf("%s, whose grant is not stored: %w", of, inventory.ErrNotFound)
+			err = fmt.Errorf("the grant of %s is not stored: %w", of, inventory.ErrNotFound)
 		case r.Latest > r.Epoch || r.Holder != r.Run:
-			err = fmt.Errorf("%s: %w", of, inventory.ErrFenced)
+			err = fmt.Errorf("the run of %s no longer owns the machine: %w", of, inventory.ErrFenced)
 		case r.Revoked:
-			err = fmt.Errorf("%s, which was revoked: %w", of, inventory.ErrConflict)
+			err = fmt.Errorf("the token of %s was revoked: %w", of, inventory.ErrConflict)
 		}
 	}
 	if err != nil {

@@ -320,7 +320,7 @@ func TestAllowBoot(t *testing.T) {
 	require.Zero(t, g.BootsLeft)
 	_, err = w.Grants.AllowBoot(ctx, o, 4, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
-	require.ErrorContains(t, err, "all boots of the run are used")
+	require.ErrorContains(t, err, "the run has no boots left")
 	_, err = w.Grants.AllowBoot(ctx, o, 2, w.in(time.Hour))
 	require.ErrorIs(t, err, inventory.ErrConflict)
 

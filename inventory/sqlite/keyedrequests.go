@@ -54,7 +54,7 @@ func (s KeyedRequests) BeginKeyedRequest(ctx context.Context, r inventory.KeyedR
 			return err
 		}
 		if n >= maxKeyedRequests {
-			return fmt.Errorf("%d keys were used within %s: %w", n, keyedFor, inventory.ErrTooManyKeys)
+			return fmt.Errorf("%d requests with different Idempotency-Keys arrived within %s: %w", n, keyedFor, inventory.ErrTooManyKeys)
 		}
 		return do(ctx, tx, "INSERT INTO keyed_request (id, fingerprint, created) VALUES (?, ?, ?)", r.ID, r.Fingerprint, nanos(now))
 	})

@@ -123,7 +123,7 @@ func (s *Store) migrate(ctx context.Context, known schema) error {
 	}
 	if have > 0 {
 		if err := s.backupSchema(ctx, have); err != nil {
-			return fmt.Errorf("before migrating from schema %d: %w", have, err)
+			return fmt.Errorf("preparing the migration from schema version %d: %w", have, err)
 		}
 	}
 

@@ -96,7 +96,7 @@ func explainRefusal(ctx context.Context, tx *transaction, w bootWindow) error {
 	case g.Boot == w.boot-1 && w.unclaimed && g.Spent:
 		return fencedOr(ctx, tx, w.Owner, inventory.ErrClaimed)
 	case g.Boot == w.boot-1:
-		return fencedOr(ctx, tx, w.Owner, fmt.Errorf("all boots of the run are used: %w", inventory.ErrConflict))
+		return fencedOr(ctx, tx, w.Owner, fmt.Errorf("the run has no boots left: %w", inventory.ErrConflict))
 	}
 	return fencedOr(ctx, tx, w.Owner, fmt.Errorf("the current boot is %d: %w", g.Boot, inventory.ErrConflict))
 }
