@@ -230,7 +230,7 @@ func (a *access) endWithCaller(c *gin.Context) {
 
 const metricsPath = "/metrics"
 
-// metricsRoutes returns the route of /metrics. A verified client certificate opens it, too.
+// metricsRoutes returns the route of /metrics. A verified client certificate gives access to this route without a token.
 func (a *access) metricsRoutes(metrics http.Handler) []httpapi.Route {
 	return []httpapi.Route{{Method: "GET", Path: metricsPath, Needs: inventory.RoleMetrics, Handler: func(c *gin.Context) {
 		if !hasCertificate(c) && !a.admit(c) {

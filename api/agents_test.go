@@ -29,7 +29,7 @@ func TestClaimIsTheSameForUnknownClosedAndWrong(t *testing.T) {
 	wrong.Claim = wrong.Claim[1:] + "0"
 	unknown := s.hello(o, 1, nonceA)
 	unknown.Machine = "nobody"
-	never := s.hello(inventory.Owner{Machine: "m2"}, 0, nonceA) // the claim of an empty grant opens nothing
+	never := s.hello(inventory.Owner{Machine: "m2"}, 0, nonceA) // the claim of an empty grant is refused
 	early := s.hello(o, 2, nonceA)
 	var answers []*httptest.ResponseRecorder
 	for _, h := range []action.Hello{wrong, unknown, never, early} {

@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestS61CodecToken: a token with the role codec opens /codec. A session opens it to this server's pages and to the configured
-// UI, to no other origin. TestS37RolesOfRoutes tests that the role opens nothing else.
+// TestS61CodecToken: a token with the role codec gives access to /codec. With a session, only the pages of this server and of
+// the configured UI get access. TestS37RolesOfRoutes tests that the role gives access to nothing else.
 func TestS61CodecToken(t *testing.T) {
 	s := newSite(t)
 	codecToken := s.token("temporal", inventory.RoleCodec)

@@ -495,8 +495,8 @@ func TestS49Cookie(t *testing.T) {
 	}
 }
 
-// TestS50RetargetingABMCClearsItsPassword: whatever of its address changes;
-// and a ciphertext that was moved in the database opens nothing.
+// TestS50RetargetingABMCClearsItsPassword: the password is deleted, whatever part of the BMC's address changes. A ciphertext
+// that was moved to another row of the database cannot be decrypted.
 func TestS50RetargetingABMCClearsItsPassword(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ingot.db")
 	store, err := sqlite.Open(t.Context(), path, keyring.New())

@@ -34,7 +34,7 @@ type TemporalUI struct {
 	Bound func() bool
 }
 
-// uiCookie is the session of Temporal's UI. It opens nothing else.
+// uiCookie is the name of the cookie of a session of Temporal's UI. The cookie gives access to nothing else.
 const uiCookie = "ingot_temporal_ui"
 
 // temporalUI serves Temporal's UI to operators who have opened it by a link. The link is made by the API, and works once.

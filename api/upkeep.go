@@ -163,8 +163,9 @@ func (u *upkeep) sendBackup(c *gin.Context) {
 	u.log.Info("a backup was made", "backup", a.ID(), "bytes", n, "by", httpapi.Actor(ctx))
 }
 
-// storeBackup makes a backup in the server's directory of backups, with the passphrase that lies on the server. The client
-// can choose neither, so that a token with the role backup opens nothing.
+// storeBackup makes a backup in the server's directory backup.dir. The keys in the backup are encrypted with the passphrase
+// in backup.passphrase_file. The client can choose neither the directory nor the passphrase, so a token with the role backup
+// does not give it the keys.
 func (u *upkeep) storeBackup(ctx context.Context, _ httpapi.Empty) (apitypes.StoredBackup, error) {
 	if u.StoreBackup == nil {
 		return apitypes.StoredBackup{}, errNothingToBackUp

@@ -265,7 +265,7 @@ func TestNewcomer(t *testing.T) {
 	h.backUpByTimer(ctx)
 }
 
-// backUpByTimer follows backup.md: a timer makes the backup, with a token that opens nothing else, and an empty host is made of it.
+// backUpByTimer follows backup.md: a timer makes a backup with a token of the role backup, and an empty host is restored from it.
 func (h host) backUpByTimer(ctx context.Context) {
 	h.t.Helper()
 	page, err := os.ReadFile("../docs/backup.md")
