@@ -13,15 +13,16 @@ import (
 // addAddressFlag adds the flag of allowByAddress.
 func (a *application) addAddressFlag(x *pflag.FlagSet) {
 	x.BoolVar(&a.byAddress, "user-data-by-address", false,
-		"for machines from other programs' documents: during a run, send user data to any client with the machine's IP address "+
-			"(userDataByAddress)")
+		"during a run, give a machine's user data to any client with the machine's IP address (userDataByAddress); only for "+
+			"machines in another program's format, such as Tinkerbell's")
 }
 
-// openedByAddress says what userDataByAddress opens.
-const openedByAddress = "any client that uses a machine's address gets its user data while a run has opened them"
+// openedByAddress says which clients get user data by userDataByAddress.
+const openedByAddress = "any client with a machine's IP address gets the machine's user data while the secrets window of a run is open"
 
-// allowByAddress sets userDataByAddress of the machines that come from documents of other programs, if the flag says so. Without the
-// flag, it asks on a terminal if systems of a template in the files ask for their user data by their address, and elsewhere prints a note.
+// allowByAddress sets userDataByAddress of the machines in documents of other programs, if the flag is given. Without the flag, it does
+// something only if the files have a template whose systems request user data by their address: on a terminal it asks the operator, and
+// elsewhere it prints a note.
 func (a *application) allowByAddress(c *Call, read importfile.Import) error {
 	var machines, templates []string
 	for _, m := range read.Machines {
