@@ -136,7 +136,7 @@ func (a *plans) document(m inventory.Machine, plan *inventory.Plan, d inventory.
 	if d.Contents == inventory.RefUserData && user.IsZero() {
 		var p inventory.Problems
 		p.Add("machine."+m.Name+".userData", "store the document as the machine's user data",
-			"%s is the machine's user data, but the machine has none", file)
+			"%s is the machine's user data, but the machine has no user data", file)
 		return d, p
 	}
 

@@ -158,7 +158,7 @@ func TestPlanRefusesAnInstaller(t *testing.T) {
 	a, y = newYard()
 	y.user = ""
 	_, err = a.Plan(t.Context(), PlanRequest{Run: "r1", Machine: "m1", Template: "t"})
-	require.ErrorContains(t, err, "is the machine's user data, but the machine has none")
+	require.ErrorContains(t, err, "is the machine's user data, but the machine has no user data")
 
 	a, y = newYard()
 	a.Site.RequireDigest = true

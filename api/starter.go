@@ -130,7 +130,8 @@ func (s *starter) checkProvision(ctx context.Context, in contract.ProvisionInput
 			return err
 		}
 	} else if template == defaultTemplate && in.Resume == "" {
-		problems.Add("image", "name an image, or set the machine's image", "template %q writes an image, but none is named", template)
+		problems.Add("image", "name an image, or set the machine's image", "template %q writes an image, but neither the "+
+			"request nor the machine names one", template)
 	}
 
 	return append(problems, in.Validate()...).Err()

@@ -155,7 +155,7 @@ func (t *redfishTransport) RoundTrip(q *http.Request) (*http.Response, error) {
 		t.expired = res.StatusCode == http.StatusUnauthorized && q.Header.Get("X-Auth-Token") != ""
 		t.cause = judgeStatus(q, res.StatusCode, body, x.login)
 		if x.write && x.waits > 0 && isUnsupported(t.cause) { // the service answered that it was busy, but may have executed the write
-			t.cause = fmt.Errorf("after the BMC had reported that it is busy: %s: %w",
+			t.cause = fmt.Errorf("the BMC first reported that it was busy, and then: %s: %w",
 				strings.TrimSuffix(t.cause.Error(), ": "+inventory.ErrUnsupported.Error()), inventory.ErrUnreachable)
 		}
 	}

@@ -19,7 +19,7 @@ var errUntrusted = errors.New("the BMC's certificate is not trusted")
 // certificate, although an authority had signed the BMC's first certificate.
 var (
 	errStranger = errors.New("its key differs from the stored one")
-	errUnsigned = errors.New("a known authority had signed the BMC's first certificate, but none has signed this one")
+	errUnsigned = errors.New("a known authority signed the BMC's first certificate, but not the present one")
 )
 
 // signed is stored instead of a key if an authority of the system has signed the BMC's first certificate.

@@ -91,7 +91,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.Disks = disk.FileDisks{}
 	}
 	if !cfg.Discover && (cfg.Machine == "" || cfg.Claim == "") {
-		return nil, errors.New("reading the configuration: machine and claim are missing")
+		return nil, errors.New("reading the configuration: the name of the machine or the claim is missing")
 	}
 
 	api, err := newClient(cfg.Server, cfg.Pin)

@@ -20,7 +20,7 @@ func hostCommands() map[string][]string {
 }
 
 // ClientOnly makes root a program that is a client of a server, and nothing else. A command that works on the server's host
-// answers, as a usage error, that it does.
+// returns a usage error that says so.
 func ClientOnly(root *cobra.Command, _ *Options) {
 	root.Long = strings.Replace(root.Long, serveHelp, `This program is a client: its commands send requests to a server`, 1)
 	root.Example = `  ingot login https://ingot.example.com:8443 --fingerprint sha256:9f86d08…   # once

@@ -32,7 +32,7 @@ type document struct {
 // the error above the text. After any other error, and if the editor fails, the changed text stays in a file, which openEditor names.
 func (c *Call) openEditor(d document) error {
 	if !Interactive(c.Command) {
-		return UsageError("an editor needs a terminal, and standard input is none")
+		return UsageError("an editor needs a terminal, but standard input is not a terminal")
 	}
 	// The document may hold secrets. The directory, of mode 0700, also hides the editor's own copies.
 	dir, err := os.MkdirTemp("", "ingot-edit-")

@@ -70,7 +70,7 @@ fetch the images that have a URL. With --offline, no server is used.`,
 		}
 		switch {
 		case *offline && c.Systems == nil:
-			return UsageError("--offline: this program leaves the checks to a server; without a server: %s", hostProgram)
+			return UsageError("--offline: this program cannot check a lab without a server: %s", hostProgram)
 		case *offline:
 			return showOfflinePlan(c, f)
 		}

@@ -366,7 +366,7 @@ func (r *rowReader) readBMC() {
 		})
 	case b.Driver == "", b.Driver == bmcNone, b.Driver == inventory.DriverManual && !given:
 		if b.Port != 0 {
-			r.add(colBMCPort, "leave the column empty", "the port belongs to no BMC: the machine has none")
+			r.add(colBMCPort, "leave the column empty", "a BMC port is given, but the machine has no BMC")
 		}
 	case b.Driver == inventory.DriverRPC:
 		r.add(colBMCType, "write manual, and give the machine bmc {driver: rpc, host: HOST, consumerURL: URL} in a file for ingot machine push",

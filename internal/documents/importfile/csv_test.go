@@ -218,7 +218,7 @@ func TestReadCSVReportsEverything(t *testing.T) {
 		"f:10: bmc_ip: invalid IP address (write it as 10.0.9.11; the port belongs in the column bmc_port)",
 		"f:10: bmc_password: the driver ipmi allows passwords of up to 20 bytes (use a shorter one)",
 		"f:10: ip_address: 10.0.0.255 is the network or broadcast address of 10.0.0.0/24 (reserve another address of that subnet)",
-		"f:11: bmc_port: the port belongs to no BMC: the machine has none (leave the column empty)",
+		"f:11: bmc_port: a BMC port is given, but the machine has no BMC (leave the column empty)",
 		"f:12: hostname: the value is not UTF-8 (save the file as UTF-8)",
 		"f:12: bmc_type: unknown type (use one of: amt, ipmi, manual, none, wol; empty: ipmi)",
 		"f:12: failure_domain: invalid label value (use up to 63 letters, digits, - _ and .)",

@@ -61,7 +61,7 @@ func authorityOf(contents []byte) (*x509.CertPool, error) {
 }
 
 // errShown ends the TLS handshake as soon as it is known that the authority has issued the certificate.
-var errShown = errors.New("the certificate is of the authority")
+var errShown = errors.New("the authority has issued the certificate")
 
 // checkAuthority returns nil if the TLS server at the address shows a certificate of the authority. It sends no
 // request, and it ignores the name in the certificate.

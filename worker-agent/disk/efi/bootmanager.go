@@ -98,7 +98,7 @@ func (b *BootManager) numbers(name string) ([]uint16, error) {
 		return nil, nil
 	}
 	if err == nil && len(value)%2 != 0 {
-		err = fmt.Errorf("it has %d bytes", len(value))
+		err = fmt.Errorf("the value has %d bytes; must be an even number", len(value))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", name, err)
