@@ -221,7 +221,7 @@ type Assignment struct {
 	// DiskAlias means this disk, and the paths of partitions of DiskAlias mean its partitions.
 	Disk      *Disk  `json:"disk,omitempty"`
 	DiskAlias string `json:"diskAlias,omitempty"`
-	// Protected are disks that the agent must not write or wipe, whatever the action says.
+	// Protected lists the disks that the agent must not write or wipe, whatever the action says.
 	Protected []DiskID `json:"protected,omitempty"`
 	// Leaving means that the action ends the agent (reboot, kexec, poweroff). The agent then reports success before it carries out
 	// the action.

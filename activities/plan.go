@@ -58,8 +58,8 @@ type Planned struct {
 	From     int          `json:"from,omitempty"`
 	Disk     *action.Disk `json:"disk,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
-	// Fetch are the names of images that FetchImages must store before the run can be planned. If there are any, no plan was stored, and
-	// the fields from Digest on are not set.
+	// Fetch lists the names of the images that FetchImages must store before the run can be planned. If the list is not empty, no plan was
+	// stored, and the fields from Digest on are not set.
 	Fetch []string `json:"fetch,omitempty"`
 }
 

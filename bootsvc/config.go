@@ -64,7 +64,7 @@ type Config struct {
 	// Listen is the address to which a RelayOnly server binds its ports if this host does not have Address, for example
 	// in a container with published ports. Zero = Address.
 	Listen netip.Addr
-	// HTTPAddr are the addresses on which plain HTTP is served: host:port, or :port for a port of Address. Empty =
+	// HTTPAddr lists the addresses on which plain HTTP is served: host:port, or :port for a port of Address. Empty =
 	// ports 80 and 7080. URLs for machines contain the first of these ports that could be bound.
 	HTTPAddr []string
 	// TFTPAddr is the address of the TFTP server. Empty = port 69 of Address.

@@ -13,8 +13,8 @@ type Restore struct {
 	Backup string    `json:"backup"` // id of the backup
 	Taken  time.Time `json:"taken"`  // when the backup was made
 	At     time.Time `json:"at"`
-	// Held are the runs that were open when the server was restored. They do not continue, because the machines may have changed since the
-	// backup.
+	// Held lists the runs that were open when the server was restored. They do not continue, because the machines may have changed since
+	// the backup.
 	Held []HeldRun `json:"held"`
 	// AwaitsCluster: Held is not complete, because the runs that are open in the Temporal cluster were not added yet.
 	AwaitsCluster bool `json:"awaitsCluster,omitempty"`

@@ -141,7 +141,8 @@ type Rendered struct {
 	// system fetches.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
-	// Fetch are files that this server must fetch. Then the template must be rendered again: the actions lack their digests.
+	// Fetch lists the files that this server must fetch. The template must then be rendered again, because the actions lack the digests of
+	// these files.
 	Fetch []Fetch `json:"-"`
 	// Containers are the references to images of containers, each once. An action whose container has no digest, because Data.Containers has
 	// none for its reference, cannot be carried out.

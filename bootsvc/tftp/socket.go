@@ -22,8 +22,8 @@ type datagram struct {
 	local   netip.Addr
 	head    [4]byte // the first bytes of a packet to be sent, before content
 	content []byte
-	// of is the transfer that sends block again if the socket has no room for this packet. If of is nil, the packet is
-	// then lost.
+	// of is the transfer to which this packet belongs, or nil. If the socket has no room for the packet, this transfer
+	// sends block again; without a transfer, the packet is lost.
 	of    *session
 	block int64
 }

@@ -80,7 +80,8 @@ type Site struct {
 	Role   string `json:"role"`
 	// Epoch is the site epoch that this server owns or owned. 0 = none, or only the inventory stores it.
 	Epoch int64 `json:"epoch,omitempty"`
-	// Peers are asked for their roles at each start, before this server answers a machine.
+	// Peers lists the servers to which this site may move, or has moved. At each start, this server asks them for their roles before it
+	// answers a machine.
 	Peers    []inventory.Peer `json:"peers,omitempty"`
 	HandOver *HandOver        `json:"handOver,omitempty"` // the last hand-over with this server as its source
 

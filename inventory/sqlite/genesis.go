@@ -8,7 +8,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Genesis are the lab files, the machines in lab files, and the facts, which are results of operations.
+// Genesis stores the lab files, the machines in lab files, and the facts. A fact is a result of an operation.
 type Genesis struct{ *db }
 
 // PutGenesis stores a lab file together with the files that it names. It replaces a stored lab file of the same name. It returns the lab

@@ -12,7 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Seen are the unknown MACs: they requested an address, but no machine of the inventory has them.
+// Seen stores the unknown MACs: the MACs from which an address was requested, and which no machine of the inventory has.
 type Seen struct{ *db }
 
 // maxSeen is how many unknown MACs are stored at most. There is a limit because any host on the network can invent MACs.

@@ -11,7 +11,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// Syslog are the lines that machines have sent by syslog.
+// Syslog stores the lines that machines have sent by syslog.
 type Syslog struct{ *db }
 
 // Limits for the syslog lines of a machine. They are needed because another host can send lines with the machine's address (security S48).

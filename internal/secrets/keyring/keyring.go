@@ -47,14 +47,14 @@ const planSigner = "plan-signer"
 type Ring struct {
 	mu   sync.RWMutex
 	keys map[string][]byte
-	old  map[string][][]byte // keys that a rotation has replaced, until Retire
+	old  map[string][][]byte // keys that a rotation has replaced and Retire has not deleted yet
 }
 
 // file is the content of the key file.
 type file struct {
 	Version int               `json:"version"`
 	Keys    map[string][]byte `json:"keys"` // base64
-	// Old are the keys that a rotation has replaced, until Retire.
+	// Old holds the keys that a rotation has replaced and Retire has not deleted yet.
 	Old map[string][][]byte `json:"old,omitempty"`
 }
 
