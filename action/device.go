@@ -72,9 +72,9 @@ func DiskVariable(name string, env map[string]string) string {
 	return natives[name].Disk
 }
 
-// CheckDevice returns an error if a native action cannot use the device that its environment env names. names are the paths that
-// env uses for the run's disk. If names is empty, CheckDevice assumes that the device is the run's disk or a partition of it. Both
-// the plan and the agent call CheckDevice in addition to Check.
+// CheckDevice returns an error if a native action cannot use the device in its environment env. The argument names lists the paths
+// by which env may name the run's disk. If the list is empty, CheckDevice assumes that the device is the run's disk or a partition
+// of it. Both the plan and the agent call CheckDevice in addition to Check.
 func CheckDevice(native string, env map[string]string, names ...string) error {
 	row, variable := natives[native], DiskVariable(native, env)
 	device := env[variable]

@@ -52,7 +52,7 @@ func (t *redfishTransport) addPendingBoot(q *http.Request, path string, system m
 // inForce reports whether boot, a boot override, sets a boot device.
 func inForce(boot any) bool { return bootWord(boot) != "none" }
 
-// bootWord returns the boot device that boot sets, or "none" if it sets no device. boot is a boot override in the form
+// bootWord returns the boot device of a boot override, or "none" if the override sets no device. The override has the form
 // that usedPart returns.
 func bootWord(boot any) string {
 	b, _ := boot.(map[string]any)

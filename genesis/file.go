@@ -148,7 +148,7 @@ func (f *file) add(field, remedy, format string, args ...any) {
 	f.ps.Add(field, remedy, format, args...)
 }
 
-// claim records that field has a value that must be unique in the lab file, such as an address. It adds a problem if
+// claim records the value of a field whose value must be unique in the lab file, such as an address. It adds a problem if
 // another field has the same value.
 func (f *file) claim(field, what, value string) { f.owns.Add(&f.ps, field, what, value, f.at(field)) }
 

@@ -105,7 +105,8 @@ func (l LastApplied) states(path string) bool {
 	return false
 }
 
-// Merge returns the document given, completed from stored: a field that neither given nor the document that was applied last has is copied.
+// Merge returns the new version of a machine, completed from the stored version: it copies each field that is missing both from the new
+// document and from the document that was applied last.
 func (l LastApplied) Merge(stored, given Machine) Machine {
 	return Merge(stored, given, func(path string) bool { return l.states(pathByMAC(given, path)) })
 }

@@ -28,8 +28,8 @@ type Discovery struct {
 	Accept []AcceptRule `json:"accept,omitempty"`
 }
 
-// RelayNetwork returns the address of the relay that key names, with the prefix length of its network (default 24). key is a key of
-// Discovery.Ranges; if it is the name of an interface, ok is false.
+// RelayNetwork returns the relay's address in a key of Discovery.Ranges, with the prefix length of its network (default 24). If the key is
+// the name of an interface, ok is false.
 func RelayNetwork(key string) (relay netip.Prefix, ok bool) {
 	if a, err := netip.ParseAddr(key); err == nil && a.Is4() {
 		return netip.PrefixFrom(a, 24), true

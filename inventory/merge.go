@@ -12,9 +12,10 @@ import (
 	"strings"
 )
 
-// Merge returns given, completed from stored: each field that given leaves out is copied from stored, and so is each field that only the
-// store sets. A field is left out if it is empty and says returns false for it; says reports whether the document states the field with a
-// path such as interfaces[0].gateway. If says is nil, every empty field is left out.
+// Merge returns the new version of a machine, completed from the stored version: it copies each field that the new version leaves out, and
+// each field that only the store sets. A field is left out if it is empty and the document does not state it. Merge calls says with the
+// path of an empty field, such as interfaces[0].gateway; the result is true if the document states the field. If says is nil, every empty
+// field is left out.
 //
 // Interfaces with the same MAC are merged, BMCs with the same driver and host field by field, labels and notes by name. Any other list or
 // object is one value.

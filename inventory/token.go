@@ -40,7 +40,7 @@ func Roles() []string {
 	}
 }
 
-// Allows reports whether the role r may use a route that needs the role needs.
+// Allows reports whether a caller with the role r may use a route. The argument needs is the role that the route requires.
 func (r Role) Allows(needs Role) bool {
 	return needs == RoleAny || slices.Contains(allowed[r], needs)
 }

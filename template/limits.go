@@ -347,8 +347,8 @@ func weigh(v reflect.Value) error {
 	return weighPart(v, 0, &left)
 }
 
-// weighPart subtracts the weight of v and of everything in v from left. depth is how deep v is nested. The error says that v exceeds a
-// limit, or that left has become negative.
+// weighPart subtracts the weight of v and of everything in v from *left. depth is how deep v is nested. It returns an error if v exceeds a
+// limit, or if *left becomes negative.
 func weighPart(v reflect.Value, depth int, left *int) error {
 	*left--
 	if depth > maxNested {

@@ -41,8 +41,8 @@ func strictWithoutResult[In any](w func(workflow.Context, In) error) any {
 	}
 }
 
-// readInput decodes raw into the struct to which in points. For an unknown key or a second input, it returns an error that is not
-// retried.
+// readInput decodes raw. The argument in is a pointer to the struct for the result. For an unknown key or a second input, readInput
+// returns an error that is not retried.
 func readInput(raw, extra converter.RawValue, in any) error {
 	refuse := func(format string, args ...any) error {
 		return temporal.NewNonRetryableApplicationError("reading the input: "+fmt.Sprintf(format, args...),

@@ -155,7 +155,7 @@ func NewRecorder(j Journal, g *guard.Guard, log *slog.Logger, now func() time.Ti
 	}
 }
 
-// Transfer records the event e with the duration of a file transfer that began at began.
+// Transfer records e, the event of a completed file transfer, with the duration of the transfer. began is its start time.
 func (r *Recorder) Transfer(e inventory.Event, began time.Time) {
 	detail, err := json.Marshal(inventory.Transfer{Seconds: r.now().Sub(began).Seconds()})
 	if err == nil { // encoding numbers does not fail

@@ -26,7 +26,7 @@ type closure struct {
 	found map[string]string // path in the image → file on this host
 }
 
-// add adds the loader and the libraries that program needs. All programs must have the same architecture.
+// add adds the loader and the libraries of the executable at the path program. All programs must have the same architecture.
 func (c *closure) add(program string) error {
 	f, err := elf.Open(program)
 	if err != nil {

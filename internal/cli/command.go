@@ -120,7 +120,7 @@ func (c *Call) Request(method, route string, body io.Reader, length int64) (*htt
 	return s.Request(c.Context(), method, route, body, length)
 }
 
-// ask sends a request to the server and decodes the answer. The argument in becomes the JSON body; nil means no body.
+// ask sends a request to the server and decodes the answer. If in is not nil, it is encoded as JSON and sent as the body.
 func ask[T any](c *Call, method, route string, in any) (client.Answer[T], error) {
 	s, err := c.Server()
 	if err != nil {
@@ -364,7 +364,7 @@ func waitFlags(cmd *cobra.Command) *bool {
 	return waitFlag(cmd)
 }
 
-// evidenceFlag adds --require-evidence. when is the condition under which the flag has an effect, or "".
+// evidenceFlag adds --require-evidence. The argument when is the beginning of its help: a condition such as "with --wait: ", or "".
 func evidenceFlag(cmd *cobra.Command, when string) {
 	cmd.Flags().
 		Bool(requireEvidence, false, when+"exit with 7 if nothing was installed, or without evidence that the installed system is up")

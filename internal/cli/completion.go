@@ -21,7 +21,7 @@ func completeWords(cmd *cobra.Command, flag string, words ...string) {
 	CompleteFlag(cmd, flag, cobra.FixedCompletions(words, NoFiles))
 }
 
-// complete returns a completion function that offers the words that list returns.
+// complete returns a completion function. It calls list and offers the returned words.
 func (o *Options) complete(list func(c *Call) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		words, err := list(&Call{Command: cmd, Options: o, Args: args})

@@ -130,8 +130,8 @@ func (f *follower[T]) print() (n int, err error) {
 	return len(l.Value.Items), nil
 }
 
-// followFlags adds --follow, which prints a list as it grows, and the flags that select one page of the list. The text
-// until says, in the help, when --follow ends.
+// followFlags adds --follow, which prints a list as it grows, and the flags that select one page of the list. The argument
+// until is the end of the help of --follow: it says when the command ends.
 func followFlags(cmd *cobra.Command, until string) (follow *bool, page func() (url.Values, error)) {
 	follow = cmd.Flags().BoolP("follow", "f", false, "print new entries as they arrive, until "+until)
 	page = addFilters(cmd, pageFilters("seq"))

@@ -220,7 +220,7 @@ func readAPIError(resp *http.Response) error {
 	return e
 }
 
-// Send sends a request and decodes the answer. in becomes the JSON body of the request; nil means no body.
+// Send sends a request and decodes the answer. If in is not nil, it is encoded as JSON and sent as the body.
 func Send[T any](ctx context.Context, c *Client, method, route string, in any) (Answer[T], error) {
 	return sendJSON[T](ctx, c, message{method: method, route: route}, in)
 }

@@ -109,8 +109,8 @@ func (r *Runs) StartedBy(ctx context.Context, k inventory.KeyedRequest) (run str
 	}
 }
 
-// Recall remembers an open run that an earlier process has started for a machine, and that has no record yet. Find then
-// returns this run: a client that repeats its request asks for the run next.
+// Recall remembers an open run that an earlier process has started for a machine, and that has no record yet. From then on,
+// Find returns this run. A client that has repeated its request needs this, because it reads the run next.
 func (r *Runs) Recall(ctx context.Context, id, run string) error {
 	machine, ok := strings.CutPrefix(id, workflows.MachineID(""))
 	if !ok {

@@ -19,8 +19,8 @@ type Unreadable struct {
 	Runs    []string // would lose their plans
 }
 
-// ListUnreadable reads the inventory of a stopped server, and lists the secrets and plans that keys cannot open. Nil keys
-// open none.
+// ListUnreadable reads the inventory of a stopped server, and lists the secrets and plans that cannot be decrypted with the
+// given keys. Without keys, it lists all of them.
 func ListUnreadable(ctx context.Context, cfg config.Config, keys *keyring.Ring) (u Unreadable, err error) {
 	err = withStore(ctx, cfg, keys, func(s *sqlite.Store) error {
 		if u.Secrets, err = s.Keys.SecretsUnreadable(ctx); err != nil {
@@ -32,8 +32,8 @@ func ListUnreadable(ctx context.Context, cfg config.Config, keys *keyring.Ring) 
 	return u, err
 }
 
-// ResetSecrets deletes everything that keys cannot open from the inventory of a stopped server, makes keys the keys of the inventory, and
-// returns what it has deleted.
+// ResetSecrets makes the given keys the keys of a stopped server's inventory. It deletes all values there that cannot be decrypted with
+// these keys, and returns the names of the deleted secrets.
 func ResetSecrets(ctx context.Context, cfg config.Config, keys *keyring.Ring) (deleted []string, err error) {
 	err = withStore(ctx, cfg, keys, func(s *sqlite.Store) error {
 		deleted, err = s.Keys.ResetSecrets(ctx, "admin")

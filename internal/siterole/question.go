@@ -83,9 +83,9 @@ func (s *Source) Waiting() (why string, since time.Time) {
 	return s.question.why, s.question.since
 }
 
-// Decide answers the open question. With inventory.GiveUp, the operator declares that peer is the active server; if the question is about
-// one peer only, its name may be left out. Decide returns inventory.ErrConflict if no question is open, and inventory.ErrInvalid if the
-// question is not about the peer.
+// Decide answers the open question. The decision inventory.GiveUp declares that another server is the active one. The argument peer is the
+// name of that server; if the question is about one peer only, peer may be "". Decide returns inventory.ErrConflict if no question is open,
+// and inventory.ErrInvalid if the question is not about the peer.
 func (s *Source) Decide(ctx context.Context, decision, peer string) error {
 	q := &s.question
 	q.mu.Lock()

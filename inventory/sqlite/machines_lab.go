@@ -119,8 +119,8 @@ func (m storedMachine) describe() inventory.Machine {
 	return out
 }
 
-// isStored reports whether given is equal to the secret called name that is stored in old. m is the machine for which given was entered. If
-// the stored secret cannot be decrypted, or if it is the password of another BMC than m has, isStored returns false.
+// isStored reports whether a new secret, which was entered for the machine m, is equal to the secret called name of the stored machine old.
+// If the stored secret cannot be decrypted, or if it is the password of another BMC than m has, isStored returns false.
 func (s *db) isStored(old storedMachine, m inventory.Machine, name string, given inventory.Secret) bool {
 	if name == "bmc.password" && bmcBinding(m.Name, m.BMC) != bmcBinding(m.Name, old.BMC) {
 		return false

@@ -68,8 +68,8 @@ func (s *db) namesOfSecrets(ctx context.Context, wanted func(sealedField) bool) 
 	return names, err
 }
 
-// reveal decrypts those secrets of a machine that names lists, and returns them in the order of names. A secret that is not stored is zero.
-// If there is an error, all returned secrets are zero.
+// reveal decrypts the secrets of a machine that have the given names, and returns them in the order of the names. A secret that is not
+// stored is zero. If there is an error, all returned secrets are zero.
 func (s *db) reveal(ctx context.Context, machine string, names ...string) ([]inventory.Secret, error) {
 	out := make([]inventory.Secret, len(names))
 	var r secretRow

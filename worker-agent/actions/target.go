@@ -46,8 +46,8 @@ func (t *Task) diskNames() []string {
 	return nil
 }
 
-// partitionOf returns the number of the partition of the bound disk that path names. It returns 0 if path is "" or names the whole
-// disk.
+// partitionOf returns the number of the bound disk's partition that has the given path. It returns 0 if the path is "" or the path
+// of the whole disk.
 func (t *Task) partitionOf(path string) (int, error) {
 	if path == "" {
 		return 0, nil
@@ -60,7 +60,8 @@ func (t *Task) partitionOf(path string) (int, error) {
 	return 0, fmt.Errorf("it is not the disk bound to this run (%s)", disk.Describe(*t.bound))
 }
 
-// open opens the whole bound disk for writing. action.CheckDevice has made sure that variable does not name a partition.
+// open opens the whole bound disk for writing. The argument variable is the environment variable with the path of the disk;
+// action.CheckDevice has already refused a path of a partition there.
 func (t *Task) open(ctx context.Context, variable string) (action.Disk, blockdev.Device, error) {
 	if disk, _, err := t.target(ctx, variable); err != nil {
 		return disk, nil, err

@@ -40,8 +40,8 @@ func Apply(doc, patch any) any {
 	return out
 }
 
-// Diff returns the patch that makes after of before, or an empty object if they are equal. A null in after stays in the
-// patch, because there it removes a member, even one that before does not show.
+// Diff returns the patch that turns before into after, or an empty object if they are equal. A null in after is copied
+// to the patch, where it removes a member, even if before does not contain that member.
 func Diff(before, after map[string]any) map[string]any {
 	patch := map[string]any{}
 	for key, next := range after {

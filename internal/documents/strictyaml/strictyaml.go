@@ -186,7 +186,7 @@ func (d Document) Locate(problems problem.List) problem.List {
 // Decode decodes the document as the function Decode does.
 func (d Document) Decode(into any) error { return d.DecodeExcept(into, nil) }
 
-// DecodeExcept is like Decode, but ignores a key for which into has no field if skip returns true for the key's path.
+// DecodeExcept is like Decode, but ignores an unknown key if skip returns true for the path of the key.
 func (d Document) DecodeExcept(into any, skip func(path string) bool) error {
 	w := walker{file: d.File, skip: skip}
 	w.decode(d.root, into)

@@ -56,7 +56,7 @@ func (s *server) pathOf(ctx context.Context, o object) (string, error) {
 	return "", fmt.Errorf("the API server does not know kind %s of %s: %w", o.Kind, o.APIVersion, inventory.ErrNotFound)
 }
 
-// get requests path, and decodes the JSON of the answer into the variable to which into points.
+// get sends a GET request for path and decodes the answer, which is JSON. The argument into is a pointer to the result.
 func (s *server) get(ctx context.Context, path string, into any) error {
 	a, err := s.ask(ctx, endpoint.Request{Method: http.MethodGet, Path: path})
 	if err != nil {
