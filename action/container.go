@@ -12,7 +12,8 @@ import (
 
 // containerForm matches a reference to an image in the form of Docker: HOST[:PORT]/REPOSITORY[:TAG][@DIGEST].
 var containerForm = regexp.MustCompile(
-	`^([a-zA-Z0-9.-]+(?::[0-9]+)?)/([a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`,
+	`^([a-zA-Z0-9.-]+(?::[0-9]+)?)/([a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)` +
+		`(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`,
 )
 
 // A ContainerReference names an image in a registry (OCI distribution specification 1.1).
@@ -35,8 +36,10 @@ func ParseContainer(text string) (ContainerReference, error) {
 	}
 	m := containerForm.FindStringSubmatch(full)
 	if m == nil {
-		return ContainerReference{}, fmt.Errorf("invalid container image %q; must be REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST",
-			text)
+		return ContainerReference{}, fmt.Errorf(
+			"invalid container image %q; must be REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST",
+			text,
+		)
 	}
 	r := ContainerReference{Registry: m[1], Repository: m[2], Tag: m[3], Digest: m[4]}
 	if r.Tag == "" && r.Digest == "" {
@@ -136,8 +139,8 @@ func (v *Volume) setSource(text, source, disk string) (err error) {
 // isCleanPath reports whether p is an absolute path other than /, without "..", double slashes and the like.
 func isCleanPath(p string) bool { return strings.HasPrefix(p, "/") && p != "/" && path.Clean(p) == p }
 
-// RefersToDisk reports whether a container action refers to the run's disk: by /dev or a partition in its volumes, or by the path of the disk,
-// or of one of its partitions, in its environment, its command or its handlers.
+// RefersToDisk reports whether a container action refers to the run's disk: by /dev or a partition in its volumes, or by the path of the
+// disk, or of one of its partitions, in its environment, its command or its handlers.
 func (a Action) RefersToDisk(disk string) bool {
 	for _, text := range a.Volumes {
 		if v, err := ParseVolume(text, disk); err == nil && (v.Devices && v.Target == "/dev" || v.Partition.By != "" || v.Device != "") {

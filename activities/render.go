@@ -69,7 +69,11 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 
 // resolveContainer returns the digest of the container image that ref means now. If the registry does not answer, this is the digest of the
 // image that was stored last for ref, and warning says so.
-func (a *plans) resolveContainer(ctx context.Context, ref action.ContainerReference, images []inventory.Image) (digest, warning string, err error) {
+func (a *plans) resolveContainer(
+	ctx context.Context,
+	ref action.ContainerReference,
+	images []inventory.Image,
+) (digest, warning string, err error) {
 	var last inventory.Image
 	for _, i := range images {
 		if c := i.Container; c != nil {

@@ -57,7 +57,8 @@ type step struct {
 	Environment map[string]string `json:"environment,omitempty"` // variables of the action; they take precedence over those of the task
 	PID         string            `json:"pid,omitempty"`         // the same as namespaces.pid
 	Namespaces  namespaces        `json:"namespaces,omitzero"`
-	Privileged  bool              `json:"privileged,omitempty"` // the container gets all capabilities; images.privileged_containers must list its digest
+	// Privileged gives the container all capabilities. images.privileged_containers of the configuration must list the image's digest.
+	Privileged bool `json:"privileged,omitempty"`
 }
 
 // namespaces are the Linux namespaces that a container shares with the agent.

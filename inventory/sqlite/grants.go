@@ -264,8 +264,14 @@ func (s Grants) EndGrant(ctx context.Context, o inventory.Owner) error {
 }
 
 func end(ctx context.Context, tx *transaction, o inventory.Owner) error {
-	n, err := exec(ctx, tx, `UPDATE grant_ SET run = '', workflow = '', acting = 0, address_closed = 0, netboot_until = 0, secrets_until = 0 WHERE `+owns,
-		o.Machine, o.Run, o.Epoch)
+	n, err := exec(
+		ctx,
+		tx,
+		`UPDATE grant_ SET run = '', workflow = '', acting = 0, address_closed = 0, netboot_until = 0, secrets_until = 0 WHERE `+owns,
+		o.Machine,
+		o.Run,
+		o.Epoch,
+	)
 	if err != nil || n == 0 {
 		return err
 	}

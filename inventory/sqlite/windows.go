@@ -116,8 +116,8 @@ func (s Grants) RenewNetboot(ctx context.Context, o inventory.Owner, until time.
 	}, o)
 }
 
-// CloseNetboot closes o's netboot window, and ends AddressClosed, because no container of the run runs at that time. If the window is closed
-// already, no event is added.
+// CloseNetboot closes o's netboot window, and ends AddressClosed, because no container of the run runs at that time. If there is nothing to
+// close, no event is added.
 func (s Grants) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *transaction) error {
 		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0, address_closed = 0 WHERE "+owns+
