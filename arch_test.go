@@ -45,6 +45,7 @@ var may = map[string]string{
 	"internal/observe/notify":        "internal/host/clock internal/httpclient inventory internal/host/durablefile internal/secrets/identity",
 	"internal/images/diskimage":      "github.com/klauspost/compress github.com/mikelolasagasti/xz",
 	"internal/images/imagefile":      "inventory",
+	"internal/images/container":      "inventory internal/images/diskimage github.com/opencontainers/go-digest github.com/opencontainers/image-spec oras.land/oras-go/v2",
 	"internal/images/provenance":     "inventory aead.dev/minisign",
 	"internal/images/catalog":        "inventory internal/images/provenance internal/documents/strictyaml",
 	"internal/secrets/keypin":        "",
