@@ -88,7 +88,7 @@ var may = map[string]string{
 	"internal/httpapi": "inventory internal/netserve/guard go.temporal.io/api github.com/gin-gonic/gin",
 	"internal/agentapi": "action inventory internal/engine internal/netserve/guard internal/httpapi internal/netserve/httpserve " +
 		"internal/text/plaintext internal/netserve/quietlog github.com/gin-gonic/gin",
-	"api": "action genesis internal/apitypes internal/selector workflows/contract internal/images/catalog internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
+	"api": "action genesis internal/apitypes internal/selector workflows/contract internal/host/durablefile internal/images/catalog internal/images/container internal/images/diskimage internal/engine internal/netserve/guard internal/httpapi " +
 		"internal/netserve/httpserve internal/images/imagefile internal/text/plaintext internal/images/provenance internal/netserve/quietlog internal/host/diskreserve internal/documents/cloudinit inventory template web workflows " +
 		"internal/documents/importfile internal/documents/machinefile internal/documents/mergepatch internal/documents/strictyaml internal/systems " +
 		"github.com/gin-gonic/gin",

@@ -150,6 +150,10 @@ var mutations = []mutation{
 		"Control: f.checkAddress(host)}", "Control: nil}\n\t\t\t\t_ = host",
 	},
 	{
+		"S17", "TestS17Registries", "api/images_pull.go",
+		"if err := t.fetcher.checkURL(r.URL); err != nil {", "if err := t.fetcher.checkURL(r.URL); err == nil && false {",
+	},
+	{
 		"S17", "TestS17HostsOfSystems", "inventory/endpoint.go",
 		"case a.IsLoopback(), a.IsUnspecified():", "case a.IsUnspecified():",
 	},
@@ -216,6 +220,14 @@ var mutations = []mutation{
 	{
 		"S22", "TestS22FetchKeepsCredentials", "api/fetcher.go",
 		`r.Header.Del("Referer") // the query of the referring URL may contain a credential (security S22)`, "",
+	},
+	{
+		"S22", "TestS22RegistryCredentials", "api/images_pull.go",
+		`r.Header.Get("Authorization") != "" && !t.mayHaveCredentials(to)`, "!t.mayHaveCredentials(to) && false",
+	},
+	{
+		"S22", "TestS22TokenServersOfTheRegistry", "api/images_pull.go",
+		`strings.Contains(host, ".") && strings.HasSuffix(t.host, "."+host)`, `strings.HasSuffix(t.host, host)`,
 	},
 	{
 		"S22", "TestS22ARedirectedListKeepsItsAddress", "internal/cli/image_proof.go",

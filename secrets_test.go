@@ -10,6 +10,7 @@ import (
 // readFiles are the files that call os.ReadFile, and what they read: nothing secret, or a document of the operator that may hold
 // secrets among other things. A file that is there for a secret alone is read by durablefile.ReadPrivate.
 var readFiles = map[string]string{
+	"api/images_pull.go":                          "certificates",
 	"bmc/home.go":                                 "a list of ipmitool's",
 	"cmd/worker-agent/init_linux.go":              "the kernel's files",
 	"cmd/worker-agent/modules_linux.go":           "the kernel's files",

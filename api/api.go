@@ -16,6 +16,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/httpapi"
@@ -174,6 +175,14 @@ func (a *API) FetchImage(ctx context.Context, name, address, by string) error {
 	return err
 }
 
+// ResolveContainer returns the digest of the manifest for linux/amd64 that the registry has now for a tag. The error wraps
+// inventory.ErrUnreachable if the registry does not answer within 10 seconds or cannot answer now, inventory.ErrNotFound
+// if it does not have the image, and inventory.ErrInvalid if agents cannot run the image or this server must not contact
+// the registry.
+func (a *API) ResolveContainer(ctx context.Context, ref action.ContainerReference) (digest string, err error) {
+	return a.images.puller.resolve(ctx, ref)
+}
+
 // Disks returns how much space is free on the disks to which new runs and uploads write: first the disk of the
 // databases, then the disk of the images.
 func (a *API) Disks() ([]apitypes.SpaceStatus, error) { return a.status.space.disks() }
@@ -207,9 +216,16 @@ func newNouns(c Config) nouns {
 	views := &views{store: s.Views, runs: e.Runs, agents: e.Agents, retrying: c.Process.Retrying, now: c.Now}
 	events := &events{store: s.Events, log: c.Log, now: c.Now}
 
+	fetch := fetcher{hosts: c.Images.FetchHosts, resolver: c.Images.Resolver}
 	images := &images{
-		ImageConfig: c.Images, store: s.Images, users: imageUserReader{s}, fetcher: fetcher{c.Images.FetchHosts, c.Images.Resolver},
-		space: space, log: c.Log, now: c.Now,
+		ImageConfig: c.Images,
+		store:       s.Images,
+		users:       imageUserReader{s},
+		fetcher:     fetch,
+		puller:      puller{c.Images.Registries, fetch},
+		space:       space,
+		log:         c.Log,
+		now:         c.Now,
 	}
 	machines := &machines{
 		stores: s, views: views, events: events, netboot: c.Netboot, bmc: c.BMC, now: c.Now,

@@ -87,6 +87,7 @@ type siteConfig struct {
 	ImageDir, DataDir string
 	Shares            []string
 	FetchHosts        []string
+	Registries        []Registry
 	UploadHosts       []string
 	Catalog           string
 	Resolver          *net.Resolver
@@ -214,6 +215,7 @@ func (s *site) apiConfig() Config {
 			Dir:         c.ImageDir,
 			Files:       s.stored,
 			FetchHosts:  c.FetchHosts,
+			Registries:  c.Registries,
 			Catalog:     c.Catalog,
 			Resolver:    c.Resolver,
 			UploadHosts: c.UploadHosts,

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +19,7 @@ import (
 // that the configuration lists.
 type fetcher struct {
 	hosts    []string // hosts that may use plain http and private addresses
+	private  []string // further hosts that may use private addresses
 	resolver *net.Resolver
 }
 
@@ -35,11 +37,11 @@ func (f fetcher) checkURL(u *url.URL) error {
 // fetchStall is the longest time for which the other server may send no data.
 const fetchStall = time.Minute
 
-// request sends a GET for target. If span is not "", span is the value of the Range header. The address is checked at
-// the moment when the connection is made, so a name cannot resolve to one address for the check and to another for the
-// connection. Any status other than 200 (or 206 for a range) is an error.
-func (f fetcher) request(ctx context.Context, target, span string) (*http.Response, error) {
-	client := http.Client{
+// client returns a client that trusts the authorities in roots, or those of the operating system if roots is nil. An
+// address is checked at the moment when the connection is made, so a name cannot resolve to one address for the check
+// and to another for the connection. The caller checks the URL of the first request.
+func (f fetcher) client(roots *x509.CertPool) *http.Client {
+	return &http.Client{
 		// No proxy is used, because a proxy would connect to addresses that checkAddress refuses.
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -54,7 +56,7 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 				}
 				return stalling{c}, nil
 			},
-			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
 			ResponseHeaderTimeout:  30 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableCompression:     true, // the digest covers the file exactly as the other server stores it
@@ -71,6 +73,11 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 			return nil
 		},
 	}
+}
+
+// request sends a GET for target. If span is not "", span is the value of the Range header. Any status other than 200
+// (or 206 for a range) is an error.
+func (f fetcher) request(ctx context.Context, target, span string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return nil, err
@@ -78,7 +85,7 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 	if span != "" {
 		req.Header.Set("Range", span)
 	}
-	resp, err := client.Do(req)
+	resp, err := f.client(nil).Do(req)
 	if err != nil {
 		var dialled *url.Error // the text of a url.Error repeats the URL, which may hold a credential
 		if errors.As(err, &dialled) {
@@ -99,6 +106,9 @@ func (f fetcher) request(ctx context.Context, target, span string) (*http.Respon
 // refusal is an error that a later request would get, too.
 type refusal struct{ error }
 
+// Unwrap implements the interface of errors.Is.
+func (r refusal) Unwrap() error { return r.error }
+
 // stalling is a connection whose reads fail if no data arrives within fetchStall.
 type stalling struct{ net.Conn }
 
@@ -113,7 +123,7 @@ func (c stalling) Read(p []byte) (int, error) {
 // host itself is an IP address and the configuration lists it, the function accepts it. If host is a listed name, it
 // may resolve to a private address, but not to a loopback or link-local address. Every other address must be public.
 func (f fetcher) checkAddress(host string) func(network, address string, _ syscall.RawConn) error {
-	listed := slices.Contains(f.hosts, host)
+	listed := slices.Contains(f.hosts, host) || slices.Contains(f.private, host)
 	_, err := netip.ParseAddr(host)
 	literal := err == nil
 	return func(_, address string, _ syscall.RawConn) error {
@@ -128,7 +138,7 @@ func (f fetcher) checkAddress(host string) func(network, address string, _ sysca
 		case !a.IsGlobalUnicast() || isReserved(a):
 			return refusal{fmt.Errorf("%s is a loopback, link-local, multicast or reserved address", a)}
 		case a.IsPrivate() && !listed:
-			return refusal{fmt.Errorf("%s is a private address, but images.fetch_hosts does not list its host", a)}
+			return refusal{fmt.Errorf("%s is a private address, but neither images.fetch_hosts nor images.registries lists its host", a)}
 		}
 		return nil
 	}

@@ -41,6 +41,8 @@ type ImageConfig struct {
 	Files *imagefile.Files
 	// FetchHosts are hosts from which images may be fetched over plain http, and which may have private addresses.
 	FetchHosts []string
+	// Registries are the registries that this server does not reach by https and without credentials.
+	Registries []Registry
 	// Catalog is the path of a file that lists the images of publishers. If it is "", the list in this program is used.
 	Catalog string
 	// Resolver looks up the hosts from which images are fetched. If it is nil, the system's resolver is used.
@@ -62,6 +64,7 @@ type images struct {
 	store   ImageStore
 	users   imageUserReader
 	fetcher fetcher
+	puller  puller
 	space   *space
 	log     *slog.Logger
 	now     func() time.Time

@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/ingotmetal/ingot/internal/images/container"
 	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -61,15 +62,21 @@ func (s *images) examineFile(
 		return i, inventory.Invalid("image "+i.Name, refusal.Remedy, "%s; nothing was kept", refusal.What)
 	}
 
-	i.FirstSeen = i.SHA256 == "" && u.proof.isEmpty()
+	i.FirstSeen = i.SHA256 == "" && u.proof.isEmpty() && u.reference.Digest == ""
 	i.Format, i.Size, i.SHA256 = d.Format, src.size, src.digest()
 	i.DiskSize, i.Contents, i.Warning = d.Size, d.Contents, d.Warning
 	i.SectorSize, i.Boots = d.SectorSize, d.Boots
-	if made != nil {
+	if made != nil && made.digest() != i.SHA256 {
 		i.Source = &inventory.ImageSource{Format: i.Format, Size: i.Size, SHA256: i.SHA256}
-		i.Format, i.Size, i.SHA256 = diskimage.Zstd, made.size, hex.EncodeToString(made.sum.Sum(nil))
+		i.Format, i.Size, i.SHA256 = made.format, made.size, made.digest()
 	}
 	switch {
+	case src.image != nil:
+		i.Use = inventory.UseContainer
+		if i.Container == nil {
+			i.Container = &inventory.ContainerImage{Digest: src.image.Digest, Architecture: container.Architecture}
+		}
+		return i, nil
 	case d.Archive:
 		i.Use = inventory.UseArchive
 		return i, nil
@@ -105,6 +112,9 @@ func (s *images) describe(ctx context.Context, dir *os.Root, u upload, src *sour
 		d, err := describeInstaller(src)
 		return d, nil, err
 	}
+	if src.layout || u.image.Use == inventory.UseContainer {
+		return src.describeContainer(ctx, dir, u, s.space)
+	}
 	if u.asIs && src.format == diskimage.Qcow2 {
 		return d, nil, &diskimage.Refusal{
 			What: "agents cannot read a qcow2 image as it is", Remedy: "store it without --as-is (asIs): the server converts it",
@@ -133,6 +143,34 @@ func (s *images) describe(ctx context.Context, dir *os.Root, u upload, src *sour
 	return d, made, made.finish()
 }
 
+// describeContainer verifies a container image. It returns its archive in the form for agents, unless this server wrote it in that form.
+func (s *source) describeContainer(
+	ctx context.Context, dir *os.Root, u upload, room *space,
+) (d diskimage.Description, made *conversion, err error) {
+	if s.image, err = container.OpenLayout(ctx, s, s.size); err != nil {
+		return d, nil, err
+	}
+	archive := io.Discard
+	switch {
+	case dir == nil:
+		return d, nil, &diskimage.Refusal{What: "a container image cannot be served in place", Remedy: "store it without --in-place"}
+	case u.image.Container == nil:
+		if made, err = createConversion(dir, u, room); err != nil {
+			return d, nil, err
+		}
+		defer made.file.Close()
+		archive = made
+	}
+
+	d.Format = diskimage.Raw
+	d.Contents = fmt.Sprintf("container image for linux/%s, layers: %d, %s", container.Architecture, len(s.image.Layers), s.image.Digest)
+	d.Size, err = s.image.Verify(ctx, archive)
+	if err == nil && made != nil {
+		err = made.file.Sync()
+	}
+	return d, made, err
+}
+
 func describeInstaller(r io.Reader) (diskimage.Description, error) {
 	head, err := io.ReadAll(io.LimitReader(r, diskimage.HeadSize))
 	if err != nil {
@@ -151,6 +189,8 @@ type source struct {
 	format  string
 	sum     hash.Hash
 	checked counter
+	layout  bool             // it is the archive of a container image
+	image   *container.Image // that image; nil until it was opened
 }
 
 func newSource(f *os.File, u upload, checked *atomic.Int64) (*source, error) {
@@ -165,8 +205,9 @@ func newSource(f *os.File, u upload, checked *atomic.Int64) (*source, error) {
 	}
 
 	src := &source{file: f, size: st.Size(), format: diskimage.Format(head[:n]), sum: sha256.New(), checked: counter{checked, 1}}
-	if src.format == diskimage.Qcow2 && u.image.Use != inventory.UseInstaller {
-		src.checked.passes = 2 // one pass in the order of the file, for the digest, and one in the order of the qcow2 tables
+	src.layout = src.format == diskimage.Raw && container.IsLayout(f, src.size)
+	if (src.format == diskimage.Qcow2 || src.layout) && u.image.Use != inventory.UseInstaller {
+		src.checked.passes = 2 // one pass in the order of the file, for the digest, and one in the order of the tables
 	}
 	return src, nil
 }
@@ -208,24 +249,33 @@ func (c counter) add(n int) { c.n.Add(int64(n) / c.passes) }
 // A conversion writes the converted file of an upload, which agents will get. It also computes the digest and size of
 // this file.
 type conversion struct {
-	frames *diskimage.FrameWriter
+	frames *diskimage.FrameWriter // nil if the file is not compressed
+	format string
 	file   *os.File
 	room   *space
 	sum    hash.Hash
 	size   int64
 }
 
-func newConversion(dir *os.Root, u upload, room *space) (*conversion, error) {
+func createConversion(dir *os.Root, u upload, room *space) (*conversion, error) {
 	f, err := dir.OpenFile(u.converted(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	return &conversion{format: diskimage.Raw, file: f, room: room, sum: sha256.New()}, err
+}
+
+// newConversion returns a conversion that compresses what is written to its frames.
+func newConversion(dir *os.Root, u upload, room *space) (*conversion, error) {
+	c, err := createConversion(dir, u, room)
 	if err != nil {
 		return nil, err
 	}
-	c := &conversion{file: f, room: room, sum: sha256.New()}
+	c.format = diskimage.Zstd
 	if c.frames, err = diskimage.NewFrameWriter(c); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, c.file.Close())
 	}
 	return c, nil
 }
+
+func (c *conversion) digest() string { return hex.EncodeToString(c.sum.Sum(nil)) }
 
 // Write implements io.Writer. The FrameWriter calls Write with compressed data. Write fails if there is too little free
 // space.

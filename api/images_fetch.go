@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -47,6 +50,9 @@ func (q fetchImage) newUpload() (upload, inventory.Problems) {
 // checkFetch validates a request that gives a URL, and returns the upload for the request.
 func (s *images) checkFetch(q fetchImage) (upload, error) {
 	up, problems := q.newUpload()
+	if strings.HasPrefix(q.URL, ociScheme) {
+		return q.checkPull(up, problems)
+	}
 	u, err := url.Parse(q.URL)
 	if err != nil {
 		err = errors.New("it is not a URL") // the error of Parse repeats the URL, which may hold a credential
@@ -99,20 +105,41 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 		return old, err
 	}
 
-	resp, err := s.fetcher.request(ctx, q.URL, "")
-	if err != nil {
-		return inventory.Image{}, interrupted{fmt.Errorf("fetching %q: %w", up.image.URL, err)}
+	if err := up.download(ctx, s, dir, q.URL); err != nil {
+		return inventory.Image{}, err
 	}
-	defer resp.Body.Close()
-	err = up.discardOthers(dir)
-	if err == nil {
-		_, err = s.receive(dir, up, 0, resp.ContentLength, resp.Body)
-	}
-	if err != nil {
-		return inventory.Image{}, errors.Join(err, up.discard(dir))
-	}
-
 	return s.keep(ctx, dir, up, checked)
+}
+
+// download receives the file or the container image from a URL.
+func (u *upload) download(ctx context.Context, s *images, dir *os.Root, from string) error {
+	content, size, err := u.open(ctx, s, dir, from)
+	if err != nil {
+		return interrupted{fmt.Errorf("fetching %q: %w", u.image.URL, err)}
+	}
+	err = u.discardOthers(dir)
+	if content != nil {
+		defer content.Close()
+		if err == nil {
+			_, err = s.receive(dir, *u, 0, size, content)
+		}
+	}
+	if err != nil {
+		err = errors.Join(err, u.discard(dir))
+	}
+	return err
+}
+
+// open starts to fetch what from names. See openPull for what it returns.
+func (u *upload) open(ctx context.Context, s *images, dir *os.Root, from string) (content io.ReadCloser, size int64, err error) {
+	if u.reference.Repository != "" {
+		return u.openPull(ctx, s, dir)
+	}
+	resp, err := s.fetcher.request(ctx, from, "")
+	if err != nil {
+		return nil, 0, err
+	}
+	return resp.Body, resp.ContentLength, nil
 }
 
 // findStored returns the stored image, and true, if it is the one that u would store: from a file with the digest that u declares, in the

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/httpapi"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -34,6 +35,8 @@ type upload struct {
 	asIs bool
 	// proof holds the SHA-512 and the signature that the operator declared.
 	proof proof
+	// reference is the container image that is pulled; it is zero for a file.
+	reference action.ContainerReference
 }
 
 // uploadRequest is the path and the query of a request about an upload.

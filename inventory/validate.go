@@ -386,8 +386,8 @@ func ValidateImageName(name string) (ps Problems) {
 
 // ValidateImageUse returns the problems of the field Use of an image.
 func ValidateImageUse(use string) (ps Problems) {
-	if use != "" && use != UseInstaller {
-		ps.Add("use", "leave it out for a disk image, or write "+UseInstaller, "invalid use %q", use)
+	if use != "" && use != UseInstaller && use != UseContainer {
+		ps.Add("use", "leave it out for a disk image", "invalid use %q; must be %s or %s", use, UseInstaller, UseContainer)
 	}
 	return ps
 }

@@ -71,7 +71,7 @@ func machineHabits() []habit {
 
 func imageHabits() []habit {
 	return []habit{
-		{"pull fetch", "ingot image add …"},
+		{"fetch", "ingot image add …"},
 		{"import upload push create", "ingot image add NAME …"},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ func addImage(c *Call, u upload, from string, p proof) (a client.Answer[inventor
 	if err := p.declare(c, from, &u); err != nil {
 		return a, err
 	}
-	if isURL(from) {
+	if isURL(from) || strings.HasPrefix(from, ociScheme) {
 		return fetchImage(c, u, from)
 	}
 	return uploadImage(c, u, from)

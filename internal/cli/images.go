@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/images/catalog"
 	"github.com/ingotmetal/ingot/internal/text/human"
@@ -18,7 +19,7 @@ import (
 func imageCommand(o *Options) *cobra.Command {
 	return addHabits(Group("image", "Images: the files that are written to disks",
 		"  ingot image add debian-12 debian-12.raw.zst\n  ingot image list",
-		imageAddCommand(o), imageCatalogCommand(o), imageListCommand(o), imageGetCommand(o), imageVerifyCommand(o),
+		imageAddCommand(o), imagePullCommand(o), imageCatalogCommand(o), imageListCommand(o), imageGetCommand(o), imageVerifyCommand(o),
 		imageDeleteCommand(o), imagePruneCommand(o)), imageHabits())
 }
 
@@ -41,6 +42,9 @@ A FILE is uploaded. To resume an interrupted upload, run the command again with 
 file. A URL is fetched by the server. A file that the server already has is not uploaded
 again; from a URL, it is not fetched again if you give the file's digest.
 
+A container image, which actions run, comes from a registry (oci://…, see "ingot image
+pull") or from a FILE in the OCI image layout, as "docker save" writes it.
+
 --sums is the publisher's list of digests (such as SHA256SUMS), in which the image is
 found by its file name. --signature is the minisign signature of that list or, without
 --sums, of the image.
@@ -53,6 +57,7 @@ the image would stop and ask the operator.
 With NAME alone, the server fetches the image of that name from the catalog ("ingot
 image catalog"). The catalog also defines how the image is verified.`,
 		Example: "  ingot image add ubuntu-24.04\n" +
+			"  ingot image add tools tools.tar\n" +
 			"  ingot image add debian-12 debian-12-generic-amd64.qcow2\n" +
 			"  ingot image add debian-12 https://images.example.com/debian-12.raw.xz --sha256 9f86d08…\n" +
 			"  ingot image add debian-12 https://images.example.com/12/disk.qcow2 --sums https://images.example.com/12/SHA256SUMS\n" +
@@ -91,6 +96,43 @@ image catalog"). The catalog also defines how the image is verified.`,
 		}
 
 		return storeImage(c, i, p, *inPlace)
+	})
+}
+
+// ociScheme begins the URL of a container image.
+const ociScheme = "oci://"
+
+func imagePullCommand(o *Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "pull REFERENCE", Short: "Fetch a container image from its registry", Args: cobra.ExactArgs(1),
+		Long: `Fetch the container image for linux/amd64 that actions run, and store it on the server.
+Agents get it from there. A run fetches the images of its template by itself; fetch them
+before if the registry will not be reachable.
+
+The server verifies the digests of the manifest, of the configuration and of every layer.
+Mirrors, credentials and registries without TLS are in its configuration
+(images.registries).`,
+		Example: "  ingot image pull docker.io/library/busybox:1.36\n" +
+			"  ingot image pull registry.example.com:5000/tools@sha256:9f86d08… --name tools",
+	}
+	name := cmd.Flags().String("name", "", "name of the image; default: the name that runs use")
+	replace := cmd.Flags().Bool("replace", false, "replace the image even if machines, templates or lab files name it")
+
+	return o.NewCommand(cmd, func(c *Call) error {
+		ref, err := action.ParseContainer(strings.TrimPrefix(c.Args[0], ociScheme))
+		if err != nil {
+			return UsageError("%v", err)
+		}
+		address := ociScheme + ref.String()
+		u := upload{name: cmp.Or(*name, inventory.FetchedName(address)), replace: *replace}
+		if err := inventory.ValidateImageName(u.name).Err(); err != nil {
+			return err
+		}
+		a, err := fetchImage(c, u, address)
+		if err != nil {
+			return err
+		}
+		return show(c, a, text(imageStored))
 	})
 }
 
@@ -135,7 +177,11 @@ func imageStored(i inventory.Image) string {
 
 	fmt.Fprintf(&b, "\ncontents: %s", cmp.Or(i.Contents, "not inspected"))
 	if i.DiskSize > 0 {
-		fmt.Fprintf(&b, ", %s on a disk", human.Size(i.DiskSize))
+		place := "on a disk"
+		if i.Use == inventory.UseContainer {
+			place = "unpacked in memory"
+		}
+		fmt.Fprintf(&b, ", %s %s", human.Size(i.DiskSize), place)
 	}
 	if i.SectorSize > 0 {
 		fmt.Fprintf(&b, ", for disks with %d-byte sectors", i.SectorSize)
@@ -145,6 +191,11 @@ func imageStored(i inventory.Image) string {
 		b.WriteString("; for installers, never written to a disk")
 	case inventory.UseArchive:
 		b.WriteString("; for archive2disk")
+	case inventory.UseContainer:
+		b.WriteString("; for actions")
+		if i.Container != nil && i.Container.Reference != "" {
+			b.WriteString("\nfrom: " + i.Container.Reference)
+		}
 	}
 	if i.Warning != "" {
 		fmt.Fprintf(&b, "\nwarning: %s", i.Warning)

@@ -42,6 +42,7 @@ func (c *Config) check() inventory.Problems {
 	c.Netboot.check(&p)
 	c.checkShares(&p)
 	c.checkBackup(&p)
+	c.Images.checkRegistries(&p)
 	p.prefixes("bmc.networks", c.BMC.Networks)
 	c.Power.check(&p)
 	c.Notify.check(&p)

@@ -196,6 +196,20 @@ type Images struct {
 	UploadHosts   []string `json:"upload_hosts,omitempty"`   // hosts to which the action slurp may send the content of disks
 	Catalog       string   `json:"catalog,omitempty"`        // file of the image catalog; default: the catalog of this version
 	Shares        []string `json:"shares,omitempty"`         // directories whose files may be served in place
+	// Registries are the registries of container images that need a mirror, credentials or other settings.
+	Registries []Registry `json:"registries,omitempty"`
+	// PrivilegedContainers are the digests (sha256:…) of the container images that may run as privileged containers.
+	PrivilegedContainers []string `json:"privileged_containers,omitempty"`
+}
+
+// Registry configures how the server reaches a registry of container images, which may be at a private address.
+type Registry struct {
+	Host         string `json:"host"`                    // host and port as in references to images, such as docker.io
+	Mirror       string `json:"mirror,omitempty"`        // the registry that is used in place of host: HOST:PORT or HOST:PORT/PATH
+	Username     string `json:"username,omitempty"`      // sent to this registry only
+	PasswordFile string `json:"password_file,omitempty"` // file of the password or token, read for each pull
+	PlainHTTP    bool   `json:"plain_http,omitempty"`    // the registry has no TLS
+	CAFile       string `json:"ca_file,omitempty"`       // file of further authorities, in PEM, for the registry's certificate
 }
 
 // BMC configures which BMCs the server may contact.

@@ -25,6 +25,11 @@ func (s *server) siteOf() activities.Site {
 		FetchImage: func(ctx context.Context, name, address, by string) error {
 			return s.api.FetchImage(ctx, name, address, by)
 		},
+		ResolveContainer: func(ctx context.Context, r action.ContainerReference) (string, error) {
+			return s.api.ResolveContainer(ctx, r)
+		},
+		PrivilegedContainers: s.cfg.Images.PrivilegedContainers,
+
 		ImageStored: images{s.records.store.Images, s.files}.stored,
 	}
 	if s.netboot.on() {

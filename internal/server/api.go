@@ -12,6 +12,7 @@ import (
 	"github.com/ingotmetal/ingot/api"
 	"github.com/ingotmetal/ingot/internal/agentapi"
 	"github.com/ingotmetal/ingot/internal/apitypes"
+	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/engine"
 	"github.com/ingotmetal/ingot/internal/host/hostnet"
 	"github.com/ingotmetal/ingot/internal/images/catalog"
@@ -90,7 +91,7 @@ func (s *server) newAPI() (*api.API, error) {
 		},
 		Images: api.ImageConfig{
 			Dir: s.cfg.ImageDir(), Files: s.files, FetchHosts: s.cfg.Images.FetchHosts, Catalog: s.cfg.Images.Catalog, URL: site.URLOf,
-			BaseURL: site.ImageURL, RequireDigest: site.RequireDigest, UploadHosts: site.UploadHosts,
+			Registries: registriesOf(s.cfg), BaseURL: site.ImageURL, RequireDigest: site.RequireDigest, UploadHosts: site.UploadHosts,
 		},
 		Space: api.SpaceConfig{
 			DataDir: s.cfg.DataDir, MinFree: max(s.cfg.MinFree<<20, 1), Reserve: s.records.reserve.State,
@@ -119,6 +120,14 @@ func (s *server) newAPI() (*api.API, error) {
 		c.Trace = s.tracing.Request
 	}
 	return api.New(c)
+}
+
+// registriesOf returns the registries of the configuration.
+func registriesOf(cfg config.Config) (out []api.Registry) {
+	for _, r := range cfg.Images.Registries {
+		out = append(out, api.Registry(r))
+	}
+	return out
 }
 
 func (s *server) status(ctx context.Context) api.StatusExtra {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/config"
 	"github.com/ingotmetal/ingot/internal/temporal/temporalchild"
 	"github.com/ingotmetal/ingot/lab/freeport"
+	"github.com/ingotmetal/ingot/lab/registry"
 )
 
 func TestMain(m *testing.M) {
@@ -91,7 +93,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"run": runCLI, "exits": exits, "waitfor": waitFor, "loseanswers": loseAnswers, "remember": remember,
-			"refusewrites": refuseWrites,
+			"refusewrites": refuseWrites, "registry": func(ts *testscript.TestScript, _ bool, args []string) { serveImage(ts, t, args) },
 		},
 	})
 }
@@ -198,6 +200,19 @@ func loseAnswers(ts *testscript.TestScript, neg bool, args []string) {
 	if n, err := lost.RowsAffected(); err != nil || n == 0 {
 		ts.Fatalf("no answer was stored: %v", err)
 	}
+}
+
+// serveImage is the command "registry REPOSITORY:TAG", which serves a container image of that name from a registry at $REGISTRY.
+func serveImage(ts *testscript.TestScript, t *testing.T, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: registry REPOSITORY:TAG")
+	}
+	repository, tag, _ := strings.Cut(args[0], ":")
+	r := registry.New(t)
+	r.Push(repository, tag, registry.Image{Files: map[string]registry.File{"bin/tool": {Content: "#!", Mode: 0o755}}})
+	server := httptest.NewServer(r)
+	ts.Defer(server.Close)
+	ts.Setenv("REGISTRY", strings.TrimPrefix(server.URL, "http://"))
 }
 
 // remember sets an environment variable to the first text of the last command's output that matches a pattern.
