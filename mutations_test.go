@@ -183,7 +183,7 @@ var mutations = []mutation{
 	},
 	{
 		"S18", "TestAPlanRefusesAnImageThatIsNotForDisks", "template/image.go",
-		`case action.WritesWhole(native) && img.Use != "":`, "case false:",
+		`case row.Whole && img.Use != "":`, "case false:",
 	},
 	{
 		"S19", "TestS19Minisign", "internal/images/provenance/minisign.go",

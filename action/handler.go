@@ -89,7 +89,7 @@ func Handlers() []string {
 }
 
 // canHandle reports whether an action may be a handler. Not allowed are actions that end the agent (the run decides that), that
-// write a whole disk (only the actions of a run may write its images), that get a part of their environment from the server (a
+// write an image (only the actions of a run may do that), that get a part of their environment from the server (a
 // handler gets none), and that send the content of the disk.
 func canHandle(row Description) bool {
 	return !row.Leaves && !row.Whole && row.Adds == "" && row.Upload == ""

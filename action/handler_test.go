@@ -100,7 +100,7 @@ func TestHandlersLeaveNothingToTheServer(t *testing.T) {
 	for _, name := range Handlers() {
 		require.False(t, Leaves(name), name)
 		require.Empty(t, Describe(name).Adds, name)
-		require.False(t, WritesWhole(name), name)
+		require.False(t, Describe(name).Whole, name)
 	}
 }
 

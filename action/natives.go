@@ -52,7 +52,7 @@ type Description struct {
 	Reads bool
 	// Upload is the variable with the URL to which the action sends the content of the disk; "" if the action sends nothing.
 	Upload string
-	// Whole means that the action replaces everything on the disk.
+	// Whole means that the action replaces everything on the disk or, if its environment names a partition, on that partition.
 	Whole bool
 	// URL is the variable with the URL of the file that the action fetches. Digest is the variable with the SHA-256 of this file in
 	// the form in which it is served. Both are "" if the action fetches no file.
@@ -110,8 +110,8 @@ var (
 		check: oneOf(FileSystems...),
 	}
 	partitionOfFiles = Variable{
-		Name: PartitionVariable, Text: partitionText, Default: "the root file system: the largest that has /etc/os-release",
-		check: partition,
+		Name: PartitionVariable, Text: partitionText,
+		Default: "the root file system: the largest that has /etc/os-release; for an image, the whole disk", check: partition,
 	}
 	storageOfFiles = Variable{
 		Name: StorageVariable, Text: "JSON in the form of the machine's `storage`; read if the path names an array, a logical volume or " +
@@ -127,15 +127,16 @@ const (
 // natives holds the descriptions of the native actions, by name.
 var natives = map[string]Description{
 	Image2Disk: {
-		Text:    "Writes an image to the disk and reads it back.",
-		Aliases: []string{"osie-installer"},
-		Writes:  true,
-		Whole:   true,
-		Disk:    "DEST_DISK",
-		URL:     "IMG_URL",
-		Digest:  "IMG_SHA256",
+		Text:       "Writes an image to the disk, or to a partition of it, and reads it back.",
+		Aliases:    []string{"osie-installer"},
+		Writes:     true,
+		Whole:      true,
+		Disk:       "DEST_DISK",
+		Partitions: true,
+		URL:        "IMG_URL",
+		Digest:     "IMG_SHA256",
 		Variables: []Variable{
-			imageURL, imageSHA256, imageSHA512, destination,
+			imageURL, imageSHA256, imageSHA512, destination, partitionOfFiles,
 			{Name: "COMPRESSED", Text: "not needed: an image is recognized by its content", check: boolean},
 			{Name: "RETRY_ENABLED", Text: "not needed: an interrupted download continues at the same byte", check: boolean},
 			{Name: "RETRY_DURATION_MINUTES", Text: "not needed: the timeout of the action applies", check: number},
@@ -144,7 +145,8 @@ var natives = map[string]Description{
 		},
 		Output: []string{"sha256", "contentSHA256", "bytes", "readback", "disk", "firstSeen"},
 		Limits: "Without IMG_SHA256, the server fetches IMG_URL once, and the agent takes that copy. An image that is larger than the " +
-			"disk, or made for another sector size, is refused before the first write.",
+			"disk or partition, or made for another sector size, is refused before the first write, and so is an image with a partition " +
+			"table for a partition.",
 		Adds: "IMG_SHA256 of a stored image. In the plan, IMG_URL of a stored image contains the digest, so that a run writes the " +
 			"planned file.",
 	},
@@ -317,8 +319,14 @@ func Writes(name string, env map[string]string) bool {
 	return n.Writes && (err != nil || !all)
 }
 
-// WritesWhole reports whether the native action replaces everything on the disk that is bound to the run.
-func WritesWhole(name string) bool { return natives[name].Whole }
+// WritesWhole reports whether the action replaces everything on its disk, and not only on one partition. alias is the path by
+// which the action names the disk.
+func (a Action) WritesWhole(alias string) bool {
+	native, _ := a.Native()
+	row := natives[native]
+	partition, _ := PartitionOf(a.Environment[row.Disk], alias)
+	return row.Whole && (!row.Partitions || partition == 0 && a.Environment[PartitionVariable] == "")
+}
 
 // WritesAny reports whether the native action writes to any disk, bound to the run or not, or starts a system from one.
 func WritesAny(name string) bool { return natives[name].Writes }

@@ -15,15 +15,15 @@ const (
 
 // oci2Disk does the same as image2disk, with an image from an OCI registry.
 var oci2Disk = Description{
-	Text:   "Writes an image from an OCI registry to the disk and reads it back.",
-	Writes: true, Whole: true, Disk: "DEST_DISK",
+	Text:   "Writes an image from an OCI registry to the disk, or to a partition of it, and reads it back.",
+	Writes: true, Whole: true, Disk: "DEST_DISK", Partitions: true,
 	Variables: []Variable{
 		{
 			Name: "IMG_URL", Text: "REGISTRY/REPOSITORY@sha256:DIGEST, or with :TAG; http:// in front for a registry without TLS",
 			Required: true, check: ociReference,
 		},
 		{Name: "IMG_SHA256", Text: "digest of the layer, 64 hex digits", Default: "the digest in the manifest", check: sha256Digest},
-		destination,
+		destination, partitionOfFiles,
 		{Name: RegistryUserVariable, Text: "user name at the registry", Default: "none is needed"},
 		{Name: RegistryPasswordVariable, Text: "password or token; stored and shown like the rest of the template: use one with read access"},
 		{Name: "SKIP_VERIFY", Text: "only false", check: verified},

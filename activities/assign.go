@@ -78,7 +78,7 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	if x, err = a.withRuntime(x, plan.DiskAlias); err != nil {
 		return err
 	}
-	if q.Disk != nil && (action.WritesWhole(native) || x.Container != nil && x.Container.Disk) {
+	if q.Disk != nil && x.WritesWhole(plan.DiskAlias) {
 		// From the first assignment on, the disk may hold data of this run.
 		if err := a.Disks.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
 			return err

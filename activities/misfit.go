@@ -45,6 +45,9 @@ func (a *assignments) findMisfit(
 		if err := action.ImageFits(img.SectorSize, img.DiskSize, d); err != nil {
 			return fmt.Sprintf("image %s cannot be written to disk %s (serial %q): %v", img.Name, d.Path, d.Serial, err), false, nil
 		}
+		if !x.WritesWhole(plan.DiskAlias) {
+			continue // the loader may be on another partition
+		}
 		if reason := cannotBoot(img, f); reason != "" && !q.Anyway && !bringsLoader(plan.Actions[n+1:]) {
 			return reason + ": use another image, or name the disk to write this image anyway", true, nil
 		}
@@ -52,10 +55,10 @@ func (a *assignments) findMisfit(
 	return "", false, nil
 }
 
-// writesImage reports whether the action writes an image to the whole disk.
+// writesImage reports whether the action writes an image to the disk or to a partition of it.
 func writesImage(x action.Action) bool {
 	native, _ := x.Native()
-	return action.WritesWhole(native)
+	return action.Describe(native).Whole
 }
 
 // bringsLoader reports whether one of the actions might add a boot loader to the disk.

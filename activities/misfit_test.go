@@ -30,6 +30,7 @@ func TestBindComparesTheImage(t *testing.T) {
 		disk   action.Disk // its size is 1 GiB if it is 0
 		facts  action.Facts
 		then   string // action after the image
+		part   string // partition to which the image is written
 		from   int
 		named  bool // the operator names the disk
 		anyway bool // after the reason was another firmware's
@@ -54,6 +55,8 @@ func TestBindComparesTheImage(t *testing.T) {
 		"firmware not known":               {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Arch: "x86_64"}},
 		"with a file":                      {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.WriteFile, reason: "boots by"},
 		"with GRUB":                        {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.Grub2Disk},
+		"UEFI on BIOS, to a partition":     {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, part: "2"},
+		"too large for any partition":      {image: inventory.Image{DiskSize: 1<<30 + 1}, part: "2", reason: "use a smaller image or a larger disk"},
 		"kexec":                            {image: inventory.Image{Boots: []string{uefi}}, facts: action.Facts{Firmware: "bios"}, then: action.Kexec},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +68,7 @@ func TestBindComparesTheImage(t *testing.T) {
 			c.image.Name, c.image.SHA256 = "debian", "d1"
 			m := &crowded{facts: c.facts}
 			m.plan.Actions = []action.Action{
-				{Image: action.Image2Disk, Environment: map[string]string{"IMG_SHA256": "d1"}}, {Image: action.Noop},
+				{Image: action.Image2Disk, Environment: map[string]string{"IMG_SHA256": "d1", "PARTITION": c.part}}, {Image: action.Noop},
 			}
 			if c.then != "" {
 				m.plan.Actions[1].Image = c.then

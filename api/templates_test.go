@@ -63,9 +63,9 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 		return s.do(http.MethodPost, "/v1/templates/t/render", map[string]any{"machine": "m1", "source": source})
 	}
 	for step, says := range map[string]string{
-		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/k'}":                          "name a disk image",
-		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen', DEST_DISK: /dev/sda2}": "takes a whole disk, not partition 2",
-		"image: slurp, environment: {DEST_URL: 'http://other.example/', IMG_NAME: x}":              "must not receive the content of disks",
+		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/k'}":                                          "name a disk image",
+		"image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen', DEST_DISK: /dev/sda2, PARTITION: '2'}": "names a partition already",
+		"image: slurp, environment: {DEST_URL: 'http://other.example/', IMG_NAME: x}":                              "must not receive the content of disks",
 	} {
 		got := render(step)
 		require.Equal(t, http.StatusBadRequest, got.Code, step)

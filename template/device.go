@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/ingotmetal/ingot/action"
 )
@@ -91,6 +92,44 @@ func (p *planner) checkDevice(path, native string, env environment, disk string)
 	if err := action.CheckDevice(native, env.values, disk); err != nil {
 		p.check.add(path, "see "+actionsPage, "%v", err)
 	}
+}
+
+// checkPartitionImage adds a problem if an action writes an image of this server to a partition, and the image has a partition table or is
+// larger than the partition. The size is known only if the machine's storage declares the partition with a size.
+func (p *planner) checkPartitionImage(path, native string, env environment, disk string) {
+	row := action.Describe(native)
+	img, served := p.data.imageAt(env.values[row.URL])
+	a := action.Action{Image: native, Environment: env.values}
+	if served == "" || !row.Whole || a.WritesWhole(disk) {
+		return
+	}
+
+	if img.SectorSize != 0 {
+		p.check.add(path+".environment."+row.URL, "name the disk, or an image of one file system",
+			"image %s has a partition table (%s), so it cannot be written to a partition", img.Name, img.Contents)
+	}
+	number, _ := action.PartitionOf(env.values[row.Disk], disk)
+	if sel, err := action.ParsePartition(env.values[action.PartitionVariable]); err == nil && sel.By == action.ByNumber {
+		number, _ = strconv.Atoi(sel.Value)
+	}
+	if size := p.partitionSize(disk, number); size > 0 && img.DiskSize > size {
+		p.check.add(path+".environment."+row.URL, "make the partition larger in the machine's storage, or use a smaller image",
+			"image %s needs %d bytes, but partition %d has only %d", img.Name, img.DiskSize, number, size)
+	}
+}
+
+// partitionSize returns the size in bytes that the machine's storage declares for a partition of disk; 0 if it declares none.
+func (p *planner) partitionSize(disk string, number int) int64 {
+	if p.data.Machine.Storage == nil {
+		return 0
+	}
+	for _, d := range p.data.Machine.Storage.Disks {
+		placed, _ := d.Layout(0, 512)
+		if i := slices.IndexFunc(placed, func(x action.PlacedPartition) bool { return x.Number == number }); i >= 0 && d.Device == disk {
+			return placed[i].Size
+		}
+	}
+	return 0
 }
 
 // deviceVariables and action.DiskVariables are all variables that action.CheckDevice reads.

@@ -52,7 +52,7 @@ func (p *planner) setImage(path, native string, env environment) {
 	case env.values[row.Digest] == "":
 		p.fetch(given)
 	// The agent refuses to write a qcow2 image. If the URL ends with .qcow2, report the problem now, while the run is planned.
-	case action.WritesWhole(native) && strings.HasSuffix(shown, ".qcow2"):
+	case action.Describe(native).Whole && strings.HasSuffix(shown, ".qcow2"):
 		p.check.add(path+row.URL, "store the image on this server, which converts it (ingot image add NAME URL), and name the stored image",
 			"%s is a qcow2 image on another server, and agents cannot read qcow2", shown)
 	}
@@ -98,7 +98,7 @@ func (p *planner) checkOwnImage(path, native string, env environment, img invent
 	row := action.Describe(native)
 	p.checkDeclared(path+row.URL, img)
 	switch {
-	case action.WritesWhole(native) && img.Use != "":
+	case row.Whole && img.Use != "":
 		p.check.add(path+row.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
 			cmp.Or(img.Contents, "stored with --installer"))
 	case native == action.Archive2Disk && img.Use == "":

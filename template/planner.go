@@ -114,6 +114,7 @@ func (p *planner) makeAction(path string, t task, s step, disk string) action.Ac
 			p.check.add(path+".environment."+v.Name, "see "+actionsPage, "%v", err)
 		}
 	}
+	p.checkPartitionImage(path, native, env, disk)
 	p.checkUpload(path, native, env)
 	if err := action.CheckCommand(native, s.Command); err != nil {
 		p.check.add(path+".command", "see "+actionsPage, "%v", err)

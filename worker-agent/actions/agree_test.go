@@ -223,7 +223,7 @@ func TestPlanRefusesValuesThatTheAgentRefuses(t *testing.T) {
 		says   string
 	}{
 		{action.Image2Disk, map[string]string{"IMG_URL": "ftp://h/x"}, "must be an http:// or https:// URL"},
-		{action.Image2Disk, map[string]string{"DEST_DISK": "/dev/sda2"}, "image2disk takes a whole disk, not partition 2"},
+		{action.Image2Disk, map[string]string{"DEST_DISK": "/dev/sda2", "PARTITION": "2"}, "names a partition already"},
 		{action.QemuImg2Disk, map[string]string{"IMG_URL": "h/x"}, "must be an http:// or https:// URL"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/a//b@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},
 		{action.OCI2Disk, map[string]string{"IMG_URL": "registry.example/a/@sha256:" + strings.Repeat("0a", 32)}, "IMG_URL"},

@@ -22,12 +22,16 @@ import (
 //
 //	IMG_URL     where the image is; raw, gzip, zstd, xz or bzip2, recognized by its content
 //	IMG_SHA256  digest of the file as served, with or without "sha256:"
-//	DEST_DISK   the bound disk
+//	DEST_DISK   the bound disk, or a partition of it
+//	PARTITION   which partition of the disk (see action.ParsePartition); default: the whole disk
 //
 // COMPRESSED, RETRY_ENABLED and similar variables of Tinkerbell's action are ignored.
 //
-// The first MiB and the last MiB of the disk stay zero until two digests are correct: the digest of the received file, and the digest of
-// the data that was read back from the disk. The first MiB is written last. Therefore a disk with an incomplete image does not boot.
+// A partition must be there already. Nothing outside of it is written, so its type and its UUID stay.
+//
+// The first MiB and the last MiB of the disk or partition stay zero until two digests are correct: the digest of the received file, and
+// the digest of the data that was read back. The first MiB is written last. Therefore neither a disk nor a partition with an incomplete
+// image boots.
 //
 // Output: sha256 (as served), contentSHA256 (as written), bytes, readback, and firstSeen=true if IMG_SHA256 is not given.
 func image2disk(ctx context.Context, t *Task) error {
@@ -76,12 +80,12 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 	defer img.close()
 	src := img.src
 
-	disk, dev, err := t.open(ctx, "DEST_DISK")
+	dev, err := t.openTarget(ctx, "DEST_DISK")
 	if err != nil {
 		return err
 	}
-	defer closeDisk(dev, disk.Path, &err)
-	if err := img.fits(disk.Path, dev); err != nil {
+	defer closeDisk(dev, dev.path, &err)
+	if err := img.fits(dev); err != nil {
 		return err
 	}
 
@@ -95,7 +99,7 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 	began := time.Now()
 	t.machine.Wrote()
 	if err := w.zeroEnds(); err != nil {
-		return fmt.Errorf("zeroing both ends of %s: %w", disk.Path, err)
+		return fmt.Errorf("zeroing both ends of %s: %w", dev.path, err)
 	}
 
 	t.track(max(src.Total, 0), "writing", src.Received.Load)
@@ -104,7 +108,7 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 		if asked.Err() != nil {
 			err = context.Cause(asked)
 		}
-		return fmt.Errorf("writing image %s to %s, at byte %d: %w", src.Shown, disk.Path, w.off, err)
+		return fmt.Errorf("writing image %s to %s, at byte %d: %w", src.Shown, dev.path, w.off, err)
 	}
 
 	served, err := img.checkServed(want)
@@ -112,7 +116,7 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 		return err
 	}
 	if err := dev.Sync(); err != nil {
-		return fmt.Errorf("syncing %s: %w", disk.Path, err)
+		return fmt.Errorf("syncing %s: %w", dev.path, err)
 	}
 
 	took := time.Since(began).Seconds()
@@ -122,28 +126,36 @@ func writeImage(ctx context.Context, t *Task, want string, open openSource) (err
 	if w.sum != nil {
 		written = hex.EncodeToString(w.sum.Sum(nil))
 	}
-	if err := proveImage(ctx, t, w, disk.Path, written); err != nil {
+	if err := proveImage(ctx, t, w, dev.path, written); err != nil {
 		return err
 	}
 
-	reportImage(t, w, disk.Path, served, written, want == "")
+	reportImage(t, w, dev.path, served, written, want == "")
 	return nil
 }
 
-// fits returns an error if the disk is too small for this image or for any image. It also returns one if the size of the disk's sectors is
-// not the size for which the image's partition table was made.
-func (i *imageStream) fits(path string, dev blockdev.Device) error {
+// fits returns an error if the disk or partition is too small for this image or for any image. It also returns one if the size of the
+// disk's sectors is not the size for which the image's partition table was made, or if an image with a partition table is for a partition.
+func (i *imageStream) fits(dev target) error {
 	size := dev.Size()
 	if size < 4*held {
-		return fmt.Errorf("writing %s: the disk has only %d bytes, which is too small for any image", path, size)
+		return fmt.Errorf("writing %s: the %s has only %d bytes, which is too small for any image", dev.path, dev.kind, size)
 	}
 	if i.content.Format == diskimage.Raw && i.src.Total > size {
-		return fmt.Errorf("writing image %s to %s: the image has %d bytes, but the disk has only %d: use a smaller image or a larger disk",
-			i.src.Shown, path, i.src.Total, size)
+		return fmt.Errorf("writing image %s to %s: the image has %d bytes, but the %s has only %d: use a smaller image or a larger %s",
+			i.src.Shown, dev.path, i.src.Total, dev.kind, size, dev.kind)
 	}
-	disk := action.Disk{Size: size, SectorSize: dev.SectorSize()}
-	if err := action.ImageFits(i.layout.SectorSize, i.layout.End, disk); err != nil {
-		return fmt.Errorf("writing image %s to %s: %w", i.src.Shown, path, err)
+
+	err := action.ImageFits(i.layout.SectorSize, i.layout.End, action.Disk{Size: size, SectorSize: dev.SectorSize()})
+	if dev.kind == partitionTarget {
+		err = nil
+		if i.layout != (diskimage.Layout{}) && !i.fileSystem {
+			err = errors.New("the image has a partition table, so firmware and kernel would not find what is in it on a partition: " +
+				"name the disk, or use an image of one file system")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("writing image %s to %s: %w", i.src.Shown, dev.path, err)
 	}
 	return nil
 }
@@ -164,7 +176,7 @@ func (i *imageStream) checkServed(want string) (string, error) {
 }
 
 // proveImage reads back the data that w has written, and compares its digest with the given one. If they are equal, it writes the two ends
-// of the disk; otherwise it returns an error.
+// of the disk or partition; otherwise it returns an error.
 func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written string) error {
 	back, err := w.readBack(ctx, func(done int64) { t.progress(done, w.off, "reading back") })
 	if err != nil {
@@ -178,7 +190,7 @@ func proveImage(ctx context.Context, t *Task, w *imageWriter, path, written stri
 	}
 
 	if err := w.finish(); err != nil {
-		// Make sure that the disk does not boot. Ignore an error, because the disk may refuse these writes, too.
+		// Make sure that the disk or partition does not boot. Ignore an error, because the disk may refuse these writes, too.
 		_ = w.zeroEnds()
 		return fmt.Errorf("finishing %s: %w", path, err)
 	}
@@ -207,7 +219,9 @@ type imageStream struct {
 	served  *blockdev.ReadAhead
 	content *diskimage.Content
 	layout  diskimage.Layout
-	cancel  func()
+	// fileSystem: the content is a file system, although its boot sector may look like a partition table
+	fileSystem bool
+	cancel     func()
 }
 
 // openImage starts to read an image. If the file is not a disk image, it returns an error. At this time, nothing has been written to the
@@ -249,9 +263,11 @@ func (i *imageStream) open() (err error) {
 	if head = head[:n]; err == nil && n == 0 {
 		err = errors.New("the image is empty")
 	}
+	kind := diskimage.Identify(head)
 	if err == nil {
-		err = diskimage.Identify(head).Refusal()
+		err = kind.Refusal()
 	}
+	i.fileSystem = kind.FileSystem
 	i.layout = diskimage.ReadLayout(head)
 	i.Reader = io.MultiReader(bytes.NewReader(head), i.content)
 	return err

@@ -15,22 +15,22 @@ import (
 const (
 	// block is the number of bytes that are written at once.
 	block = 4 * blockdev.MiB
-	// held is the size of each of the two ends of the disk, in bytes. The ends contain the boot sectors and both copies of the partition
-	// table. They stay zero until all other data was verified.
+	// held is the size of each of the two ends of the disk or partition, in bytes. The ends contain the boot sectors, both copies of the
+	// partition table, and the superblock of a file system. They stay zero until all other data was verified.
 	held = blockdev.MiB
 )
 
-// imageWriter writes a stream to a disk, starting at the beginning of the disk. The data for the two ends of the disk stays in memory until
-// finish writes it.
+// imageWriter writes a stream to a disk or partition, starting at its beginning. The data for the two ends stays in memory until finish
+// writes it.
 type imageWriter struct {
-	dev        blockdev.Device
+	dev        target
 	off        int64 // number of bytes of the stream that were taken so far
 	tailAt     int64 // position on the disk at which tail begins
 	head, tail []byte
 	sum        hash.Hash // hash of the whole stream; nil if not needed
 }
 
-func newImageWriter(dev blockdev.Device) *imageWriter {
+func newImageWriter(dev target) *imageWriter {
 	at := (dev.Size() - held) &^ (blockdev.PageSize - 1)
 	return &imageWriter{
 		dev: dev, tailAt: at, head: blockdev.Aligned(held), tail: make([]byte, dev.Size()-at), sum: sha256.New(),
@@ -77,7 +77,7 @@ func (w *imageWriter) take(ctx context.Context, p []byte) error {
 		return err
 	}
 	if w.off+int64(len(p)) > w.dev.Size() {
-		return fmt.Errorf("the image is larger than the disk of %d bytes: use a smaller image or a larger disk", w.dev.Size())
+		return fmt.Errorf("the image is larger than the %s of %d bytes: use a smaller image or a larger %s", w.dev.kind, w.dev.Size(), w.dev.kind)
 	}
 
 	for len(p) > 0 {

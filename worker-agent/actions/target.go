@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
-	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
-	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
 
 // target returns the bound disk, which it finds by identity and never by name. The path in the environment variable must name this
@@ -77,6 +76,9 @@ func (t *Task) openDisk(ctx context.Context, want action.Disk) (action.Disk, blo
 	}
 
 	dev, err := t.machine.Disks.Open(found.Path)
+	if errors.Is(err, syscall.EBUSY) {
+		err = fmt.Errorf("%w: a partition of it is mounted, or an array or a volume group uses it", err)
+	}
 	if err != nil {
 		return found, nil, fmt.Errorf("opening %s: %w", found.Path, err)
 	}
@@ -131,33 +133,4 @@ func (t *Task) lookUp(ctx context.Context, want action.Disk) (action.Disk, error
 // protects reports whether the order protects d from writes.
 func (t *Task) protects(d action.Disk) bool {
 	return slices.ContainsFunc(t.spared, func(id action.DiskID) bool { return id.Is(d) })
-}
-
-// partition returns the bound disk and the number of one of its partitions, which the variable's path or PARTITION selects. number
-// is 0 if neither selects a partition.
-func (t *Task) partition(ctx context.Context, variable string) (disk action.Disk, number int, err error) {
-	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
-	if err != nil {
-		return disk, 0, err
-	}
-	if disk, number, err = t.target(ctx, variable); err != nil || sel.By == "" {
-		return disk, number, err
-	}
-	disk, dev, err := t.openDisk(ctx, *t.bound)
-	if err != nil {
-		return disk, 0, err
-	}
-	defer func() { _ = dev.Close() }() // opened only for reading
-	table, err := parttable.Read(dev, dev.Size(), dev.SectorSize())
-	if err != nil {
-		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
-	}
-
-	p, err := probe.FindPartition(sel, dev, table.Parts)
-	if err != nil {
-		return disk, 0, fmt.Errorf("reading %s: %w", disk.Path, err)
-	}
-
-	t.logf("%s is partition %d of %s", sel, p.Number, disk.Path)
-	return disk, p.Number, nil
 }

@@ -78,9 +78,9 @@ func (d *blockDevice) measure() error {
 func (d *blockDevice) Size() int64     { return d.size }
 func (d *blockDevice) SectorSize() int { return d.sector }
 
-// suits reports whether direct I/O is possible for p at off.
+// suits reports whether direct I/O is possible for p at off. Partitions need not begin at a multiple of the page size.
 func (d *blockDevice) suits(p []byte, off int64) bool {
-	return d.direct != nil && len(p) > 0 && len(p)%blockdev.PageSize == 0 && off%blockdev.PageSize == 0 &&
+	return d.direct != nil && len(p) > 0 && len(p)%blockdev.PageSize == 0 && off%int64(d.sector) == 0 &&
 		uintptr(unsafe.Pointer(unsafe.SliceData(p)))%blockdev.PageSize == 0
 }
 
