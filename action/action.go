@@ -29,6 +29,15 @@ type Action struct {
 	OnTimeout   []string    `json:"onTimeout,omitempty"` // see ParseHandler
 	OnFailure   []string    `json:"onFailure,omitempty"` // see ParseHandler
 	Container   *Container  `json:"container,omitempty"` // set if the action is a container, nil if it is native
+	// Second is the disk that the action uses in place of the run's disk; nil = the run's disk.
+	Second *SecondDisk `json:"second,omitempty"`
+}
+
+// A SecondDisk is a disk that a machine declares in addition to the run's disk. The environment of an action calls it Device; only DiskID
+// identifies it.
+type SecondDisk struct {
+	Device string `json:"device"`
+	DiskID
 }
 
 // A Container is an image of the OCI image specification 1.1 that the agent runs as an action. The plan sets it: Action.Image is only the

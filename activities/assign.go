@@ -78,7 +78,14 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	if x, err = a.withRuntime(x, plan.DiskAlias); err != nil {
 		return err
 	}
-	if q.Disk != nil && x.WritesWhole(plan.DiskAlias) {
+	alias := plan.DiskAlias
+	if x.Second != nil && q.Disk != nil {
+		if q.Disk, err = a.findSecondDisk(ctx, q.Owner, m, *x.Second, *q.Disk); err != nil {
+			return err
+		}
+		alias = x.Second.Device
+	}
+	if q.Disk != nil && x.WritesWhole(alias) {
 		// From the first assignment on, the disk may hold data of this run.
 		if err := a.Disks.DiskWritten(ctx, q.Owner, *q.Disk); err != nil {
 			return err
@@ -86,7 +93,7 @@ func (a *assignments) Assign(ctx context.Context, q AssignRequest) error {
 	}
 
 	payload := action.Assignment{
-		Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: plan.DiskAlias,
+		Key: q.Key, Run: q.Owner.Run, Action: x, Disk: q.Disk, DiskAlias: alias,
 		Protected: m.ProtectedDisks, Leaving: action.Leaves(native),
 	}
 	if payload.Signed, err = a.sign(q, plan, payload); err != nil {
@@ -118,6 +125,22 @@ func (a *assignments) withRuntime(x action.Action, disk string) (action.Action, 
 	c := *x.Container
 	c.Runtime, x.Container = sum, &c
 	return x, nil
+}
+
+// findSecondDisk returns the disk that an action uses in place of the bound disk. The signed order names it in the place of the bound disk, so
+// the agent identifies it in the same way.
+func (a *assignments) findSecondDisk(
+	ctx context.Context, o inventory.Owner, m inventory.Machine, x action.SecondDisk, bound action.Disk,
+) (*action.Disk, error) {
+	f, err := a.AgentFacts(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	d, reason := findSecondDisk(m, x, bound, f)
+	if d == nil {
+		return nil, fmt.Errorf("finding %s: %w", reason, inventory.ErrInvalid)
+	}
+	return d, nil
 }
 
 // fromHere adapts the URLs of images in the action to this server. then is the base URL that was valid when the

@@ -66,7 +66,7 @@ func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 	d, reason := chooseDisk(m, q, agent.Facts)
 	canConfirm := false
 	if d != nil {
-		if reason, canConfirm, err = a.findMisfit(ctx, q, *d, agent.Facts); err != nil {
+		if reason, canConfirm, err = a.findMisfit(ctx, q, m, *d, agent.Facts); err != nil {
 			return Bound{}, err
 		}
 	}
@@ -76,6 +76,20 @@ func (a *assignments) Bind(ctx context.Context, q BindRequest) (Bound, error) {
 
 	return Bound{Disk: d, Disks: disks}, a.event(ctx, q.Owner.Event(agent.Boot, inventory.EventBound, "",
 		fmt.Sprintf("disk %s (serial %q, wwn %q), %d bytes", d.Path, d.Serial, d.WWN, d.Size)))
+}
+
+// findSecondDisk returns the disk that an action uses in place of the run's disk, the bound one. It returns the reason if the agent has not
+// found this disk, or has found several, or if the disk is protected or is the bound one.
+func findSecondDisk(m inventory.Machine, x action.SecondDisk, bound action.Disk, f action.Facts) (*action.Disk, string) {
+	d, reason := chooseUnprotected(m, f.Disks, &inventory.DiskSelector{Serial: x.Serial, WWN: x.WWN})
+	if d != nil && d.ID() == bound.ID() {
+		d, reason = nil, "it is the run's disk"
+	}
+	if d != nil {
+		return d, ""
+	}
+	return nil, fmt.Sprintf("disk %s (serial %q, wwn %q), which the machine declares: %s: correct the machine's disks, then plan again",
+		x.Device, x.Serial, x.WWN, reason)
 }
 
 // chooseDisk returns the disk that the selector of the request or of the machine selects. If there is none, it

@@ -14,15 +14,27 @@ import (
 // from it; "" if no reason is known. findMisfit knows what this server found in each image when the image was
 // stored. Only the agent checks the images that another server serves, before its first write.
 //
-// An image that does not fit the disk is never written. If the image has no loader for the machine's firmware,
-// findMisfit sets canConfirm: the image is written if the operator then names the disk, because the settings of the
-// firmware can be changed later.
+// findMisfit also returns why a second disk of an action cannot be used. An image that does not fit its disk is never written. If the image
+// has no loader for the machine's firmware, findMisfit sets canConfirm: the image is written if the operator then names the disk, because
+// the settings of the firmware can be changed later.
 func (a *assignments) findMisfit(
-	ctx context.Context, q BindRequest, d action.Disk, f action.Facts,
+	ctx context.Context, q BindRequest, m inventory.Machine, bound action.Disk, f action.Facts,
 ) (reason string, canConfirm bool, err error) {
 	plan, err := a.Plans.Plan(ctx, q.Owner.Run)
 	if err != nil {
 		return "", false, fmt.Errorf("reading the plan of run %q: %w", q.Owner.Run, err)
+	}
+	disks := make([]action.Disk, len(plan.Actions)) // that the actions use
+	for n, x := range plan.Actions {
+		disks[n] = bound
+		if x.Second == nil || n < q.From {
+			continue
+		}
+		second, reason := findSecondDisk(m, *x.Second, bound, f)
+		if second == nil {
+			return reason, false, nil
+		}
+		disks[n] = *second
 	}
 	if !slices.ContainsFunc(plan.Actions, writesImage) {
 		return "", false, nil
@@ -41,12 +53,12 @@ func (a *assignments) findMisfit(
 			continue
 		}
 
-		img := images[at]
+		img, d := images[at], disks[n]
 		if err := action.ImageFits(img.SectorSize, img.DiskSize, d); err != nil {
 			return fmt.Sprintf("image %s cannot be written to disk %s (serial %q): %v", img.Name, d.Path, d.Serial, err), false, nil
 		}
-		if !x.WritesWhole(plan.DiskAlias) {
-			continue // the loader may be on another partition
+		if x.Second != nil || !x.WritesWhole(plan.DiskAlias) {
+			continue // the loader may be on another disk or partition
 		}
 		if reason := cannotBoot(img, f); reason != "" && !q.Anyway && !bringsLoader(plan.Actions[n+1:]) {
 			return reason + ": use another image, or name the disk to write this image anyway", true, nil

@@ -238,9 +238,30 @@ func (l *Lease) UnmarshalText(b []byte) error {
 // TextPattern returns the regular expression for a lease in a file.
 func (*Lease) TextPattern() string { return human.DurationPattern }
 
-// DeclaredDisk is a disk that templates refer to by Device, which may be another path in the running system.
+// DeclaredDisk is a disk that templates refer to by Device, which may be another path in the running system. The first disk of a machine is
+// the run's disk, which the disk selector chooses. Actions may use each other disk that has a serial number or a WWN.
 type DeclaredDisk struct {
 	Device string `json:"device"` // path that templates use, such as /dev/sda
+	action.DiskID
+}
+
+// SecondDisk returns the disk at the path device that m declares in addition to the run's disk. If m declares this disk without a serial
+// number or WWN, its DiskID is zero; if m does not declare it, ok is false.
+func (m Machine) SecondDisk(device string) (d action.SecondDisk, ok bool) {
+	for n, x := range m.Disks {
+		if n > 0 && x.Device == device {
+			return action.SecondDisk(x), true
+		}
+	}
+	if m.Storage == nil {
+		return d, false
+	}
+	for n, x := range m.Storage.Disks {
+		if n > 0 && x.Device == device {
+			return action.SecondDisk{Device: device, DiskID: x.DiskID}, true
+		}
+	}
+	return d, false
 }
 
 // A DiskSelector selects a disk. All fields that are set must match.

@@ -140,6 +140,13 @@ func Validate(m Machine) Problems {
 			strings.ContainsAny(d.Device, " '\"") {
 			ps.Add(fmt.Sprintf("disks[%d].device", n), "give a path such as /dev/sda", "invalid device path %q", d.Device)
 		}
+		field := fmt.Sprintf("disks[%d]", n)
+		checkDiskID(&ps, field, d.DiskID)
+		for k, other := range m.Disks[:n] {
+			if d.Device == other.Device || other.Is(action.Disk{Serial: d.Serial, WWN: d.WWN}) {
+				ps.Add(field, "give each disk a path and a serial or wwn of its own", "it is the same disk as disks[%d]", k)
+			}
+		}
 	}
 	if m.DiskSelector != nil {
 		checkSelector(&ps, *m.DiskSelector)
@@ -328,14 +335,18 @@ func checkProtected(ps *Problems, m Machine) {
 			ps.Add(field, "give serial or wwn", "the entry names no disk")
 		}
 
-		for what, v := range map[string]string{"serial": id.Serial, "wwn": id.WWN} {
-			if !plain(v) || len(v) > 256 {
-				ps.Add(field+"."+what, "copy it from: ingot machine disks", "%q cannot be a disk's %s", v, what)
-			}
-		}
+		checkDiskID(ps, field, id)
 		if s := m.DiskSelector; s != nil && id.Is(action.Disk{Serial: s.Serial, WWN: s.WWN}) {
 			ps.Add("diskSelector", "select another disk, or take it out of protectedDisks",
 				"the selector selects a protected disk")
+		}
+	}
+}
+
+func checkDiskID(ps *Problems, field string, id action.DiskID) {
+	for what, v := range map[string]string{"serial": id.Serial, "wwn": id.WWN} {
+		if !plain(v) || len(v) > 256 {
+			ps.Add(field+"."+what, "copy it from: ingot machine disks", "%q cannot be a disk's %s", v, what)
 		}
 	}
 }

@@ -165,6 +165,11 @@ func TestValidate(t *testing.T) {
 		{"diskSelector.byID", func(m *Machine) { m.DiskSelector.ByID = "a/b" }},
 		{"diskSelector.serial", func(m *Machine) { m.DiskSelector.Serial = "a\x1b[0m" }},
 		{"diskSelector.minSize", func(m *Machine) { m.DiskSelector.MinSize = -1 }},
+		{"disks[1].serial", func(m *Machine) { m.Disks = append(m.Disks, DeclaredDisk{"/dev/sdb", action.DiskID{Serial: "a\nb"}}) }},
+		{"disks[1]", func(m *Machine) { m.Disks = append(m.Disks, m.Disks[0]) }},
+		{"disks[2]", func(m *Machine) {
+			m.Disks = append(m.Disks, DeclaredDisk{"/dev/sdb", action.DiskID{WWN: "0xAB"}}, DeclaredDisk{"/dev/sdc", action.DiskID{WWN: "0xab"}})
+		}},
 		{"protectedDisks[0]", func(m *Machine) { m.ProtectedDisks = []action.DiskID{{}} }},
 		{"protectedDisks[0].wwn", func(m *Machine) { m.ProtectedDisks = []action.DiskID{{WWN: "a\nb"}} }},
 		{"diskSelector", func(m *Machine) {

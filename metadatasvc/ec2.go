@@ -210,7 +210,7 @@ func rootio(m inventory.Machine) []byte {
 	}
 	disks, addresses := []disk{}, []address{}
 	for _, d := range m.Disks {
-		disks = append(disks, disk(d))
+		disks = append(disks, disk{Device: d.Device})
 	}
 	for _, i := range m.Interfaces {
 		if i.Address.Is4() {

@@ -33,7 +33,7 @@ func (c *checker) findDisk() (alias, where string) {
 		for j, s := range t.Actions {
 			for _, key := range action.DiskVariables() {
 				value := cmp.Or(s.Environment[key], t.Environment[key])
-				if value == "" || c.open(value) || c.declares(t.Environment, s.Environment, value) {
+				if value == "" || c.open(value) || c.declares(t.Environment, s.Environment, value) || c.secondDisk(value) != nil {
 					continue
 				}
 
@@ -47,14 +47,59 @@ func (c *checker) findDisk() (alias, where string) {
 						"%q is an array or a logical volume that the storage of the machine does not declare", value)
 				case alias == "":
 					alias, where = disk, path
-				case alias != disk:
-					c.add(path, "name one disk in all actions", "%q is a second disk next to %q; a run is bound to one disk", disk,
-						alias)
+				case alias != disk && c.data != nil:
+					c.add(path, c.secondDiskRemedy(disk), "%q is a second disk next to %q; a run is bound to one disk", disk, alias)
 				}
 			}
 		}
 	}
 	return alias, where
+}
+
+// secondDisk returns the second disk (see inventory.Machine.SecondDisk) that device or its partition is; nil if the machine declares no
+// such disk, or declares it without an identity.
+func (c *checker) secondDisk(device string) *action.SecondDisk {
+	if c.data == nil {
+		return nil
+	}
+	if d, _ := c.data.Machine.SecondDisk(action.DiskOf(device)); d.DiskID != (action.DiskID{}) {
+		return &d
+	}
+	return nil
+}
+
+// secondDiskRemedy returns what to do about an action that names a disk which is neither the run's disk nor declared by its identity.
+func (c *checker) secondDiskRemedy(device string) string {
+	if _, ok := c.data.Machine.SecondDisk(device); ok {
+		return fmt.Sprintf("give %s a serial or wwn in the document of machine %s", device, c.data.Machine.Name)
+	}
+	return fmt.Sprintf("name one disk in all actions, or declare %s in the disks of machine %s with its serial or wwn", device,
+		c.data.Machine.Name)
+}
+
+// setSecondDisk sets the disk of the action a if its environment names a second disk, and returns the path by which the environment names
+// the disk of a. It adds a problem if the second disk is protected, or is the disk that the machine's disk selector chooses as the run's
+// disk, which the environment calls alias.
+func (p *planner) setSecondDisk(path, native string, env environment, a *action.Action, alias string) string {
+	variable := action.DiskVariable(native, env.values)
+	d := p.check.secondDisk(env.values[variable])
+	if d == nil || action.Describe(native).Volumes && p.check.declares(nil, env.values, env.values[variable]) {
+		return alias
+	}
+
+	path += ".environment." + variable
+	m, disk := p.data.Machine, action.Disk{Serial: d.Serial, WWN: d.WWN}
+	sel := m.DiskSelector
+	switch {
+	case native == action.RootIO:
+		p.check.add(path, "leave it out, and describe the disk in the machine's storage", "rootio finds its disks in the storage")
+	case m.Protects(disk):
+		p.check.add(path, "name another disk, or remove it from protectedDisks", "%q is protected, so Ingot never writes to it", d.Device)
+	case sel != nil && (action.DiskID{Serial: sel.Serial, WWN: sel.WWN}).Is(disk):
+		p.check.add(path, "name the disk as "+alias, "%q is the disk that the machine's disk selector names for %s", d.Device, alias)
+	}
+	a.Second = d
+	return d.Device
 }
 
 // declares reports whether the storage declares device, and device is not on the storage's first disk: it is an array, a logical volume, or

@@ -52,3 +52,61 @@ func TestImageForPartition(t *testing.T) {
 		})
 	}
 }
+
+// An action may use a second disk that the machine declares by its identity; each other target is refused, with what to do about it.
+func TestSecondDisk(t *testing.T) {
+	d := data()
+	d.Machine.Disks = []inventory.DeclaredDisk{
+		{Device: "/dev/nvme0n1"},
+		{Device: "/dev/sdb", DiskID: action.DiskID{Serial: "S2"}},
+		{Device: "/dev/sdc"},
+		{Device: "/dev/sdd", DiskID: action.DiskID{WWN: "0xAA"}},
+		{Device: "/dev/sde", DiskID: action.DiskID{Serial: "S1"}},
+	}
+	d.Machine.DiskSelector = &inventory.DiskSelector{Serial: "S1"}
+	d.Machine.ProtectedDisks = []action.DiskID{{WWN: "0xaa"}}
+	d.Machine.Storage = &action.Storage{Disks: []action.StorageDisk{
+		{Device: "/dev/nvme0n1"}, {Device: "/dev/sdf", DiskID: action.DiskID{WWN: "0xbb"}, Partitions: []action.StoragePartition{{Label: "a"}}},
+	}}
+
+	for name, c := range map[string]struct {
+		step   string
+		second string // path of the second disk; "" = the run's disk
+		want   string
+	}{
+		"the run's disk":          {step: "image: image2disk, environment: {DEST_DISK: /dev/nvme0n1}"},
+		"no disk":                 {step: "image: image2disk"},
+		"second disk":             {step: "image: image2disk, environment: {DEST_DISK: /dev/sdb}", second: "/dev/sdb"},
+		"partition of it":         {step: "image: image2disk, environment: {DEST_DISK: /dev/sdb2}", second: "/dev/sdb"},
+		"files":                   {step: "image: writefile, environment: {DEST_DISK: /dev/sdb1, DEST_PATH: /x, CONTENTS: y}", second: "/dev/sdb"},
+		"wiped":                   {step: "image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}", second: "/dev/sdb"},
+		"of the storage":          {step: "image: image2disk, environment: {DEST_DISK: /dev/sdf1}", second: "/dev/sdf"},
+		"files by the storage":    {step: "image: writefile, environment: {DEST_DISK: /dev/sdf1, DEST_PATH: /x, CONTENTS: y}"},
+		"partition named twice":   {step: "image: image2disk, environment: {DEST_DISK: /dev/sdb2, PARTITION: '1'}", want: "names a partition already"},
+		"partition of a wipe":     {step: "image: wipe, environment: {BLOCK_DEVICE: /dev/sdb1}", want: "wipe takes a whole disk, not partition 1"},
+		"not declared":            {step: "image: image2disk, environment: {DEST_DISK: /dev/sdz}", want: `"/dev/sdz" is a second disk next to "/dev/nvme0n1"; a run is bound to one disk (name one disk in all actions, or declare /dev/sdz in the disks of machine ms-02-a with its serial or wwn)`},
+		"without identity":        {step: "image: image2disk, environment: {DEST_DISK: /dev/sdc}", want: `"/dev/sdc" is a second disk next to "/dev/nvme0n1"; a run is bound to one disk (give /dev/sdc a serial or wwn in the document of machine ms-02-a)`},
+		"protected":               {step: "image: image2disk, environment: {DEST_DISK: /dev/sdd}", want: `"/dev/sdd" is protected, so Ingot never writes to it (name another disk, or remove it from protectedDisks)`},
+		"the run's disk, renamed": {step: "image: image2disk, environment: {DEST_DISK: /dev/sde}", want: `"/dev/sde" is the disk that the machine's disk selector names for /dev/nvme0n1 (name the disk as /dev/nvme0n1)`},
+		"rootio":                  {step: "image: rootio, command: [wipe], environment: {DEST_DISK: /dev/sdb}", want: "rootio finds its disks in the storage"},
+		"handler of another disk": {step: "image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}, on-failure: [wipe, BLOCK_DEVICE=/dev/nvme0n1]", want: `"/dev/nvme0n1" is a second disk next to "/dev/sdb"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := renderStep(t, d, "image: wipe, environment: {BLOCK_DEVICE: /dev/nvme0n1}}\n  - {name: then, "+c.step)
+			if c.want != "" {
+				require.ErrorContains(t, err, c.want)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, "/dev/nvme0n1", r.DiskAlias)
+			second := r.Actions[1].Second
+			if c.second == "" {
+				require.Nil(t, second)
+				return
+			}
+			want, _ := d.Machine.SecondDisk(c.second)
+			require.Equal(t, &want, second)
+			require.Equal(t, c.second, second.Device)
+		})
+	}
+}

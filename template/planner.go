@@ -107,6 +107,7 @@ func (p *planner) makeAction(path string, t task, s step, disk string) action.Ac
 		if !action.Requires(native, variable) {
 			env.setDefault(variable, disk, "the run's disk")
 		}
+		disk = p.setSecondDisk(path, native, env, &a, disk)
 		p.checkDevice(path, native, env, disk)
 	}
 	for _, v := range row.Variables {

@@ -243,7 +243,7 @@ func TestProblems(t *testing.T) {
 			src:  frame + "      - {name: a, image: image2disk, environment: {IMG_URL: file:///etc/shadow}}\n",
 			want: "t:7: tasks[0].actions[0].environment.IMG_URL: invalid IMG_URL; must be an http:// or https:// URL with a host",
 		},
-		"two disks": {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`},
+		"two disks": {src: frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /dev/sda}}\n      - {name: b, image: wipe, environment: {BLOCK_DEVICE: /dev/sdb}}\n", want: `t:8: tasks[0].actions[1].environment.BLOCK_DEVICE: "/dev/sdb" is a second disk`, data: true},
 		"no disk": {
 			src:  frame + "      - {name: a, image: wipe, environment: {BLOCK_DEVICE: /etc/passwd}}\n",
 			want: "invalid disk path",
