@@ -217,7 +217,7 @@ func TestS22RegistryCredentials(t *testing.T) {
 func TestS17Registries(t *testing.T) {
 	s, r, host := registrySite(t)
 	r.Push("lab/tools", "1", tools)
-	for _, to := range []string{"https://127.0.0.2:1/x", "http://127.0.0.2:1/x", "https://10.0.0.1/x", "https://169.254.169.254/x", "file:///etc/passwd"} {
+	for _, to := range []string{"https://127.0.0.2:1/x", "http://127.0.0.2:1/x", "https://10.0.0.1/x", "https://169.254.169.254/x", "http://1.1.1.1/x", "file:///etc/passwd"} {
 		r.Intercept(func(w http.ResponseWriter, q *http.Request) bool {
 			if strings.Contains(q.URL.Path, "/blobs/") {
 				w.Header().Set("Location", to+"?signature=s3cret")
@@ -237,6 +237,7 @@ func TestS17Registries(t *testing.T) {
 		})
 		rec := s.pull("tools", host+"/lab/tools:1")
 		require.Equal(t, http.StatusBadRequest, rec.Code, to)
+		require.Regexp(t, "not allowed| is a |unsupported scheme", rec.Body.String(), to)
 		require.NotContains(t, refused.Body.String()+rec.Body.String(), "s3cret")
 	}
 	require.Empty(t, s.files())

@@ -62,7 +62,7 @@ var habits = []habit{
 	{"template get image", 0, "^name: image$"},
 	{"template create -f x", 2, "open x: no such file"},
 	{"image rm nope", 3, `image "nope": not found`},
-	{"image pull debian-12", 2, "^next: ingot image add debian-12$"},
+	{"image fetch debian-12", 2, "^next: ingot image add debian-12$"},
 	{"image import x", 2, "^next: ingot image add NAME x$"},
 	{"workflow show node-1", 0, "machine: +node-1"},
 	{"workflow describe node-1", 0, "machine: +node-1"},
