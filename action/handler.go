@@ -130,6 +130,18 @@ func (a Action) WritesDisk() bool {
 		slices.ContainsFunc(a.handlers(), func(h Handler) bool { return Writes(h.Native, h.Environment) })
 }
 
+// WritesWhole reports whether the action replaces everything on its disk, and not only on one partition. alias is the path by
+// which the plan names the run's disk.
+func (a Action) WritesWhole(alias string) bool {
+	native, _ := a.Native()
+	row := natives[native]
+	if a.Second != nil {
+		alias = a.Second.Device
+	}
+	partition, _ := PartitionOf(a.Environment[row.Disk], alias)
+	return row.Whole && (!row.Partitions || partition == 0 && a.Environment[PartitionVariable] == "")
+}
+
 // WritesAny reports whether the action or one of its handlers writes to any disk, bound to the run or not, or starts a system from
 // one.
 func (a Action) WritesAny() bool {

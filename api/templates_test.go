@@ -99,7 +99,7 @@ func TestLint(t *testing.T) {
 	c := checking(s)
 	got := c.op(http.StatusOK, http.MethodPost, "/v1/templates/lint", map[string]string{"source": oneAction})
 	require.Contains(t, got.Body.String(), `"notes":[]`)
-	bad := strings.Replace(oneAction, "noop", "docker.io/me/kexec", 1)
+	bad := strings.Replace(oneAction, "noop", "docker.io/Me/kexec", 1)
 	require.NotEqual(t, oneAction, bad)
 	got = c.op(http.StatusBadRequest, http.MethodPost, "/v1/templates/lint", map[string]string{"source": bad})
 	require.Contains(t, got.Body.String(), `"field":"tasks[0].actions[0].image"`)
