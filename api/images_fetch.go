@@ -88,7 +88,9 @@ func (s *images) fetch(ctx context.Context, q fetchImage) (inventory.Image, erro
 	if err != nil || found {
 		return stored, err
 	}
-	if err := s.users.refuseReplacing(ctx, q.Name, up.image.SHA256, q.Replace); err != nil {
+	// Under the name of its address, a container image is only brought up to date: runs ask the registry for a tag's digest.
+	current := up.reference.Repository != "" && q.Name == inventory.FetchedName(up.image.URL)
+	if err := s.users.refuseReplacing(ctx, q.Name, up.image.SHA256, q.Replace || current); err != nil {
 		return inventory.Image{}, err
 	}
 	dir, err := s.openDir()

@@ -183,7 +183,9 @@ func (u *upload) openPull(ctx context.Context, s *images, dir *os.Root) (archive
 		return nil, 0, judgePull(err)
 	}
 	from := u.reference
-	from.Digest = ""
+	if from.Digest == image.Digest {
+		from.Digest = ""
+	}
 	u.image.Container = &inventory.ContainerImage{Reference: from.String(), Digest: image.Digest, Architecture: container.Architecture}
 
 	stored, err := findPulled(ctx, s, image.Digest)

@@ -68,6 +68,37 @@ func TestPull(t *testing.T) {
 	require.Equal(t, []string{i.SHA256}, s.files())
 }
 
+// TestPulledImagesAreUsed: a template that names the image by its tag or digest uses it. A pull brings its copy of the tag up to date, but
+// puts no other image into its place.
+func TestPulledImagesAreUsed(t *testing.T) {
+	s, r, host := registrySite(t)
+	digest := r.Push("lab/tools", "1", tools)
+	index := r.PushIndex("lab/tools", "", r.Describe(digest, "amd64"))
+	name := inventory.FetchedName("oci://" + host + "/lab/tools:1")
+	decode[inventory.Image](t, s.pull(name, host+"/lab/tools:1"), http.StatusCreated)
+	other := decode[inventory.Image](t, s.pull("other", host+"/lab/tools@"+index), http.StatusCreated)
+	require.Equal(
+		t,
+		&inventory.ContainerImage{Reference: host + "/lab/tools@" + index, Digest: digest, Architecture: "amd64"},
+		other.Container,
+	)
+	require.False(t, other.FirstSeen)
+
+	for _, x := range []string{host + "/lab/tools:1", host + "/lab/tools@" + index, host + "/lab/tools:2@" + digest, host + "/lab/tools:2"} {
+		by := inventory.FetchesImage("version: \"0.1\"\nimage: \""+x+"\"\n", other)
+		require.Equal(t, strings.Contains(x, "@"), by, x)
+	}
+	source := "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n  - {name: a, image: cexec, environment: {X: '" + host + "/lab/tools:1'}}\n"
+	require.NoError(t, s.Store.Templates.PutTemplate(t.Context(), inventory.Template{Name: "t", Source: source}, "test"))
+	require.Equal(t, http.StatusConflict, s.do(http.MethodDelete, "/v1/images/"+name, nil).Code)
+	require.Equal(t, http.StatusNoContent, s.do(http.MethodDelete, "/v1/images/other", nil).Code)
+
+	moved := r.Push("lab/tools", "1", registry.Image{Files: map[string]registry.File{"moved": {}}})
+	r.Push("lab/tools", "2", tools)
+	require.Equal(t, moved, decode[inventory.Image](t, s.pull(name, host+"/lab/tools:1"), http.StatusCreated).Container.Digest)
+	require.Equal(t, http.StatusConflict, s.pull(name, host+"/lab/tools:2").Code)
+}
+
 func TestPullRefusesRequests(t *testing.T) {
 	s, r, host := registrySite(t)
 	r.Push("lab/tools", "1", tools)

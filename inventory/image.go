@@ -50,9 +50,11 @@ type Image struct {
 
 // A ContainerImage is an image of the OCI image specification 1.1, stored as one archive; see action.Container.
 type ContainerImage struct {
-	Reference    string `json:"reference,omitempty"` // REGISTRY/REPOSITORY:TAG from which it was pulled; "" if a file was given
-	Digest       string `json:"digest"`              // of the manifest: sha256: and 64 hex digits
-	Architecture string `json:"architecture"`        // as in the image's configuration, such as amd64
+	// Reference is REGISTRY/REPOSITORY:TAG from which it was pulled; "" if a file was given. If the reference named an index by its digest,
+	// Reference has the index's digest, too.
+	Reference    string `json:"reference,omitempty"`
+	Digest       string `json:"digest"`       // of the manifest: sha256: and 64 hex digits
+	Architecture string `json:"architecture"` // as in the image's configuration, such as amd64
 }
 
 // InPlace is a file on a share. It is served from there, without a copy.
@@ -123,8 +125,24 @@ func (i Image) IsFetchedFrom(address string) bool {
 
 var urlInText = regexp.MustCompile(`https?://[^\s"'<>{}]+`)
 
+// pulledFrom reports whether reference, a word of a template, names the container image i, by its registry or its digest.
+func (i Image) pulledFrom(reference string) bool {
+	r, err := action.ParseContainer(reference)
+	if err != nil {
+		return false
+	}
+	known := r.Digest == i.Container.Digest || r.String() == i.Container.Reference
+	r.Digest = ""
+	return known || r.String() == i.Container.Reference
+}
+
+var wordInText = regexp.MustCompile(`[^\s"'<>{}\[\],]+`)
+
 // FetchesImage reports whether text, the source of a template, names the address from which this server has fetched i.
 func FetchesImage(text string, i Image) bool {
+	if i.Container != nil {
+		return slices.ContainsFunc(wordInText.FindAllString(text, -1), i.pulledFrom)
+	}
 	return strings.HasPrefix(i.Name, "fetched-") && slices.ContainsFunc(urlInText.FindAllString(text, -1), i.IsFetchedFrom)
 }
 

@@ -130,6 +130,16 @@ func TestArchiveDependsOnTheDigestOnly(t *testing.T) {
 	require.Equal(t, blobs, names)
 }
 
+func FuzzLayout(f *testing.F) {
+	f.Add(registry.Image{Files: map[string]registry.File{"a/b": {Content: "x"}}}.Layout(f))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		i, err := OpenLayout(t.Context(), bytes.NewReader(file), int64(len(file)))
+		if err == nil {
+			_, _ = i.Verify(t.Context(), io.Discard)
+		}
+	})
+}
+
 // TestUnpackedSizeIsMemory: each file takes whole pages and an inode.
 func TestUnpackedSizeIsMemory(t *testing.T) {
 	layout := registry.Image{
