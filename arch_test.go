@@ -101,9 +101,11 @@ var may = map[string]string{
 	"worker-agent/disk/bootconfig": "",
 	"worker-agent/disk":            "action internal/text/plaintext worker-agent/disk/blockdev worker-agent/disk/parttable worker-agent/disk/probe golang.org/x/sys",
 	"worker-agent/fetch":           "internal/host/clock",
-	"worker-agent/facts":           "action internal/text/plaintext worker-agent/disk worker-agent/disk/blockdev golang.org/x/sys",
-	"worker-agent/actions":         "action internal/httpclient internal/host/clock internal/images/diskimage worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
-	"worker-agent":                 "internal/httpclient internal/secrets/keypin action internal/host/clock internal/text/plaintext worker-agent/actions worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
+	"worker-agent/container": "action internal/images/diskimage internal/text/human worker-agent/disk/blockdev worker-agent/disk/filesys " +
+		"worker-agent/disk/parttable worker-agent/fetch github.com/opencontainers/image-spec github.com/opencontainers/runtime-spec golang.org/x/sys",
+	"worker-agent/facts":   "action internal/text/plaintext worker-agent/disk worker-agent/disk/blockdev golang.org/x/sys",
+	"worker-agent/actions": "action internal/httpclient internal/host/clock internal/images/diskimage worker-agent/container worker-agent/disk worker-agent/disk/blockdev worker-agent/disk/bootconfig worker-agent/disk/efi worker-agent/disk/fat worker-agent/disk/filesys worker-agent/disk/parttable worker-agent/disk/probe worker-agent/facts worker-agent/fetch github.com/opencontainers/image-spec golang.org/x/sys oras.land/oras-go/v2",
+	"worker-agent":         "internal/httpclient internal/secrets/keypin action internal/host/clock internal/text/plaintext worker-agent/actions worker-agent/container worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts worker-agent/fetch",
 
 	"internal/temporal/temporalchild": "internal/host/clock internal/host/durablefile go.temporal.io/api google.golang.org/grpc",
 	"internal/backup": "inventory inventory/sqlite internal/config internal/backup/dbcopy internal/host/durablefile internal/host/hostnet " +
@@ -146,7 +148,7 @@ var may = map[string]string{
 
 	"cmd/ingot-client": "internal/cli",
 	"cmd/ingot":        "internal/cli internal/cli/host internal/temporal/temporalchild internal/temporal/temporalserver",
-	"cmd/worker-agent": "action worker-agent worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
+	"cmd/worker-agent": "action worker-agent worker-agent/container worker-agent/disk worker-agent/disk/efi worker-agent/disk/filesys worker-agent/facts github.com/insomniacslk/dhcp github.com/vishvananda/netlink golang.org/x/sys",
 }
 
 // free may import everything: virtual machines, the tests that run in them, what tests share, and

@@ -649,6 +649,30 @@ var mutations = []mutation{
 		"S65", "TestS24S65AppliedSurvivesNewKeys", "inventory/sqlite/apply.go",
 		"sealed, err := p.seal(sealPlan, runBinding(r.Run), []byte(doc))", "sealed, err := []byte(doc), error(nil)",
 	},
+	{
+		"S66", "TestS66DevicesFollowTheBoundDisk", "worker-agent/container/disk_linux.go",
+		"err != nil || other != own {", "err != nil {",
+	},
+	{
+		"S66", "TestS66DevicesFollowTheBoundDisk", "worker-agent/container/disk_linux.go",
+		"got != d.serial {", "got == \"\" {",
+	},
+	{
+		"S66", "TestS66RulesOfDevices", "worker-agent/container/deviceprogram_linux.go",
+		"add(instruction(notEqual, 4, 0, 2, d.minor))", "add(instruction(notEqual, 4, 0, 0, d.minor))",
+	},
+	{
+		"S67", "TestS67ContainersHaveFewCapabilities", "worker-agent/container/config_linux.go",
+		"sysfs, may = \"ro\", capabilities", "sysfs, may = \"ro\", allCapabilities",
+	},
+	{
+		"S67", "TestS67UnpackRefuses", "worker-agent/container/unpack_linux.go",
+		"got != s.want {", "got == \"\" {",
+	},
+	{
+		"S67", "TestS67LayerStaysInItsImage", "worker-agent/disk/filesys/layer_linux.go",
+		"if h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock {", "if h.Typeflag == tar.TypeChar && h.Name == \"\" {",
+	},
 }
 
 // withoutMutation are the properties that no test without a virtual machine proves, and why.

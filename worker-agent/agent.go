@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/container"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
@@ -48,8 +49,10 @@ type Config struct {
 	Disks  disk.Disks          // nil = no disks: every action that writes fails
 	Files  filesys.Filesystems // nil = writefile and inject fail
 	EFI    efi.Variables       // nil = the machine was booted by BIOS
-	Host   Host                // nil = Run returns instead of rebooting
-	Logger *slog.Logger        // nil = no log
+	// Containers runs actions that are container images; nil = they fail.
+	Containers *container.Runner
+	Host       Host         // nil = Run returns instead of rebooting
+	Logger     *slog.Logger // nil = no log
 
 	// Backoff is the longest pause before a failed request is repeated; 0 = 5 s.
 	Backoff time.Duration

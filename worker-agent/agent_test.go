@@ -115,7 +115,7 @@ func TestFailureReportsMessage(t *testing.T) {
 		t.Fatalf("log: %s", res.Log)
 	}
 	res = s.result(s.give(1, "docker.io/library/alpine", nil, nil))
-	if res.State != action.Failed || !strings.Contains(res.Message, "cannot run containers") {
+	if res.State != action.Failed || !strings.Contains(res.Message, "the order has no container") {
 		t.Fatalf("%+v", res)
 	}
 }

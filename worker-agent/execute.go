@@ -47,7 +47,10 @@ func (a *Agent) machine() actions.Machine {
 		Kernel:  kernel,
 		Server:  a.api,
 		Backoff: a.cfg.Backoff,
-		Wrote:   a.markWrote,
+
+		Containers: a.cfg.Containers,
+		RuntimeURL: a.api.base.String() + "/agent/v1/runtime",
+		Wrote:      a.markWrote,
 		Loaded: func(loaded bool) {
 			a.mu.Lock()
 			a.loaded = loaded

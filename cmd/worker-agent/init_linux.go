@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ingotmetal/ingot/worker-agent/container"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
@@ -74,6 +75,7 @@ func bootMachine() {
 	cfg.Finder = finder
 	cfg.Disks = disk.BlockDisks{}
 	cfg.Files = filesys.HostFilesystems{Load: mods.load, Children: &children}
+	cfg.Containers = &container.Runner{Dir: "/run/ingot", Children: &children}
 	cfg.Host = realHost{}
 	cfg.EFI = efi.HostVariables()
 	cfg.Linger = 10 * time.Second

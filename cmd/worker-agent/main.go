@@ -24,6 +24,7 @@ import (
 	"syscall"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/container"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 
 	agent "github.com/ingotmetal/ingot/worker-agent"
@@ -33,6 +34,9 @@ func main() {
 	switch {
 	case filepath.Base(os.Args[0]) == "modprobe":
 		os.Exit(modprobe(os.Args[1:]))
+	case os.Args[0] == container.StartName && len(os.Args) == 2:
+		fmt.Fprintln(os.Stderr, "starting the container:", container.Start(os.Args[1]))
+		os.Exit(1)
 	case os.Getpid() == 1:
 		bootMachine()
 	}

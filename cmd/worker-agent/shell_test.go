@@ -52,8 +52,10 @@ func TestS42NothingPassesThroughAShell(t *testing.T) {
 	}
 	require.Equal(t, 1, shells, "the shell of a rescue")
 	require.Equal(t, map[string]int{
-		"programs_linux.go": 1, // of the agent's own system, found by name in its folders
-		"inside_linux.go":   1, // of the installed system, from a signed plan
+		"programs_linux.go":  1, // of the agent's own system, found by name in its folders
+		"container_linux.go": 1, // this program again, for a container
+		"start_linux.go":     1, // the container runtime, whose digest is in the signed order
+		"inside_linux.go":    1, // of the installed system, from a signed plan
 	}, programs, "no other program is started")
 }
 

@@ -73,9 +73,9 @@ type Config struct {
 	OpenImage func(i inventory.Image) (*os.File, error)
 	// RuntimePath is the path of the archive with the container runtime (action.RuntimeFile); "" means that there is none.
 	RuntimePath string
-	Guard     *guard.Guard
-	Log       *slog.Logger
-	Now       func() time.Time
+	Guard       *guard.Guard
+	Log         *slog.Logger
+	Now         func() time.Time
 	// Heartbeat is the interval of the agents' heartbeats, in whole seconds; 0 means 2 s.
 	Heartbeat time.Duration
 	// SecretsFor is how long an agent can fetch secrets after it has redeemed its claim; 0 means 1 h.

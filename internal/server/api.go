@@ -48,7 +48,8 @@ func (s *server) newAgentAPI() http.Handler {
 			Work: store.Assignments,
 		},
 		Agents: s.engine.Agents, Stopping: s.engine.Stopping, ClaimKey: s.secrets.claim, OpenImage: s.files.Open,
-		RuntimePath: agentFile(s.cfg.Netboot.AgentOS, action.RuntimeFile), Guard: s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
+		RuntimePath: agentFile(s.cfg.Netboot.AgentOS, action.RuntimeFile),
+		Guard:       s.host.Guard(), Log: s.log.With("part", "api"), Now: time.Now, Heartbeat: activities.Heartbeat,
 		Discovery: newcomers{s.cfg.Netboot, s.netboot, s.records.store, s.log}.discovery(),
 	})
 }

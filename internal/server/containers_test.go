@@ -13,7 +13,7 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// The digest in orders is the one that the file that agents get now.
+// Orders contain the digest of the file that agents get now.
 func TestRuntimeDigestFollowsTheFile(t *testing.T) {
 	r := containerRuntime{path: filepath.Join(t.TempDir(), "runtime.tar.zst")}
 	_, err := r.sum()

@@ -26,9 +26,14 @@ func (t *Task) handle(ctx context.Context, a action.Action, state action.State) 
 	began := time.Now()
 	t.progress(0, 0, key)
 	h, err := action.ParseHandler(words)
-	if err == nil {
+	switch {
+	case err == nil:
 		t.logf("%s: begins (%s)", key, h.Native)
-		err = t.performHandler(ctx, h)
+		err = t.performHandler(ctx, action.Action{Name: h.Native, Image: h.Native, Environment: h.Environment})
+	case a.Container != nil: // as with Tinkerbell, the words are a command of the same image
+		t.logf("%s: begins in the same container image", key)
+		a.Command = words
+		err = t.performHandler(ctx, a)
 	}
 	if err != nil {
 		t.logf("%s: %s: %v", key, action.Failed, err)
@@ -38,12 +43,13 @@ func (t *Task) handle(ctx context.Context, a action.Action, state action.State) 
 	return nil
 }
 
-// performHandler runs h with the time limit HandlerTime. It discards the output of h, because the output of the task belongs to the action.
-func (t *Task) performHandler(ctx context.Context, h action.Handler) error {
+// performHandler runs a, the handler of an action, with the time limit HandlerTime. It discards the output of a, because the output of the
+// task belongs to the action.
+func (t *Task) performHandler(ctx context.Context, a action.Action) error {
 	ctx, done := context.WithTimeoutCause(ctx, action.HandlerTime.Duration(), errTimedOut)
 	defer done()
 	output := t.output
 	defer func() { t.output = output }()
-	t.env, t.output = h.Environment, map[string]string{}
-	return t.perform(ctx, action.Assignment{Action: action.Action{Name: h.Native, Image: h.Native}})
+	t.env, t.output = a.Environment, map[string]string{}
+	return t.perform(ctx, action.Assignment{Action: a})
 }

@@ -85,13 +85,15 @@ func (t *Task) perform(ctx context.Context, as action.Assignment) (err error) {
 		}
 	}()
 
+	if as.Action.Container != nil {
+		return runContainer(ctx, t, as.Action)
+	}
 	native, ok := as.Action.Native()
 	if why := action.Foreign(as.Action.Image); why != "" {
 		return fmt.Errorf("carrying out %q: %s", as.Action.Image, why)
 	}
 	if !ok {
-		return fmt.Errorf("carrying out %q: this agent has no action with this name, and cannot run containers",
-			as.Action.Image)
+		return fmt.Errorf("carrying out %q: this agent has no action with this name, and the order has no container", as.Action.Image)
 	}
 	if err := action.Check(native, t.env); err != nil {
 		return err

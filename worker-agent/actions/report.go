@@ -12,6 +12,9 @@ import (
 // logTail is the maximum size of the log that is stored and reported for an attempt, in bytes.
 const logTail = 16 << 10
 
+// maxShown is how much of an attempt's log goes to the console, in bytes. A serial line needs 23 s for it, and a program that prints waits.
+const maxShown = 256 << 10
+
 // Report collects the log and the progress of an attempt at an action, for heartbeats and for the result.
 type Report struct {
 	key action.Key
@@ -23,6 +26,7 @@ type Report struct {
 	live        func() int64 // returns the current progress in bytes; set by track, nil after a call of progress
 	tail        []byte       // the log's last logTail bytes
 	unsent      []byte       // log that no heartbeat has delivered yet
+	shown       int          // bytes of the log that were written to log
 }
 
 // NewReport returns the report of the attempt with the given key. Each line of the attempt's log also goes to log.
@@ -32,9 +36,14 @@ func NewReport(key action.Key, log *slog.Logger) *Report { return &Report{key: k
 // a secret.
 func (t *Report) logf(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
-	t.log.Info("action", "key", t.key.String(), "line", line)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.shown < maxShown {
+		t.log.Info("action", "key", t.key.String(), "line", line)
+		if t.shown += len(line); t.shown >= maxShown {
+			t.log.Info("action", "key", t.key.String(), "line", "further lines go to the server only")
+		}
+	}
 	t.tail = keepTail(append(append(t.tail, line...), '\n'))
 	t.unsent = keepTail(append(append(t.unsent, line...), '\n'))
 }

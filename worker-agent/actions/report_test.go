@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"bytes"
 	"encoding/json"
 	"log/slog"
 	"strings"
@@ -29,5 +30,18 @@ func TestHeartbeatIsBounded(t *testing.T) {
 	}
 	if got != 16*1000 {
 		t.Fatalf("%d bytes of the log were sent", got)
+	}
+}
+
+// A program that prints without end does not wait for a serial console.
+func TestConsoleShowsTheBeginningOfALongLog(t *testing.T) {
+	t.Parallel()
+	var console bytes.Buffer
+	log := NewReport(action.Key{}, slog.New(slog.NewTextHandler(&console, nil)))
+	for range 1000 {
+		log.logf("%s", strings.Repeat("x", 1000))
+	}
+	if console.Len() > 2*maxShown || !strings.Contains(console.String(), "to the server only") {
+		t.Fatalf("%d bytes went to the console", console.Len())
 	}
 }

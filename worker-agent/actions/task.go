@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
+	"github.com/ingotmetal/ingot/worker-agent/container"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/efi"
 	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
@@ -20,6 +21,9 @@ type Machine struct {
 	EFI    efi.Variables       // nil = the machine was booted by BIOS
 	Kernel Kexecer             // nil = kexec reboots instead
 	Server fetch.Server        // the Ingot server, which also serves images
+
+	Containers *container.Runner // nil = no container runs
+	RuntimeURL string            // where the server serves the container runtime
 
 	Backoff time.Duration // longest pause before a failed request is repeated
 

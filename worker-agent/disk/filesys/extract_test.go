@@ -24,11 +24,11 @@ var errLate = errors.New("late")
 // extractAll is what archive2disk does with a stream, into dir.
 func extractAll(ctx context.Context, dir, into string, in io.Reader) (*extraction, error) {
 	x := NewExtraction(ctx, in)
-	root, err := openTree(dir)
+	root, err := OpenTree(dir)
 	if err != nil {
 		return x, err
 	}
-	defer root.close()
+	defer root.Close()
 	err = x.ExtractInto(root, into)
 	return x, err
 }

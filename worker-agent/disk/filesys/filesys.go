@@ -81,10 +81,10 @@ func UseMounted(ctx context.Context, files Filesystems, part Partition, fstype s
 	if err != nil {
 		return err
 	}
-	root, err := openTree(dir)
+	root, err := OpenTree(dir)
 	if err == nil {
 		err = do(root)
-		root.close()
+		root.Close()
 	}
 	if e := unmount(); e != nil {
 		err = errors.Join(err, fmt.Errorf("unmounting %s: %w", part.Path, e))

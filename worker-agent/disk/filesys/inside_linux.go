@@ -82,11 +82,11 @@ func (h HostFilesystems) RunInside(ctx context.Context, root string, words, env 
 
 // lookInside returns the path, in root, of a program of the installed system.
 func lookInside(root, program string, env []string) (string, error) {
-	system, err := openTree(root)
+	system, err := OpenTree(root)
 	if err != nil {
 		return "", err
 	}
-	defer system.close()
+	defer system.Close()
 
 	candidates := []string{path.Join("/", program)}
 	if !strings.Contains(program, "/") {

@@ -96,7 +96,7 @@ func (h HostFilesystems) run(cmd *exec.Cmd, log func(string)) (exit int, err err
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("starting %s: %w", cmd.Path, err)
 	}
-	eachLine(out, log)
+	EachLine(out, log)
 
 	var failed *exec.ExitError
 	if err = cmd.Wait(); errors.As(err, &failed) && failed.ExitCode() > 0 {
@@ -108,8 +108,8 @@ func (h HostFilesystems) run(cmd *exec.Cmd, log func(string)) (exit int, err err
 	return 0, nil
 }
 
-// eachLine reads r to its end and calls log for each line. It splits lines that are too long.
-func eachLine(r io.Reader, log func(string)) {
+// EachLine reads r to its end and calls log for each line. It splits lines that are too long.
+func EachLine(r io.Reader, log func(string)) {
 	lines := bufio.NewReaderSize(r, 4096)
 	for {
 		line, err := lines.ReadSlice('\n')

@@ -16,12 +16,14 @@ import (
 // Tree is the root directory of a mounted file system. Paths are resolved as if that directory were /.
 type Tree struct{ fd int }
 
-func openTree(dir string) (Tree, error) {
+// OpenTree returns the tree whose root is dir. The caller must close it.
+func OpenTree(dir string) (Tree, error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return Tree{fd}, err
 }
 
-func (r Tree) close() { _ = unix.Close(r.fd) } // an O_PATH descriptor, through which no data is written
+// Close closes the tree.
+func (r Tree) Close() { _ = unix.Close(r.fd) } // an O_PATH descriptor, through which no data is written
 
 // Path returns the path on which the file system is mounted.
 func (r Tree) Path() (string, error) { return os.Readlink(fmt.Sprintf("/proc/self/fd/%d", r.fd)) }
