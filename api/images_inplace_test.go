@@ -57,7 +57,9 @@ func TestImageInPlace(t *testing.T) {
 	require.NoError(t, os.Symlink(outside, filepath.Join(share, "link")))
 	require.NoError(t, os.WriteFile(filepath.Join(share, "cut.gz"), []byte(text[:len(text)/2]), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(share, "disk.qcow2"), []byte("QFI\xfb\x00\x00\x00\x03"+strings.Repeat("\x00", 600)), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(share, "container.tar"), tools.Layout(t), 0o644))
 	for _, in := range []map[string]any{
+		{"path": filepath.Join(share, "container.tar")},
 		{"path": outside},
 		{"path": filepath.Join(share, "link")},
 		{"path": filepath.Join(share, "missing")},
