@@ -186,6 +186,10 @@ var mutations = []mutation{
 		`case row.Whole && img.Use != "":`, "case false:",
 	},
 	{
+		"S18", "TestS18LyingRegistries", "internal/images/container/image.go",
+		"err = verified.Verify()", "err = nil",
+	},
+	{
 		"S19", "TestS19Minisign", "internal/images/provenance/minisign.go",
 		"if !in.Verify(public, signature) {", "if in == nil {",
 	},
@@ -204,6 +208,10 @@ var mutations = []mutation{
 	{
 		"S20", "TestS20Qcow2Refusals", "internal/images/diskimage/qcow2.go",
 		"return q, q.compareRefcounts(used)", "_ = used\n\treturn q, nil",
+	},
+	{
+		"S20", "TestS20BadContainerImages", "internal/images/container/layer.go",
+		"if b.left -= int64(n); b.left < 0 {", "if b.left -= int64(n); b.left < -1<<60 {",
 	},
 	{
 		"S21", "TestArchiveStaysInItsFolder", "worker-agent/disk/filesys/tree_linux.go",

@@ -66,7 +66,7 @@ func (s *images) examineFile(
 	i.Format, i.Size, i.SHA256 = d.Format, src.size, src.digest()
 	i.DiskSize, i.Contents, i.Warning = d.Size, d.Contents, d.Warning
 	i.SectorSize, i.Boots = d.SectorSize, d.Boots
-	if made != nil && made.digest() != i.SHA256 {
+	if made != nil && (src.image == nil || made.digest() != i.SHA256) {
 		i.Source = &inventory.ImageSource{Format: i.Format, Size: i.Size, SHA256: i.SHA256}
 		i.Format, i.Size, i.SHA256 = made.format, made.size, made.digest()
 	}

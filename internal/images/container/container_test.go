@@ -160,7 +160,7 @@ func entries(t *testing.T, all ...tar.Header) registry.Layer {
 	return registry.PackLayer(t, all, nil)
 }
 
-func TestBadImagesAreRefused(t *testing.T) {
+func TestS20BadContainerImages(t *testing.T) {
 	layer := func(all ...tar.Header) registry.Image {
 		return registry.Image{Layers: []registry.Layer{entries(t, all...)}}
 	}
@@ -210,8 +210,8 @@ func TestBadLayoutsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "there are 2 images for linux/amd64")
 }
 
-// TestLyingRegistries: what a registry sends is compared with the digest before anyone uses it.
-func TestLyingRegistries(t *testing.T) {
+// TestS18LyingRegistries: what a registry sends is compared with the digest before anyone uses it.
+func TestS18LyingRegistries(t *testing.T) {
 	manifestOf := func(t *testing.T, r *registry.Registry) (m oci.Manifest, digest string) {
 		t.Helper()
 		digest = r.Push("lab/tools", "1", tools(t))
