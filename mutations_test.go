@@ -257,6 +257,10 @@ var mutations = []mutation{
 		"return append([]byte{}, plain...), nil\n}\n\nfunc (s *db) open(purpose, binding string, sealed []byte) ([]byte, error) {\n\tif sealed != nil {\n\t\treturn sealed, nil\n\t}\n",
 	},
 	{
+		"S23", "TestS23ContainersAreRefused", "worker-agent/actions/container_linux.go",
+		"a.Container.Privileged && len(t.spared) > 0", "a.Container.Privileged && t.spared == nil",
+	},
+	{
 		"S24", "TestEveryConnectionThatWritesDeletesSecurely", "inventory/sqlite/sqlite.go",
 		"_secure_delete=on", "_secure_delete=off",
 	},
@@ -659,7 +663,7 @@ var mutations = []mutation{
 	},
 	{
 		"S66", "TestS66DevicesFollowTheBoundDisk", "worker-agent/container/disk_linux.go",
-		"err != nil || other != own {", "err != nil {",
+		"err != nil || other != own {", "err != nil || other == own+\"x\" {",
 	},
 	{
 		"S66", "TestS66DevicesFollowTheBoundDisk", "worker-agent/container/disk_linux.go",

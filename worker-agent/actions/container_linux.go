@@ -21,17 +21,25 @@ func runContainer(ctx context.Context, t *Task, a action.Action) (err error) {
 	if err := a.CheckContainer(t.alias); err != nil {
 		return err
 	}
+	if a.Container.Privileged && len(t.spared) > 0 {
+		return errors.New("running a container: a privileged container could write to the machine's protected disks")
+	}
 	c := container.Container{
 		Action: a, Hostname: t.machine.Name, Runtime: t.machine.RuntimeURL, Opener: t.opener(), Log: t.logf,
 		Track: func(total int64, done func() int64) { t.track(total, "fetching the container image", done) },
 	}
 	if a.Container.Disk {
-		d, _, err := t.target(ctx, "")
-		if err != nil {
+		if err := t.present(ctx); err != nil {
 			return err
 		}
-		c.Disk, c.Names = filepath.Base(d.Path), t.diskNames()
-		t.machine.Wrote()
+		c.Names = t.diskNames()
+		c.FindDisk = func() (string, error) {
+			d, _, err := t.target(ctx, "")
+			if err == nil {
+				t.machine.Wrote()
+			}
+			return filepath.Base(d.Path), err
+		}
 	}
 	for _, text := range a.Volumes {
 		v, release, err := t.openVolume(ctx, a, text)
@@ -91,6 +99,9 @@ func (t *Task) mountVolume(ctx context.Context, source string, v action.Volume) 
 	part, fstype, err := x.locate(ctx, d, number)
 	if err != nil {
 		return "", nil, err
+	}
+	if !v.ReadOnly {
+		t.machine.Wrote()
 	}
 	return t.machine.Files.Mount(ctx, part.Path, fstype, v.ReadOnly)
 }

@@ -46,10 +46,11 @@ type Container struct {
 	Action   action.Action // Action.Container is set; see action.Action.CheckContainer
 	Hostname string
 	Runtime  string // URL of the archive with the container runtime
-	// Disk is the kernel's name of the disk that the container may use, such as sda; "" = none. Names are further paths of this disk.
-	Disk    string
-	Names   []string
-	Volumes []Volume
+	// FindDisk returns the kernel's name of the disk that the container may use, such as sda; nil = none. It is called right before the
+	// container starts. Names are further paths of this disk.
+	FindDisk func() (name string, err error)
+	Names    []string
+	Volumes  []Volume
 
 	Opener fetch.Opener
 	Log    func(format string, args ...any)
@@ -72,6 +73,9 @@ var ErrOutOfMemory = errors.New("the container was killed, because it needed mor
 // Run runs the container, and returns its exit code. An error without an exit code means that the container did not run, or was killed.
 // When ctx ends, the container gets SIGTERM and is killed 10 s later. When Run returns, no process of the container is running any more.
 func (r *Runner) Run(ctx context.Context, c Container) (exit int, err error) {
+	if os.Getpid() != 1 {
+		return 0, errors.New("running a container: only PID 1 of the agent's own system can do that")
+	}
 	if err := prepareKernel(); err != nil {
 		return 0, fmt.Errorf("preparing the kernel for containers: %w", err)
 	}
@@ -227,8 +231,8 @@ func grant(c Container, group cgroup, dir string) (done func(), err error) {
 		return nil, err
 	}
 	a := &access{log: c.Log, rules: deviceProgram{cgroup: fd}}
-	if a.dir, err = newDeviceDir(filepath.Join(dir, "dev")); err == nil && c.Disk != "" {
-		a.disk, err = findDisk("/sys", c.Disk, c.Names)
+	if a.dir, err = newDeviceDir(filepath.Join(dir, "dev")); err == nil && c.FindDisk != nil {
+		a.disk, err = findDisk("/sys", c.FindDisk, c.Names)
 	}
 	if err == nil {
 		err = a.update()

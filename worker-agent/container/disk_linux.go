@@ -32,13 +32,21 @@ type node struct {
 	start, size int64    // bytes
 }
 
-// findDisk returns the disk with the kernel's name name, which action.Disk.Path has.
-func findDisk(sys, name string, aliases []string) (*boundDisk, error) {
+// findDisk returns the disk whose name find returns. It calls find twice: in between, the name must not pass to another disk.
+func findDisk(sys string, find func() (name string, err error), aliases []string) (*boundDisk, error) {
+	name, err := find()
+	if err != nil {
+		return nil, err
+	}
 	d := &boundDisk{sys: sys, name: name, aliases: aliases, serial: blockdev.Attribute(sys, "block", name, "diskseq")}
 	if d.serial == "" {
 		return nil, fmt.Errorf("finding the disk %s: the kernel does not number its disks; Linux 5.15 is needed", name)
 	}
-	return d, nil
+	again, err := find()
+	if err == nil && again != name {
+		err = fmt.Errorf("finding the disk %s: it has the name %s now", name, again)
+	}
+	return d, err
 }
 
 // nodes returns the disk and its partitions as the kernel has them now. If the disk is gone, and another one has its name, nodes returns an

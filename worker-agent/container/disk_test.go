@@ -43,7 +43,8 @@ func TestS66DevicesFollowTheBoundDisk(t *testing.T) {
 	s := fakeSys{t, t.TempDir()}
 	s.put("nvme1n1", "259:0", "diskseq=9", "size=2048")
 	s.put("nvme1n1/nvme1n1p1", "259:3", "partition=1", "start=8", "size=8")
-	d, err := findDisk(s.dir, "nvme1n1", []string{"/dev/sda", "/dev/disk/by-id/x", "/dev/../etc/x", "/dev/nvme1n1"})
+	find := func() (string, error) { return "nvme1n1", nil }
+	d, err := findDisk(s.dir, find, []string{"/dev/sda", "/dev/disk/by-id/x", "/dev/../etc/x", "/dev/nvme1n1"})
 	require.NoError(t, err)
 	nodes, err := d.nodes()
 	require.NoError(t, err)
@@ -62,8 +63,14 @@ func TestS66DevicesFollowTheBoundDisk(t *testing.T) {
 	s.put("nvme1n1", "259:0", "diskseq=10")
 	_, err = d.nodes()
 	require.ErrorContains(t, err, "belongs to another disk")
-	_, err = findDisk(s.dir, "none", nil)
-	require.Error(t, err)
+	_, err = findDisk(s.dir, func() (string, error) { return "none", nil }, nil)
+	require.ErrorContains(t, err, "does not number its disks")
+	names := []string{"nvme1n1", "nvme0n1"}
+	_, err = findDisk(s.dir, func() (name string, err error) {
+		name, names = names[0], names[1:]
+		return name, nil
+	}, nil)
+	require.ErrorContains(t, err, "it has the name nvme0n1 now")
 }
 
 func TestTableIsReadAgainOnlyIfItHasChanged(t *testing.T) {

@@ -20,8 +20,8 @@ type ImageFile struct {
 	Content []byte
 }
 
-// ContainerFiles returns the entries of an image's archive in their order. The image has the layers, which are tar archives; every second one is
-// compressed. It is for linux/amd64 unless image names another platform.
+// ContainerFiles returns the entries of an image's archive in their order. The layers are tar archives; every second one is compressed. The
+// image is for linux/amd64 unless it names another platform.
 func ContainerFiles(t testing.TB, image v1.Image, layers ...[]byte) []ImageFile {
 	t.Helper()
 	if image.OS == "" {
