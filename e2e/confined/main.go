@@ -202,7 +202,7 @@ func leaveChroot() error {
 		refuse("chroot", err)
 		return nil
 	}
-	for range 64 {
+	for range 16 {
 		if err := unix.Chdir(".."); err != nil {
 			return err
 		}
