@@ -119,7 +119,7 @@ func (a Action) usesDisk() bool { return a.Container != nil && a.Container.Disk 
 // NeedsDisk reports whether the action or one of its handlers needs the disk that is bound to the run.
 func (a Action) NeedsDisk() bool {
 	native, _ := a.Native()
-	return natives[native].Reads || a.WritesDisk()
+	return natives[native].Reads || a.WritesDisk() || native == EFIBoot && a.Environment[CreateLabelVariable] != ""
 }
 
 // WritesDisk reports whether the action or one of its handlers writes to the disk that is bound to the run, or starts a system from

@@ -111,7 +111,7 @@ var (
 	}
 	partitionOfFiles = Variable{
 		Name: PartitionVariable, Text: partitionText,
-		Default: "the root file system: the largest that has /etc/os-release; for an image, the whole disk", check: partition,
+		Default: "the root file system: the largest that has /etc/os-release; for an image or a seed, none", check: partition,
 	}
 	storageOfFiles = Variable{
 		Name: StorageVariable, Text: "JSON in the form of the machine's `storage`; read if the path names an array, a logical volume or " +
@@ -127,7 +127,7 @@ const (
 // natives holds the descriptions of the native actions, by name.
 var natives = map[string]Description{
 	Image2Disk: {
-		Text:       "Writes an image to the disk, or to a partition of it, and reads it back.",
+		Text:       "Writes an image to the disk or a partition of it, and reads it back.",
 		Aliases:    []string{"osie-installer"},
 		Writes:     true,
 		Whole:      true,
@@ -200,17 +200,18 @@ var natives = map[string]Description{
 		Limits: fmt.Sprintf("Up to %d files.", maxFiles),
 	},
 	ConfigDrive: {
-		Text:   "Puts a FAT16 partition `CIDATA` with the documents for cloud-init at the end of the disk.",
-		Writes: true, Disk: "DEST_DISK",
+		Text: "Puts a FAT16 partition `CIDATA` with the documents for cloud-init at the end of the disk or, if a partition is named, the " +
+			"documents into the file system of that partition.",
+		Writes: true, Disk: "DEST_DISK", Partitions: true,
 		Variables: []Variable{
 			{Name: "META_DATA", Text: "meta-data", Default: "the machine's, with the instance id of the run"},
 			{Name: "USER_DATA", Text: "user-data", Default: "the machine's, or an empty cloud-config"},
 			{Name: "VENDOR_DATA", Text: "vendor-data", Default: "the machine's, and a phone-home to this server"},
 			{Name: "NETWORK_CONFIG", Text: "network-config of version 2", Default: "made from the machine's interfaces"},
-			destination,
+			destination, partitionOfFiles, fileSystem,
 		},
-		Output: []string{"partition", "bytes"},
-		Limits: "A GPT disk.",
+		Output: []string{"partition", "bytes", "device", "files"},
+		Limits: "`CIDATA` needs a GPT disk.",
 		Adds:   "Documents that the template leaves out. They are added when the agent gets the action.",
 	},
 	GrowPart: {
@@ -243,9 +244,16 @@ var natives = map[string]Description{
 		Output: []string{"mode", "bytes", "verified", "disks"},
 	},
 	EFIBoot: {
-		Text:   "Deletes and orders the boot entries of UEFI firmware.",
-		Loader: true,
+		Text:   "Creates, deletes and orders the boot entries of UEFI firmware.",
+		Loader: true, Disk: "DEST_DISK", Partitions: true,
 		Variables: []Variable{
+			{
+				Name: CreateLabelVariable, Text: "description of an entry to create at the end of the boot order, or to correct if it exists",
+				check: loaderNeeded,
+			},
+			{Name: LoaderVariable, Text: "path of that entry's loader on its partition, such as /EFI/debian/shimx64.efi", check: loaderPath},
+			destination,
+			{Name: PartitionVariable, Text: partitionText, Default: "the EFI system partition, for the new entry", check: partition},
 			{Name: "DELETE_LABEL", Text: "descriptions of entries to delete, one on each line"},
 			{
 				Name: "DELETE_STALE", Text: "true or false: delete entries whose loader is on no disk of the machine",

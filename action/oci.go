@@ -15,7 +15,7 @@ const (
 
 // oci2Disk does the same as image2disk, with an image from an OCI registry.
 var oci2Disk = Description{
-	Text:   "Writes an image from an OCI registry to the disk, or to a partition of it, and reads it back.",
+	Text:   "Writes an image from an OCI registry to the disk or a partition of it, and reads it back.",
 	Writes: true, Whole: true, Disk: "DEST_DISK", Partitions: true,
 	Variables: []Variable{
 		{

@@ -9,7 +9,7 @@ import (
 // parts of a qcow2 file are in any order, so the agent would have to read the file a second time after it has verified the digest.
 // Instead, the server converts qcow2 when an image is added.
 var qemuImg2Disk = Description{
-	Text:   "Writes an image to the disk, or to a partition of it, and reads it back: image2disk under another name.",
+	Text:   "Writes an image to the disk or a partition of it, and reads it back: image2disk under another name.",
 	Writes: true, Whole: true, Disk: "DEST_DISK", Partitions: true, URL: "IMG_URL", Digest: "IMG_SHA256",
 	Variables: []Variable{
 		imageURL, imageSHA256, imageSHA512, destination, partitionOfFiles,

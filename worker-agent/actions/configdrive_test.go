@@ -3,15 +3,20 @@ package actions
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
 	"github.com/ingotmetal/ingot/worker-agent/disk/blockdev"
 	"github.com/ingotmetal/ingot/worker-agent/disk/disktest"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesys"
+	"github.com/ingotmetal/ingot/worker-agent/disk/filesystest"
 	"github.com/ingotmetal/ingot/worker-agent/disk/parttable"
 	"github.com/ingotmetal/ingot/worker-agent/disk/probe"
 )
@@ -193,3 +198,47 @@ func (k keepingDisks) Open(path string) (blockdev.Device, error) {
 type keeping struct{ blockdev.Device }
 
 func (keeping) Zero(int64, int64) error { return nil }
+
+// With a partition, the seed lies in the root file system on it, and cloud-init there reads no other seed.
+func TestSeedInARoot(t *testing.T) {
+	t.Parallel()
+	one, two := t.TempDir(), t.TempDir()
+	first, second := filesystest.ExtPartition(t, 1, 8192), filesystest.ExtPartition(t, 2, 4096)
+	files := &filesystest.FakeFiles{
+		Parts: []filesys.Partition{first, second}, Dirs: map[string]string{first.Path: one, second.Path: two},
+	}
+	disks, disk, file := disktest.Sparse(t, 24*blockdev.MiB)
+	disktest.NewGPT(
+		t,
+		file,
+		parttable.Span{Start: blockdev.MiB, Size: blockdev.MiB},
+		parttable.Span{Start: 2 * blockdev.MiB, Size: blockdev.MiB},
+	)
+	before := bytes.Clone(disktest.MapFile(t, file))
+
+	for _, env := range []map[string]string{{"DEST_DISK": "/dev/alias2"}, {"PARTITION": "2"}} {
+		maps.Copy(env, seedEnv)
+		out, log, err := try(t, Machine{Disks: disks, Files: files}, action.ConfigDrive, disk, env)
+		require.NoError(t, err, log)
+		require.Equal(t, "5", out["files"])
+		require.NotContains(t, log, "a long one", "the log shows user data")
+		for name, variable := range map[string]string{
+			"meta-data": "META_DATA", "user-data": "USER_DATA", "vendor-data": "VENDOR_DATA", "network-config": "NETWORK_CONFIG",
+		} {
+			path := filepath.Join(two, "var/lib/cloud/seed/nocloud", name)
+			got, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, seedEnv[variable], string(got))
+			st, err := os.Stat(path)
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o600), st.Mode())
+		}
+		config, err := os.ReadFile(filepath.Join(two, "etc/cloud/cloud.cfg.d/99-ingot-seed.cfg"))
+		require.NoError(t, err)
+		require.Contains(t, string(config), "fs_label: null")
+	}
+	left, err := os.ReadDir(one)
+	require.NoError(t, err)
+	require.Empty(t, left, "the other system has no seed of this run")
+	require.True(t, bytes.Equal(before, disktest.MapFile(t, file)), "no partition was added")
+}

@@ -14,6 +14,9 @@ import (
 
 // efiBoot lists and changes the boot entries of the machine's UEFI firmware.
 //
+//	CREATE_LABEL  create an entry of this description, unless there is one; an entry with another loader gets the new one
+//	LOADER        path of the entry's loader on its partition
+//	DEST_DISK, PARTITION  the loader's partition; default: the EFI system partition of the bound disk, which has a GPT
 //	DELETE_LABEL  delete the entries of these descriptions, one on each line
 //	DELETE_STALE  true: delete the entries whose loader is on a partition that no disk of this machine has
 //	BOOT_ORDER    these entries first, then the others as they were; numbers (0003) or descriptions, one on each line or
@@ -67,6 +70,7 @@ func efiBoot(ctx context.Context, t *Task) error {
 			}
 			return b.DeleteStale(there)
 		},
+		func() error { return createEntry(ctx, t, b) },
 		func() error { return b.SetOrder(lines(t.env["BOOT_ORDER"], ",\n")) },
 		func() error { return b.SetNext(strings.TrimSpace(t.env["BOOT_NEXT"])) },
 	}
@@ -81,6 +85,31 @@ func efiBoot(ctx context.Context, t *Task) error {
 		t.progress(int64(i+1), int64(len(steps)), "boot entries")
 	}
 	return b.Report(t.output)
+}
+
+// createEntry creates the boot entry that CREATE_LABEL names; it does nothing if CREATE_LABEL is not set.
+func createEntry(ctx context.Context, t *Task, b *efi.BootManager) error {
+	label := t.env[action.CreateLabelVariable]
+	if label == "" {
+		return nil
+	}
+	sel, err := t.selection(ctx, "DEST_DISK")
+	if err == nil && sel.By == "" {
+		sel, err = action.ParsePartition(action.EFISystemPartition)
+	}
+	if err != nil {
+		return err
+	}
+	disk, dev, err := t.openDisk(ctx, *t.bound)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dev.Close() }() // opened only for reading
+	p, err := t.selectPartition(disk, dev, sel)
+	if err != nil {
+		return err
+	}
+	return b.Create(label, efi.Loader{Partition: p, Sector: int64(dev.SectorSize()), File: t.env[action.LoaderVariable]})
 }
 
 // lines splits text at every character that seps contains, and returns the parts that are not blank.

@@ -2,12 +2,16 @@ package actions
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/worker-agent/disk"
@@ -178,4 +182,71 @@ func TestEFIBootReadsBack(t *testing.T) {
 			t.Errorf("%v: a success", env)
 		}
 	}
+}
+
+// efiboot creates an entry once, and corrects it when its partition is another one, for example after the disk was partitioned again.
+func TestEFIBootCreatesAnEntry(t *testing.T) {
+	t.Parallel()
+	files, disk, file := disktest.Sparse(t, 24*blockdev.MiB)
+	esp, err := parttable.ParseGUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
+	require.NoError(t, err)
+	dev, err := files.Open("/dev/sda")
+	require.NoError(t, err)
+	g := parttable.NewGPT(dev.Size(), 512)
+	g.Entry(1).Set(esp, 2048, 4095, "ESP")
+	g.Entry(2).Set(parttable.BasicData, 8192, 16383, "other")
+	require.NoError(t, errors.Join(g.Write(dev), dev.Close()))
+	spans := disktest.ReadSpans(t, file)
+
+	here, err := parttable.ParseGUID(spans[0].UUID)
+	require.NoError(t, err)
+	twice := disktest.LoadOption("twice", disktest.PathEnd)
+	vars := efi.VarFS(disktest.Firmware(t, map[string][]byte{
+		"Boot0000": disktest.LoadOption("PXE", disktest.PathEnd), "Boot0002": twice, "Boot0003": twice, "BootOrder": disktest.BootNumbers(0, 2),
+	}))
+	create := func(env map[string]string) (map[string]string, error) {
+		out, _, err := try(t, Machine{Disks: files, EFI: vars}, action.EFIBoot, disk, env)
+		return out, err
+	}
+
+	env := map[string]string{"CREATE_LABEL": "two", "LOADER": "/EFI/two/shimx64.efi", "BOOT_NEXT": "two"}
+	for range 2 {
+		out, err := create(env)
+		require.NoError(t, err)
+		require.Equal(t, "0000,0002,0001", out["order"])
+		require.Equal(t, "0001", out["next"])
+		require.Contains(
+			t,
+			out["entries"],
+			`{"number":"0001","label":"two","active":true,"partition":"`+spans[0].UUID+`","file":"\\EFI\\two\\shimx64.efi"}`,
+		)
+	}
+	drive := disktest.HardDrive(2, here, 2, 2)
+	binary.LittleEndian.PutUint64(drive[8:], 2048)  // first sector
+	binary.LittleEndian.PutUint64(drive[16:], 2048) // number of sectors
+	want := disktest.LoadOption("two", drive, disktest.FileNode(`\EFI\two\shimx64.efi`), disktest.PathEnd)
+	got, err := vars.Get("Boot0001")
+	require.NoError(t, err)
+	require.Equal(t, bytes.TrimSuffix(want, []byte("optional data")), got)
+
+	out, err := create(map[string]string{"CREATE_LABEL": "two", "LOADER": `\EFI\two\grubx64.efi`, "PARTITION": "3", "BOOT_ORDER": "two"})
+	require.NoError(t, err)
+	require.Equal(t, "0001,0000,0002", out["order"])
+	require.Contains(t, out["entries"], `"partition":"`+spans[1].UUID+`","file":"\\EFI\\two\\grubx64.efi"`)
+
+	for text, env := range map[string]map[string]string{
+		"entries 0002 and 0003 both":           {"CREATE_LABEL": "twice", "LOADER": "/x"},
+		"give LOADER":                          {"CREATE_LABEL": "x"},
+		"must be the absolute path of a file":  {"CREATE_LABEL": "x", "LOADER": "x/../y"},
+		"finding the partition NUMBER=1":       {"CREATE_LABEL": "x", "LOADER": "/x", "PARTITION": "1"},
+		"is not the disk bound to this run":    {"CREATE_LABEL": "x", "LOADER": "/x", "DEST_DISK": "/dev/other"},
+		`not found among: 0000 "PXE", 0001 "t`: {"BOOT_NEXT": "x", "LOADER": "/x"},
+	} {
+		_, err := create(env)
+		require.ErrorContains(t, err, text)
+	}
+	disktest.WriteAt(t, file, 0, make([]byte, 24*blockdev.MiB))
+	disktest.WriteMBR(t, file, 0, 0x0c, 2048, 8192)
+	_, err = create(map[string]string{"CREATE_LABEL": "x", "LOADER": "/x", "PARTITION": "1"})
+	require.ErrorContains(t, err, "partition 1 is not in a GPT")
 }

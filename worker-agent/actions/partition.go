@@ -66,6 +66,19 @@ func checkSpan(p parttable.Span, parts []parttable.Span, dev blockdev.Device) er
 	return nil
 }
 
+// selection returns the partition of the bound disk that the variable's path or PARTITION selects; it is zero if neither selects one.
+func (t *Task) selection(ctx context.Context, variable string) (action.Partition, error) {
+	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
+	if err != nil {
+		return sel, err
+	}
+	_, number, err := t.target(ctx, variable)
+	if number != 0 { // action.CheckDevice has made sure that PARTITION is not set
+		sel = action.Partition{By: action.ByNumber, Value: strconv.Itoa(number)}
+	}
+	return sel, err
+}
+
 // Kinds of targets, as texts for errors.
 const (
 	diskTarget      = "disk"
@@ -82,18 +95,10 @@ type target struct {
 // openTarget opens the bound disk for writing or, if the variable's path or PARTITION selects one, a partition of this disk. It opens the
 // whole disk in both cases, which fails while any of the partitions is mounted. Writes outside of the partition fail.
 func (t *Task) openTarget(ctx context.Context, variable string) (target, error) {
-	sel, err := action.ParsePartition(t.env[action.PartitionVariable])
+	sel, err := t.selection(ctx, variable)
 	if err != nil {
 		return target{}, err
 	}
-	_, number, err := t.target(ctx, variable)
-	if err != nil {
-		return target{}, err
-	}
-	if number != 0 { // action.CheckDevice has made sure that PARTITION is not set
-		sel = action.Partition{By: action.ByNumber, Value: strconv.Itoa(number)}
-	}
-
 	disk, dev, err := t.openDisk(ctx, *t.bound)
 	if err != nil || sel.By == "" {
 		return target{dev, disk.Path, diskTarget}, err

@@ -29,6 +29,7 @@ const (
 	pathEndOne    = 0x01
 
 	hardDriveLength = 42
+	formatGPT       = 2
 	signatureMBR    = 1
 	signatureGUID   = 2
 )
