@@ -80,7 +80,7 @@ func (a *plans) resolveContainer(
 			if c.Digest == ref.Digest {
 				return c.Digest, "", nil
 			}
-			if ref.Digest == "" && c.Reference == ref.String() && i.Created.After(last.Created) {
+			if c.Reference == ref.String() && i.Created.After(last.Created) {
 				last = i
 			}
 		}

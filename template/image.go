@@ -101,8 +101,9 @@ func (p *planner) checkOwnImage(path, native string, env environment, img invent
 	case row.Whole && img.Use != "":
 		p.check.add(path+row.URL, "name a disk image", "image %s is for %ss (%s), not for disks", img.Name, img.Use,
 			cmp.Or(img.Contents, "stored with --installer"))
-	case native == action.Archive2Disk && img.Use == "":
-		p.check.add(path+row.URL, "name a tar archive", "image %s is a disk image (%s), not an archive", img.Name, img.Contents)
+	case native == action.Archive2Disk && (img.Use == "" || img.Use == inventory.UseContainer):
+		p.check.add(path+row.URL, "name a tar archive", "image %s is a %s image (%s), not an archive", img.Name, cmp.Or(img.Use, "disk"),
+			img.Contents)
 	}
 
 	want, err := action.SHA256(env.values, row.Digest)
