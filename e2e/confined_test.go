@@ -240,12 +240,12 @@ func TestContainerIsConfined(t *testing.T) {
 	m.requireEnded()
 	m.requireVolumes()
 	m.use(
-		v1.ImageConfig{Entrypoint: []string{"/confined"}, Cmd: []string{"user"}, User: "web", WorkingDir: "/etc", Env: image.Env},
+		v1.ImageConfig{Entrypoint: []string{"/confined"}, Cmd: []string{"user"}, User: "web", WorkingDir: "/new/place", Env: image.Env},
 		runtime,
 		lower,
 	)
 	r := m.run(action.Action{Environment: action.Environment{"OWN": "action"}}, nil)
-	require.Contains(t, r.Log, `USER 33:44 [55] HOST m1 DIR /etc FROM "image" OWN "action"`)
+	require.Contains(t, r.Log, `USER 33:44 [55] HOST m1 DIR /new/place FROM "image" OWN "action"`)
 	require.Contains(t, r.Log, `127.0.1.1 m1\n`)
 
 	m.image.SHA256 = strings.Repeat("0", 64)

@@ -246,6 +246,8 @@ func hostPID() error {
 		refuse(name+" 1", unix.Kill(1, signal))
 	}
 	call("tgkill 1", unix.SYS_TGKILL, 1, 1, uintptr(unix.SIGQUIT))
+	refuse("prlimit 1", unix.Prlimit(1, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: 1}, nil))
+	call("kill 1, with the upper half of the id", unix.SYS_KILL, 1<<32|1, uintptr(unix.SIGQUIT))
 	call("tkill 1", unix.SYS_TKILL, 1, uintptr(unix.SIGQUIT))
 	if fd, err := unix.PidfdOpen(1, 0); err == nil {
 		refuse("pidfd_send_signal", unix.PidfdSendSignal(fd, unix.SIGQUIT, nil, 0))

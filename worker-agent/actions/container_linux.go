@@ -26,7 +26,7 @@ func runContainer(ctx context.Context, t *Task, a action.Action) (err error) {
 	}
 	c := container.Container{
 		Action: a, Hostname: t.machine.Name, Runtime: t.machine.RuntimeURL, Opener: t.opener(), Log: t.logf,
-		Track: func(total int64, done func() int64) { t.track(total, "fetching the container image", done) },
+		Track: func(message string, total int64, done func() int64) { t.track(total, message, done) },
 	}
 	if a.Container.Disk {
 		if err := t.present(ctx); err != nil {

@@ -12,8 +12,8 @@ import (
 // logTail is the maximum size of the log that is stored and reported for an attempt, in bytes.
 const logTail = 16 << 10
 
-// maxShown is how much of an attempt's log goes to the console, in bytes. A serial line needs 23 s for it, and a program that prints waits.
-const maxShown = 256 << 10
+// maxShown is how much of an attempt's log goes to the console, in bytes. A serial line needs 6 s for it, and a program that prints waits.
+const maxShown = 64 << 10
 
 // Report collects the log and the progress of an attempt at an action, for heartbeats and for the result.
 type Report struct {

@@ -58,8 +58,8 @@ const (
 	newUser       = 0x10000000 // CLONE_NEWUSER
 )
 
-// newSeccomp returns the filter of system calls of an unprivileged container. If the container shares the agent's PID namespace, it cannot
-// signal PID 1, the agent: its end would be a kernel panic.
+// newSeccomp returns the filter of system calls of an unprivileged container. If the container shares the agent's PID namespace, it can
+// neither signal nor limit PID 1, the agent: its end would be a kernel panic.
 func newSeccomp(hostPID bool) *specs.LinuxSeccomp {
 	deny := func(errno uint, args []specs.LinuxSeccompArg, names ...string) specs.LinuxSyscall {
 		return specs.LinuxSyscall{Names: names, Action: specs.ActErrno, ErrnoRet: &errno, Args: args}
@@ -73,8 +73,9 @@ func newSeccomp(hostPID bool) *specs.LinuxSeccomp {
 		calls = append(
 			calls,
 			deny(eperm, nil, "pidfd_send_signal", "tkill"),
-			deny(eperm, []specs.LinuxSeccompArg{{Value: 1, Op: specs.OpEqualTo}},
-				"kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
+			// The kernel reads only the lower half of a process id.
+			deny(eperm, []specs.LinuxSeccompArg{{Value: 1<<32 - 1, ValueTwo: 1, Op: specs.OpMaskedEqual}},
+				"kill", "prlimit64", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "sched_setaffinity", "sched_setattr", "sched_setscheduler", "tgkill"),
 		)
 	}
 	return &specs.LinuxSeccomp{

@@ -54,8 +54,9 @@ type Container struct {
 
 	Opener fetch.Opener
 	Log    func(format string, args ...any)
-	// Track is called with the download's size in bytes, 0 if it is unknown, and a function that returns how much of it has arrived.
-	Track func(total int64, done func() int64)
+	// Track is called when the container's progress has another meaning. total is the whole in bytes, 0 if it is unknown; done returns how
+	// much of it is done.
+	Track func(message string, total int64, done func() int64)
 }
 
 // A Volume is a directory of the agent's system that the container sees at Target. If Device is set, Source is one of the devices that each
@@ -101,11 +102,12 @@ func (r *Runner) Run(ctx context.Context, c Container) (exit int, err error) {
 		return 0, fmt.Errorf("making the container's cgroup: %w", err)
 	}
 	defer func() { err = errors.Join(err, group.remove()) }()
-	done, err := grant(c, group, dir)
+	done, err := provideDevices(c, group, dir)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
+	c.Track("running the container", 0, func() int64 { return 0 })
 	return r.supervise(ctx, c, dir, group)
 }
 
@@ -209,7 +211,7 @@ func (c Container) unpack(ctx context.Context, dir string) (image v1.Image, user
 		return image, user, fmt.Errorf("fetching the container image: %w", err)
 	}
 	defer archive.Close()
-	c.Track(max(archive.Total, 0), archive.Received.Load)
+	c.Track("fetching the container image", max(archive.Total, 0), archive.Received.Load)
 	root, err := filesys.OpenTree(dir)
 	if err != nil {
 		return image, user, err
@@ -218,14 +220,33 @@ func (c Container) unpack(ctx context.Context, dir string) (image v1.Image, user
 	if image, err = unpack(ctx, archive, *c.Action.Container, root); err != nil {
 		return image, user, err
 	}
+	if err := makeWorkingDir(dir, image.Config.WorkingDir); err != nil {
+		return image, user, err
+	}
 	passwd, _ := root.ReadFile("/etc/passwd") // an image need not have these files
 	group, _ := root.ReadFile("/etc/group")
 	user, err = findUser(image.Config.User, string(passwd), string(group))
 	return image, user, err
 }
 
-// grant makes the container's devices and lets the cgroup use them. done ends the supervision of the bound disk.
-func grant(c Container, group cgroup, dir string) (done func(), err error) {
+// makeWorkingDir makes the image's WORKDIR, as Docker does, unless the image has it.
+func makeWorkingDir(dir, name string) error {
+	if name = strings.Trim(name, "/"); name == "" {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // opened only for names
+	if _, err := root.Stat(name); !errors.Is(err, os.ErrNotExist) {
+		return nil // the container runtime reports what is wrong with it
+	}
+	return root.MkdirAll(name, 0o755)
+}
+
+// provideDevices makes the container's devices and lets the cgroup use them. done ends the supervision of the bound disk.
+func provideDevices(c Container, group cgroup, dir string) (done func(), err error) {
 	fd, err := unix.Open(group.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -270,7 +291,7 @@ func (r *Runner) supervise(ctx context.Context, c Container, dir string, group c
 	defer r.Children.Unlock()
 	exit, err = launch(ctx, dir, group, in)
 	if err == nil && exit == 0 {
-		exit, err = await(ctx, dir, group)
+		exit, err = waitForExit(ctx, dir, group)
 	}
 	// Processes that were left behind would keep the pipe open.
 	err = errors.Join(err, in.Close(), group.kill())
@@ -307,9 +328,9 @@ func launch(ctx context.Context, dir string, group cgroup, out *os.File) (exit i
 	return 0, nil
 }
 
-// await returns the exit code of the container's first process. Its parent has ended, so it is a child of PID 1, the agent. When ctx ends,
-// the process gets SIGTERM, and all processes are killed after a grace period.
-func await(ctx context.Context, dir string, group cgroup) (exit int, err error) {
+// waitForExit returns the exit code of the container's first process. Its parent has ended, so it is a child of PID 1, the agent. When ctx
+// ends, the process gets SIGTERM, and all processes are killed after a grace period.
+func waitForExit(ctx context.Context, dir string, group cgroup) (exit int, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, pidFile))
 	if err != nil {
 		return 0, err
