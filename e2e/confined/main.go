@@ -202,7 +202,7 @@ func leaveChroot() error {
 		refuse("chroot", err)
 		return nil
 	}
-	for range 16 {
+	for range 4 {
 		if err := unix.Chdir(".."); err != nil {
 			return err
 		}

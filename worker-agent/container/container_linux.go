@@ -106,7 +106,7 @@ func (r *Runner) Run(ctx context.Context, c Container) (exit int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer done()
+	defer func() { err = errors.Join(err, done()) }()
 	c.Track("running the container", 0, func() int64 { return 0 })
 	return r.supervise(ctx, c, dir, group)
 }
@@ -245,8 +245,9 @@ func makeWorkingDir(dir, name string) error {
 	return root.MkdirAll(name, 0o755)
 }
 
-// provideDevices makes the container's devices and lets the cgroup use them. done ends the supervision of the bound disk.
-func provideDevices(c Container, group cgroup, dir string) (done func(), err error) {
+// provideDevices makes the container's devices and lets the cgroup use them. done ends the supervision of the bound disk, and returns
+// when what the container has written is on stable storage.
+func provideDevices(c Container, group cgroup, dir string) (done func() error, err error) {
 	fd, err := unix.Open(group.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -258,20 +259,22 @@ func provideDevices(c Container, group cgroup, dir string) (done func(), err err
 	if err == nil {
 		err = a.update()
 	}
-	if err != nil || a.disk == nil {
-		return a.rules.close, err
+	if err != nil {
+		return nil, errors.Join(err, a.rules.close())
+	}
+	if a.disk == nil {
+		return a.rules.close, nil
 	}
 	stop := make(chan struct{})
 	wait, err := a.watch(stop)
 	if err != nil {
-		a.rules.close()
-		return nil, err
+		return nil, errors.Join(err, a.rules.close())
 	}
-	return func() {
+	return func() error {
 		close(stop)
 		wait()
 		a.readTable() // for the next action
-		a.rules.close()
+		return errors.Join(a.disk.sync(), a.rules.close())
 	}, nil
 }
 

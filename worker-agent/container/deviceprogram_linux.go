@@ -2,6 +2,7 @@ package container
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -52,9 +53,11 @@ func (p *deviceProgram) allow(devices []device) error {
 }
 
 // close closes p. The rules stay in force while the cgroup exists.
-func (p *deviceProgram) close() {
-	_ = unix.Close(p.program) // a program has no data to lose
-	_ = unix.Close(p.cgroup)
+func (p *deviceProgram) close() error {
+	if p.program == 0 {
+		return unix.Close(p.cgroup)
+	}
+	return errors.Join(unix.Close(p.program), unix.Close(p.cgroup))
 }
 
 // instruction encodes an instruction of eBPF (Linux, Documentation/bpf/instruction-set.rst).

@@ -130,6 +130,24 @@ func (d *boundDisk) reread(before func() error) error {
 	return nil
 }
 
+// sync returns when all data of the disk is on stable storage.
+func (d *boundDisk) sync() error {
+	nodes, err := d.nodes()
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		f, err := os.Open(n.paths[0])
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			return fmt.Errorf("syncing %s: %w", n.paths[0], err)
+		}
+	}
+	return nil
+}
+
 // isTableChanged reports whether the table in f may differ from the partitions in nodes. The first node is the whole disk.
 func isTableChanged(f io.ReaderAt, nodes []node) bool {
 	sector := 512

@@ -138,8 +138,7 @@ func TestS66RulesOfDevices(t *testing.T) {
 	require.NoError(t, err)
 	p := &deviceProgram{cgroup: fd}
 	t.Cleanup(func() {
-		p.close()
-		require.NoError(t, os.Remove(dir))
+		require.NoError(t, errors.Join(p.close(), os.Remove(dir)))
 	})
 	if err := p.allow(nil); errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		t.Skip("this kernel has no rules for devices:", err)
