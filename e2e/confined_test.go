@@ -52,7 +52,7 @@ func newAgentMachine(t *testing.T, files map[string][]byte, disks []string) *age
 		reports: make(chan action.Result, 1),
 		serial:  filepath.Join(dir, "serial.log"),
 		signer:  ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)),
-		bound:   action.Disk{Path: "/dev/vdb", Serial: "BOUND", Size: diskSize},
+		bound:   action.Disk{Path: "/dev/nvme0n1", Serial: "BOUND", Size: diskSize},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /agent/v1/claim", func(w http.ResponseWriter, _ *http.Request) {
@@ -130,7 +130,7 @@ func newAgentMachine(t *testing.T, files map[string][]byte, disks []string) *age
 			fmt.Sprintf(" ingot.pin=sha256:%x", sha256.Sum256(m.http.Certificate().RawSubjectPublicKeyInfo)) +
 			" ingot.plan=" + action.FormatPlanKey(m.signer.Public().(ed25519.PublicKey)),
 	}
-	for i, device := range []string{"virtio-blk-pci,serial=OTHER", "virtio-blk-pci,serial=BOUND", "nvme,serial=NVME", "scsi-hd,serial=SCSI"} {
+	for i, device := range []string{"virtio-blk-pci,serial=OTHER", "nvme,serial=BOUND", "virtio-blk-pci,serial=THIRD", "scsi-hd,serial=SCSI"} {
 		args = append(
 			args,
 			"-drive",
@@ -255,14 +255,16 @@ func TestContainerIsConfined(t *testing.T) {
 	r = m.run(action.Action{}, nil)
 	require.Contains(t, r.Message, "it needs 1.0 GiB of memory")
 
-	other, err := os.ReadFile(disks[0])
-	require.NoError(t, err)
-	require.True(t, blockdev.AllZero(other), "another disk was written")
+	for _, n := range []int{0, 2, 3} { // the last one is the kernel's /dev/sda, which is the template's name of the bound disk
+		other, err := os.ReadFile(disks[n])
+		require.NoError(t, err)
+		require.True(t, blockdev.AllZero(other), "another disk was written")
+	}
 }
 
 // requireConfined tries each way out.
 func (m *agentMachine) requireConfined() {
-	env := action.Environment{"DISK": "/dev/vdb /dev/vdb1 /dev/sda /dev/sda1", "OWN": "vdb vdb1"}
+	env := action.Environment{"DISK": "/dev/nvme0n1 /dev/nvme0n1p1 /dev/sda /dev/sda1", "OWN": "nvme0n1 nvme0n1p1"}
 	for _, x := range []struct {
 		mode     string
 		attempts int
@@ -287,7 +289,7 @@ func (m *agentMachine) requireConfined() {
 	require.Equal(m.t, 4, strings.Count(r.Log, "WRITTEN"), r.Log)
 	r = m.run(action.Action{Command: []string{"table", "/dev/sda", "/dev/sda2"}}, nil)
 	require.Contains(m.t, r.Log, "WRITTEN /dev/sda2", r.Message)
-	r = m.run(action.Action{Command: []string{"disk"}, Environment: action.Environment{"DISK": "/dev/sda2 /dev/vdb2"}}, nil)
+	r = m.run(action.Action{Command: []string{"disk"}, Environment: action.Environment{"DISK": "/dev/sda2 /dev/nvme0n1p2"}}, nil)
 	require.Equal(m.t, 2, strings.Count(r.Log, "WRITTEN"), r.Log)
 }
 
