@@ -2,10 +2,12 @@
 # mini.sh OUT.raw PKG : the lab's small operating system, a Debian kernel and busybox, that boots in seconds.
 #
 # When up it takes an address by DHCP, looks for its seed and prints one line on the serial console:
-#   LAB-MINI-BOOTED fw=bios|efi ip=… root=… instance-id=… hostname=… seed=cidata|url|ec2|none
+#   LAB-MINI-BOOTED fw=bios|efi ip=… root=… instance-id=… hostname=… seed=root|cidata|url|ec2|none
+# and, for a seed in its root, LAB-MINI-USER-DATA with the last line of the user-data;
 # and when the seed's vendor-data or user-data has a phone_home URL, it posts instance_id and hostname there, as cloud-init
 # does, again and again until it gets an answer of 200 to 299, and says LAB-MINI-PHONED-HOME.
-# The seed is a filesystem labelled CIDATA, or the NoCloud tree at the URL in /etc/ingot/metadata-url.
+# The seed is the folder of NoCloud in its root, or a filesystem labelled CIDATA, or the NoCloud tree at the URL in
+# /etc/ingot/metadata-url. Its root is the filesystem with the label that root=LABEL= of the kernel command line gives, or labroot.
 # PKG is the lab's folder of unpacked packages.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
@@ -32,7 +34,9 @@ cat > "$I/init" <<'E'
 export PATH=/bin; b=/bin/busybox
 $b mount -t proc proc /proc; $b mount -t sysfs sys /sys; $b mount -t devtmpfs dev /dev
 while read -r m; do $b insmod /lib/mods/$m 2>/dev/null; done < /lib/modules.order
-i=0; while [ $i -lt 200 ]; do d=$($b findfs LABEL=labroot 2>/dev/null) && break; i=$((i+1)); $b usleep 50000; done
+label=labroot
+for w in $($b cat /proc/cmdline); do case $w in root=LABEL=*) label=${w#root=LABEL=};; esac; done
+i=0; while [ $i -lt 200 ]; do d=$($b findfs LABEL=$label 2>/dev/null) && break; i=$((i+1)); $b usleep 50000; done
 $b mount -t ext4 -o ro "$d" /mnt && exec $b switch_root /mnt /sbin/init
 echo "LAB-MINI-FAILED no root filesystem"; exec $b sh
 E
@@ -98,9 +102,12 @@ for n in /sys/class/net/*; do n=${n##*/}; [ $n = lo ] || { ifn=$n; break; }; don
 $b ip link set $ifn up
 $b udhcpc -q -n -t 5 -T 1 -i $ifn -s /usr/share/udhcpc/default.script >/run/dhcp.log 2>&1
 
-# the seed: a CIDATA volume first, then a URL that was written into the image; EC2's address gives an instance id at least
+# the seed: in the root first, then a CIDATA volume, then a URL that was written into the image; EC2's address gives an
+# instance id at least
 seed=none
+if $b cp /var/lib/cloud/seed/nocloud/* /run/seed/ 2>/dev/null; then seed=root; fi
 for label in CIDATA cidata; do
+  [ $seed = none ] || break
   dev=$($b findfs LABEL=$label 2>/dev/null) || continue
   $b mount -t vfat -o ro "$dev" /run/cidata || continue
   $b cp /run/cidata/* /run/seed/ 2>/dev/null; seed=cidata; break
@@ -128,9 +135,12 @@ fi
 [ -z "$host" ] || $b hostname "$host"
 echo "$id" > /run/instance-id; echo "$ifn" > /run/interface
 fw=bios; [ -d /sys/firmware/efi ] && fw=efi
-dev=$($b findfs LABEL=labroot)
+label=labroot
+for w in $($b cat /proc/cmdline); do case $w in root=LABEL=*) label=${w#root=LABEL=};; esac; done
+dev=$($b findfs LABEL=$label)
 ip=$($b ip -4 -o addr show $ifn | $b awk '{print $4; exit}')
 echo "LAB-MINI-BOOTED fw=$fw ip=${ip:-none} root=$dev instance-id=${id:-none} hostname=$($b hostname) seed=$seed up=$($b cut -d' ' -f1 /proc/uptime)"
+[ $seed != root ] || echo "LAB-MINI-USER-DATA $($b tail -n 1 /run/seed/user-data)"
 E
 cat > "$R/etc/phone-home" <<'E'
 #!/bin/sh
