@@ -141,8 +141,12 @@ func printAction(w io.Writer, a action.Action, why template.ActionExplanation) e
 	if why.Native != "" {
 		t.Row("   action", why.Native+originText(why.Rule))
 	}
+	second := ""
+	if d := a.Second; d != nil {
+		second = fmt.Sprintf("the one with serial %q, wwn %q, in place of %s", d.Serial, d.WWN, Inert(d.Device))
+	}
 	for _, f := range [][2]string{
-		{"appended", why.Appended}, {"added later", why.Adds}, {"writes", yesText(why.Writes)}, {"leaves", yesText(why.Leaves)},
+		{"disk", second}, {"appended", why.Appended}, {"added later", why.Adds}, {"writes", yesText(why.Writes)}, {"leaves", yesText(why.Leaves)},
 	} {
 		if f[1] != "" {
 			t.Row("   "+f[0], f[1])

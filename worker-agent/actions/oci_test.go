@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -129,6 +130,23 @@ func (r *ociRegistry) install(t *testing.T, reference string, env map[string]str
 	res := s.result(s.give(0, action.OCI2Disk, disk, full))
 	require.NotContains(t, fmt.Sprint(res), registryPassword, "S22: nothing that the agent says has the registry's password")
 	return install{res, disktest.MapFile(t, file), r.mirror, w}
+}
+
+// oci2disk writes to a partition as image2disk does.
+func TestOCI2DiskToPartition(t *testing.T) {
+	t.Parallel()
+	layer := disktest.PackedImage(t, "gz")
+	r := newOCIRegistry(t, layer)
+	pinned := r.putLayers(t, "v1", layer)
+	w, _, bound, file := partedDisk(t)
+	disk := disktest.MapFile(t, file)
+	before := outside(disk, secondPart)
+	res := w.result(w.give(0, action.OCI2Disk, bound, map[string]string{
+		"IMG_URL": r.URL + "/lab/disk@" + string(pinned), "PARTITION": "2",
+		action.RegistryUserVariable: "puller", action.RegistryPasswordVariable: registryPassword,
+	}))
+	disktest.RequireImage(t, res, disk[secondPart.Start:secondPart.Start+secondPart.Size], disktest.TestImage(), layer)
+	require.True(t, bytes.Equal(before, outside(disk, secondPart)), "something outside of the partition was written")
 }
 
 // TestS22OCI2Disk: an image in a registry is written like any other, with a token for the registry alone. S18: only the layer of the
