@@ -22,7 +22,7 @@ var bootedSystem = regexp.MustCompile(`root=\S+ instance-id=\S+`)
 // boot entry of its own. The second run leaves the first system as it was, and its phone-home comes from the second system. The first run
 // also writes an image to a second disk.
 func TestTwoSystems(t *testing.T) {
-	runInTurn(t, 60, 9)
+	runInTurn(t, 120, 9)
 	ctx := needLab(t)
 	image := mini(ctx, t)
 	s := site(ctx, t)
