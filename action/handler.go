@@ -131,13 +131,10 @@ func (a Action) WritesDisk() bool {
 }
 
 // WritesWhole reports whether the action replaces everything on its disk, and not only on one partition. alias is the path by
-// which the plan names the run's disk.
+// which the environment names that disk.
 func (a Action) WritesWhole(alias string) bool {
 	native, _ := a.Native()
 	row := natives[native]
-	if a.Second != nil {
-		alias = a.Second.Device
-	}
 	partition, _ := PartitionOf(a.Environment[row.Disk], alias)
 	return row.Whole && (!row.Partitions || partition == 0 && a.Environment[PartitionVariable] == "")
 }

@@ -84,25 +84,31 @@ func TestImageToPartition(t *testing.T) {
 func TestHalfWrittenPartitionDoesNotBoot(t *testing.T) {
 	t.Parallel()
 	served := disktest.PackedImage(t, "zst")
-	for name, c := range map[string]struct{ data, want string }{
-		"cut":          {string(served[:len(served)/2]), "writing image"},
-		"wrong digest": {string(served), "the plan has"},
+	for name, c := range map[string]struct {
+		data   []byte
+		number string
+		part   parttable.Span
+		want   string
+	}{
+		"cut":          {served[:len(served)/2], "2", secondPart, "writing image"},
+		"wrong digest": {served, "2", secondPart, "the plan has"},
+		"too large":    {served, "1", firstPart, "the image is larger than the partition of 5242880 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			web := httptest.NewServer(&disktest.Mirror{Data: []byte(c.data)})
+			web := httptest.NewServer(&disktest.Mirror{Data: c.data})
 			t.Cleanup(web.Close)
 			w, _, bound, file := partedDisk(t)
 			disk := disktest.MapFile(t, file)
-			before := outside(disk, secondPart)
+			before := outside(disk, c.part)
 
 			res := w.result(w.give(0, action.Image2Disk, bound, map[string]string{
-				"IMG_URL": web.URL, "IMG_SHA256": strings.Repeat("0", 64), "PARTITION": "2",
+				"IMG_URL": web.URL, "IMG_SHA256": strings.Repeat("0", 64), "PARTITION": c.number,
 			}))
 			require.Equal(t, action.Failed, res.State)
 			require.Contains(t, res.Message, c.want)
-			require.True(t, blockdev.AllZero(disk[secondPart.Start:secondPart.Start+blockdev.MiB]), "the partition has a boot sector")
-			require.True(t, bytes.Equal(before, outside(disk, secondPart)), "something outside of the partition was written")
+			require.True(t, blockdev.AllZero(disk[c.part.Start:c.part.Start+blockdev.MiB]), "the partition has a boot sector")
+			require.True(t, bytes.Equal(before, outside(disk, c.part)), "something outside of the partition was written")
 		})
 	}
 }
