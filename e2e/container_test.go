@@ -175,7 +175,7 @@ func TestContainersFail(t *testing.T) {
 		{"memory", "tail /dev/zero", "", 120},
 		{"fork", "f() { f | f & }; f; wait; exit 3", "", 30},
 		{"daemon", "(sleep 600 > /dev/null 2>&1 &) ; echo left a process", "", 60},
-		{"noise", "yes ABCDEFGHIJKLMNOPQRSTUVWXYZ | head -c 300000000; printf '\\033[2J\\007'; echo end of noise", "", 120},
+		{"noise", "yes ABCDEFGHIJKLMNOPQRSTUVWXYZ | head -c 30000000; printf '\\033[2J\\007'; echo end of noise", "", 120},
 		{"gone", "ls /proc/[0-9]*/exe | head -n 3", ", namespaces: {pid: host}", 60},
 	} {
 		steps += fmt.Sprintf(step, x.name, x.timeout, x.command, x.more)
