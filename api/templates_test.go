@@ -86,6 +86,10 @@ func TestRenderRefusesWhatThePlanRefuses(t *testing.T) {
 	require.NotContains(t, got.Body.String(), "hush")
 	s.api.images.RequireDigest = false
 
+	got = render("image: 'registry.example/tools/probe:1', command: [/dev/sda]")
+	require.Equal(t, http.StatusOK, got.Code, got.Body)
+	require.Contains(t, got.Body.String(), `"container":{"url":"","sha256":"","digest":"","size":0,"disk":true,"hostNetwork":true}`)
+
 	got = render("image: image2disk, environment: {IMG_URL: 'http://192.0.2.1/seen'}")
 	require.Equal(t, http.StatusOK, got.Code, got.Body)
 	require.Contains(t, got.Body.String(), sumOf("x"))
