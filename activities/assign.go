@@ -127,8 +127,8 @@ func (a *assignments) withRuntime(x action.Action, disk string) (action.Action, 
 	return x, nil
 }
 
-// findSecondDisk returns the disk that an action uses in place of the bound disk. The signed order names it in the place of the bound disk, so
-// the agent identifies it in the same way.
+// findSecondDisk returns the disk that an action uses in place of the bound disk. The signed order names it in the place of the bound disk,
+// so the agent identifies it in the same way.
 func (a *assignments) findSecondDisk(
 	ctx context.Context, o inventory.Owner, m inventory.Machine, x action.SecondDisk, bound action.Disk,
 ) (*action.Disk, error) {
