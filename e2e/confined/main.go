@@ -202,7 +202,7 @@ func leaveChroot() error {
 		refuse("chroot", err)
 		return nil
 	}
-	for range 4 {
+	for range 64 {
 		if err := unix.Chdir(".."); err != nil {
 			return err
 		}
@@ -418,7 +418,7 @@ func volumes() error {
 func output() error {
 	fmt.Print("\x1b[2J\x1b]0;title\x07colour\n")
 	long := strings.Repeat("x", 1<<20)
-	for range 64 {
+	for range 8 {
 		fmt.Print(long)
 	}
 	fmt.Println("\nEND OF OUTPUT")

@@ -53,8 +53,8 @@ func runContainer(ctx context.Context, t *Task, a action.Action) (err error) {
 	}
 
 	exit, err := t.machine.Containers.Run(ctx, c)
-	if err == nil && exit != 0 {
-		err = &exitError{code: exit, text: fmt.Sprintf("the container has ended with exit code %d; see the log", exit)}
+	if exit != 0 {
+		err = errors.Join(&exitError{code: exit, text: fmt.Sprintf("the container has ended with exit code %d; see the log", exit)}, err)
 	}
 	return err
 }

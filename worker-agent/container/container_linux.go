@@ -68,8 +68,8 @@ type Volume struct {
 	ReadOnly bool
 }
 
-// ErrOutOfMemory means that the kernel has killed the container because it needed more memory than it may use.
-var ErrOutOfMemory = errors.New("the container was killed, because it needed more memory than the machine has")
+// errOutOfMemory means that the kernel has killed the container because it needed more memory than it may use.
+var errOutOfMemory = errors.New("the container was killed, because it needed more memory than the machine has")
 
 // Run runs the container, and returns its exit code. An error without an exit code means that the container did not run, or was killed.
 // When ctx ends, the container gets SIGTERM and is killed 10 s later. When Run returns, no process of the container is running any more.
@@ -304,7 +304,7 @@ func (r *Runner) supervise(ctx context.Context, c Container, dir string, group c
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
 	case group.isOutOfMemory():
-		return 0, ErrOutOfMemory
+		return 0, errOutOfMemory
 	}
 	return exit, err
 }
