@@ -162,9 +162,6 @@ tasks:
 // TestContainersFail lets containers fail in each way: by exit code, time-out, memory, and an order to stop. An operator skips each, so
 // that one boot is enough.
 func TestContainersFail(t *testing.T) {
-	if !*full {
-		t.Skip("the long form: make e2e FULL=1")
-	}
 	runInTurn(t, 120, 8)
 	ctx := needLabFor(t, 4*time.Minute)
 	s, _, _ := siteWithRegistry(ctx, t)
