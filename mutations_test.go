@@ -57,7 +57,7 @@ var mutations = []mutation{
 	},
 	{
 		"S4", "TestS4ContainersCloseTheAddress", "inventory/sqlite/assignments.go",
-		"address_closed = (address_closed OR ?5) AND NOT ?6", "address_closed = 0",
+		"address_closed = (container OR ?5) AND ?4 AND NOT ?6", "address_closed = 0",
 	},
 	{
 		"S5", "TestClaimConflict", "inventory/sqlite/agents.go",

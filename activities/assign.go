@@ -118,6 +118,10 @@ func (a *assignments) withRuntime(x action.Action, disk string) (action.Action, 
 	if err := x.CheckContainer(disk); err != nil {
 		return x, fmt.Errorf("assigning container %s: %w: %w", x.Image, err, inventory.ErrInvalid)
 	}
+	if x.Container.Privileged && !slices.Contains(a.Site.PrivilegedContainers, x.Container.Digest) {
+		return x, fmt.Errorf("assigning container %s: images.privileged_containers no longer lists its digest %s: %w", x.Image,
+			x.Container.Digest, inventory.ErrInvalid)
+	}
 	sum, err := a.Site.Runtime()
 	if err != nil {
 		return x, fmt.Errorf("assigning container %s: %w", x.Image, err)

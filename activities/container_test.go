@@ -104,6 +104,7 @@ func TestS8OrderOfAContainer(t *testing.T) {
 	for name, change := range map[string]func(c *action.Container){
 		"no digest":  func(c *action.Container) { c.Digest = "" },
 		"no archive": func(c *action.Container) { c.SHA256 = "" },
+		"no longer allowed": func(c *action.Container) { c.Privileged = true },
 	} {
 		c := *x.Container
 		change(&c)

@@ -122,12 +122,18 @@ type registryTransport struct {
 	host    string // of the registry, without a port
 }
 
-// RoundTrip implements http.RoundTripper. It refuses what fetcher.checkURL refuses, and to send credentials to another site.
+// RoundTrip implements http.RoundTripper. It refuses what fetcher.checkURL refuses, and to send credentials to another site. A redirect to
+// another site is followed without them.
 func (t registryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.fetcher.checkURL(r.URL); err != nil {
 		return nil, refusal{err}
 	}
-	if to := hostname(r.URL.Host); r.Header.Get("Authorization") != "" && !t.mayHaveCredentials(to) {
+	to := hostname(r.URL.Host)
+	switch foreign := r.Header.Get("Authorization") != "" && !t.mayHaveCredentials(to); {
+	case foreign && r.Response != nil: // a redirect to a subdomain, such as the storage of quay.io: net/http keeps the header
+		r = r.Clone(r.Context())
+		r.Header.Del("Authorization")
+	case foreign:
 		return nil, refusal{fmt.Errorf("the registry asks for a token from %q, which is another site: the credentials were not sent there", to)}
 	}
 	return t.RoundTripper.RoundTrip(r)

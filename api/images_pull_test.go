@@ -285,3 +285,28 @@ func TestS22TokenServersOfTheRegistry(t *testing.T) {
 		}
 	}
 }
+
+// The storage of a registry may be on a subdomain, to which net/http sends the credentials of the request that was redirected.
+func TestS22RedirectsGetNoCredentials(t *testing.T) {
+	var sent string
+	transport := registryTransport{host: "quay.io", RoundTripper: roundTrip(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Host == "quay.io" {
+			return &http.Response{
+				StatusCode: http.StatusFound, Header: http.Header{"Location": {"https://cdn01.quay.io/blob"}}, Body: http.NoBody,
+			}, nil
+		}
+		sent = r.URL.Host + r.Header.Get("Authorization")
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://quay.io/v2/x/blobs/y", nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer t0ken")
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, "cdn01.quay.io", sent)
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -35,7 +35,8 @@ type Grant struct {
 	// installation.
 	Acting bool `json:"acting,omitempty"`
 	// AddressClosed: the run has started a container, which could ask the metadata server from the machine's address. So the server gives no
-	// user data by this address; see Machine.UserDataByAddress. It ends when the netboot window closes.
+	// user data by this address; see Machine.UserDataByAddress. It ends with the action that ends the
+	// agent's work, and pauses during an action that is to read this user data.
 	AddressClosed bool `json:"addressClosed,omitempty"`
 
 	NetbootUntil time.Time `json:"netbootUntil,omitzero"`

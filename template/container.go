@@ -65,7 +65,13 @@ func (p *planner) setContainer(path string, s step, a *action.Action, disk strin
 		HostNetwork: s.Namespaces.Network != noNetwork,
 		HostPID:     s.PID == hostNamespace || s.Namespaces.PID == hostNamespace,
 		Privileged:  s.Privileged,
-		Disk:        a.RefersToDisk(disk),
+		Disk:        a.RefersToDisk(disk) || s.Privileged,
+	}
+	for _, d := range p.data.Machine.Disks[min(1, len(p.data.Machine.Disks)):] {
+		if d.Device != disk && a.RefersToDisk(d.Device) {
+			p.check.add(path, "use an action of the agent for this disk", "the container names %s, but a container can use only the run's disk (%s)",
+				d.Device, disk)
+		}
 	}
 	p.check.checkVolumes(path+".volumes", a.Volumes, disk)
 	ref, err := action.ParseContainer(s.Image)
@@ -90,8 +96,8 @@ func (p *planner) setContainer(path string, s step, a *action.Action, disk strin
 		return // the caller has not asked the registry
 	}
 	a.Container.Digest = digest
-	for address, img := range p.data.Images {
-		if img.Container != nil && img.Container.Digest == digest {
+	for _, address := range slices.Sorted(maps.Keys(p.data.Images)) {
+		if img := p.data.Images[address]; a.Container.URL == "" && img.Container != nil && img.Container.Digest == digest {
 			a.Container.URL, a.Container.SHA256, a.Container.Size = address, img.SHA256, img.DiskSize
 		}
 	}

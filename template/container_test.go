@@ -76,6 +76,11 @@ func TestContainerIsRefused(t *testing.T) {
 			want: "has protected disks, so no container may be privileged on it",
 		},
 		"other disk":       {step: "        volumes: [\"/dev/sdb1:/mnt\"]\n", want: "/dev/sdb1 is not a partition of the run's disk (/dev/nvme0n1)"},
+		"second disk": {
+			step:   "        command: [--wipe, /dev/sdb]\n",
+			change: func(d *Data) { d.Machine.Disks = append(d.Machine.Disks, inventory.DeclaredDisk{Device: "/dev/sdb"}) },
+			want:   "the container names /dev/sdb, but a container can use only the run's disk (/dev/nvme0n1)",
+		},
 		"task's volume":    {step: "    volumes: [\"/run:/run\"]\n", want: "a container cannot see /run of the agent"},
 		"handler's action": {step: "        on-failure: [reboot]\n", want: "this action is not allowed after a failure"},
 	} {

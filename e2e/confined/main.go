@@ -253,6 +253,19 @@ func hostPID() error {
 		refuse("pidfd_send_signal", unix.PidfdSendSignal(fd, unix.SIGQUIT, nil, 0))
 	}
 	call("ptrace", unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1)
+
+	// The kernel sends a signal to the owner of a socket.
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	one, signal := int32(1), uintptr(unix.SIGQUIT)
+	call("F_SETSIG", unix.SYS_FCNTL, uintptr(pair[0]), unix.F_SETSIG, signal)
+	call("F_SETOWN 1", unix.SYS_FCNTL, uintptr(pair[0]), unix.F_SETOWN, 1)
+	call("FIOSETOWN 1", unix.SYS_IOCTL, uintptr(pair[0]), 0x8901, uintptr(unsafe.Pointer(&one)))
+	call("SIOCSPGRP 1", unix.SYS_IOCTL, uintptr(pair[0]), 0x8902, uintptr(unsafe.Pointer(&one)))
+	call("setpriority 1", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 1, 19)
+	call("ioprio_set 1", unix.SYS_IOPRIO_SET, 1, 1, 3<<13)
 	return nil
 }
 
@@ -398,6 +411,9 @@ func volumes() error {
 		file := filepath.Join(dir[1:], "from-container")
 		switch dir[0] {
 		case '-':
+			if _, err := os.Stat(dir[1:]); err != nil {
+				return err
+			}
 			refuse("write to "+file, os.WriteFile(file, nil, 0o600))
 		case '=':
 			if err := os.WriteFile(file, []byte(dir), 0o600); err != nil {

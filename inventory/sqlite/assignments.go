@@ -92,7 +92,8 @@ func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, boot int) error {
 	x := a.Payload.Action
 	reads := x.Environment[action.HegelVariable] != ""
-	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4, address_closed = (address_closed OR ?5) AND NOT ?6 WHERE "+owns,
+	err := do(ctx, tx, "UPDATE grant_ SET acting = ?4, container = (container OR ?5) AND ?4, "+
+		"address_closed = (container OR ?5) AND ?4 AND NOT ?6 WHERE "+owns,
 		a.Machine, a.Run, a.Epoch, !a.Payload.Leaving, x.Container != nil, reads)
 	if err != nil || !a.Writes {
 		return err

@@ -62,7 +62,8 @@ func allowIn(ctx context.Context, tx *transaction, w bootWindow) (inventory.Gran
 	}
 
 	g, err := read[grantRow](ctx, tx, `UPDATE grant_ SET boots_left = boots_left - (boot <> ?4), spent = spent AND boot = ?4, boot = ?4,
-		netboot_until = ?5, installer = ?6, acting = acting AND NOT ?6, secrets_until = iif(?6, ?5, secrets_until)
+		netboot_until = ?5, installer = ?6, acting = acting AND NOT ?6,
+		address_closed = address_closed AND NOT ?6, container = container AND NOT ?6, secrets_until = iif(?6, ?5, secrets_until)
 		WHERE `+owns+` AND (boot = ?4 OR (boot = ?4 - 1 AND boots_left > 0 AND NOT (?7 AND spent))) RETURNING `+grantColumns,
 		w.Machine, w.Run, w.Epoch, w.boot, nanos(w.until), w.installer, w.unclaimed)
 	if errors.Is(err, inventory.ErrNotFound) {
@@ -116,12 +117,11 @@ func (s Grants) RenewNetboot(ctx context.Context, o inventory.Owner, until time.
 	}, o)
 }
 
-// CloseNetboot closes o's netboot window, and ends AddressClosed, because no container of the run runs at that time. If there is nothing to
-// close, no event is added.
+// CloseNetboot closes o's netboot window. If the window is closed already, nothing changes.
 func (s Grants) CloseNetboot(ctx context.Context, o inventory.Owner) error {
 	return s.write(ctx, fmt.Sprintf("closing the netboot window of machine %q", o.Machine), func(tx *transaction) error {
-		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0, address_closed = 0 WHERE "+owns+
-			" AND (netboot_until <> 0 OR address_closed) RETURNING boot", o.Machine, o.Run, o.Epoch)
+		boot, err := scalar[int](ctx, tx, "UPDATE grant_ SET netboot_until = 0 WHERE "+owns+
+			" AND netboot_until <> 0 RETURNING boot", o.Machine, o.Run, o.Epoch)
 		if errors.Is(err, inventory.ErrNotFound) {
 			return fencedOr(ctx, tx, o, nil)
 		}

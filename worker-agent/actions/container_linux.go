@@ -47,7 +47,7 @@ func runContainer(ctx context.Context, t *Task, a action.Action) (err error) {
 			return fmt.Errorf("volume %q: %w", text, err)
 		}
 		defer func() { err = errors.Join(err, release()) }()
-		if v.Source != v.Target { // a container has /dev, /dev/null and /dev/console in any case
+		if !v.Device || v.Source != v.Target { // a container has /dev, /dev/null and /dev/console in any case
 			c.Volumes = append(c.Volumes, v)
 		}
 	}

@@ -28,7 +28,7 @@ func prepareKernel() error {
 			return fmt.Errorf("mounting cgroup2: %w", err)
 		}
 	}
-	if err := writeFile(filepath.Join(cgroups, "cgroup.subtree_control"), "+memory +pids"); err != nil {
+	if err := writeFile(filepath.Join(cgroups, "cgroup.subtree_control"), "+cpu +memory +pids"); err != nil {
 		return err
 	}
 	return writeFile("/proc/sys/user/max_user_namespaces", "0")
@@ -58,6 +58,7 @@ func newCgroup(limit int64) (c cgroup, err error) {
 	}
 	for name, value := range map[string]string{
 		"memory.max": fmt.Sprint(limit), "memory.oom.group": "1", "pids.max": fmt.Sprint(maxTasks),
+		"cpu.weight": "10", // a tenth of the agent's, whose heartbeats must not be late
 	} {
 		err = errors.Join(err, writeFile(filepath.Join(c.dir, name), value))
 	}

@@ -297,7 +297,11 @@ func (r *Runner) supervise(ctx context.Context, c Container, dir string, group c
 		exit, err = waitForExit(ctx, dir, group)
 	}
 	// Processes that were left behind would keep the pipe open.
-	err = errors.Join(err, in.Close(), group.kill())
+	left := group.kill()
+	err = errors.Join(err, in.Close(), left)
+	if left != nil { // a process that cannot end has the pipe open
+		_ = out.Close()
+	}
 	<-logged
 	_ = out.Close() // it was read to its end
 	switch {
@@ -365,7 +369,9 @@ func waitForExit(ctx context.Context, dir string, group cgroup) (exit int, err e
 		select {
 		case err = <-ended:
 		case <-time.After(grace):
-			err = errors.Join(group.kill(), <-ended)
+			if err = group.kill(); err == nil {
+				err = <-ended
+			}
 		}
 	}
 	if err != nil {
