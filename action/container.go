@@ -152,6 +152,20 @@ func (a Action) RefersToDisk(disk string) bool {
 	return disk != "" && slices.ContainsFunc(words, own.MatchString)
 }
 
+// SharesFolder reports whether a and b are containers that share a folder.
+func (a Action) SharesFolder(b Action) bool {
+	folders := func(x Action) (out []string) {
+		for _, text := range x.Volumes {
+			if v, err := ParseVolume(text, ""); err == nil && v.Directory != "" && !slices.Contains(SystemVolumes, v.Directory) {
+				out = append(out, v.Directory)
+			}
+		}
+		return out
+	}
+	shared := func(folder string) bool { return slices.Contains(folders(b), folder) }
+	return a.Container != nil && b.Container != nil && slices.ContainsFunc(folders(a), shared)
+}
+
 var errNoContainer = errors.New("the plan has no container for this action")
 
 // CheckContainer returns an error if a is not a complete container action. Both the server, before it signs an order, and the agent call

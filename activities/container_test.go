@@ -112,3 +112,33 @@ func TestS8OrderOfAContainer(t *testing.T) {
 		require.ErrorIs(t, err, inventory.ErrInvalid, name)
 	}
 }
+
+// A retry from the failed step repeats the containers that have filled a folder which is needed again: it was in the agent's memory.
+func TestRetryFillsSharedFolders(t *testing.T) {
+	a, y := newYard()
+	step := func(volumes ...string) action.Action {
+		return action.Action{Image: "probe", Volumes: volumes, Container: &action.Container{}}
+	}
+	y.plan = inventory.Plan{Run: "r1", Actions: []action.Action{step("other:/o"), step("data:/d"), step(), step("data:/e")}}
+	a.Workflows = failedAt{a.Workflows, 3}
+	var out Planned
+	_, err := a.resume(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"}, &out)
+	require.NoError(t, err)
+	require.Equal(t, 1, out.From)
+}
+
+// failedAt reports a run that has failed at an action.
+type failedAt struct {
+	storeWorkflows
+	action int
+}
+
+func (f failedAt) Workflow(context.Context, string) (inventory.Workflow, error) {
+	w := inventory.Workflow{Machine: "m1", State: inventory.StateFailed}
+	for range f.action {
+		w.Actions = append(w.Actions, inventory.ActionRecord{State: action.Success})
+	}
+	return w, nil
+}
+
+func (failedAt) Resumable(context.Context, string) error { return nil }

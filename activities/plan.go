@@ -371,6 +371,14 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 		}
 	}
 
+	// Folders that containers share were in the memory of the earlier run's agent. Repeat the actions that may have filled them.
+	for i, x := range plan.Actions[:out.From] {
+		if slices.ContainsFunc(plan.Actions[out.From:], x.SharesFolder) {
+			out.From = i
+			break
+		}
+	}
+
 	out.Template, out.Image, out.Disk = w.Template, w.Image, w.Disk
 	plan.Run = q.Run
 	return plan, nil

@@ -1,0 +1,96 @@
+package action
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseContainer(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("a", 64)
+	for text, want := range map[string]string{
+		"alpine":                             "docker.io/library/alpine:latest",
+		"alpine:3.20":                        "docker.io/library/alpine:3.20",
+		"acme/tool":                          "docker.io/acme/tool:latest",
+		"localhost/tool:1":                   "localhost/tool:1",
+		"registry.example:5000/a/b_c-d/e:v1": "registry.example:5000/a/b_c-d/e:v1",
+		"quay.io/a/b" + digest:               "quay.io/a/b" + digest,
+		"quay.io/a/b:1" + digest:             "quay.io/a/b:1" + digest,
+		"":                                   "",
+		"Alpine":                             "",
+		"quay.io/a/../b":                     "",
+		"https://quay.io/a/b":                "",
+		"user:password@quay.io/a/b":          "",
+		"quay.io/a/b@sha256:abc":             "",
+		"quay.io/a/b:" + strings.Repeat("x", 129): "",
+		"quay.io/a b": "",
+	} {
+		r, err := ParseContainer(text)
+		if want == "" {
+			require.Error(t, err, text)
+			continue
+		}
+		require.NoError(t, err, text)
+		require.Equal(t, want, r.String())
+	}
+}
+
+func TestParseVolume(t *testing.T) {
+	for text, want := range map[string]Volume{
+		"/dev:/dev":                   {Devices: true, Target: "/dev"},
+		"/dev/console:/dev/console":   {Devices: true, Target: "/dev/console"},
+		"/dev/sda2:/mnt":              {Device: "/dev/sda2", Target: "/mnt"},
+		"LABEL=root:/mnt:ro":          {Partition: Partition{ByLabel, "root"}, Target: "/mnt", ReadOnly: true},
+		"/worker:/worker":             {Directory: "/worker", Target: "/worker"},
+		"data:/data:rw,z":             {Directory: "data", Target: "/data"},
+		"/lib/firmware:/lib/firmware": {Directory: "/lib/firmware", Target: "/lib/firmware", ReadOnly: true},
+		"/etc:/etc":                   {},
+		"/:/host":                     {},
+		"/var/run/docker.sock:/run/d": {},
+		"/worker/../etc:/x":           {},
+		"../etc:/x":                   {},
+		"data:relative":               {},
+		"data:/":                      {},
+		"data:/a/../b":                {},
+		"data":                        {},
+		"data:/x:exec":                {},
+		"/dev:/host-dev":              {},
+		"/dev/sda:/mnt":               {},
+		"/dev/sdb1:/mnt":              {},
+		"/dev/mem:/dev/mem":           {},
+		"NUMBER=1:/mnt":               {},
+	} {
+		v, err := ParseVolume(text, "/dev/sda")
+		if want.Target == "" {
+			require.Error(t, err, text)
+			continue
+		}
+		require.NoError(t, err, text)
+		require.Equal(t, want, v, text)
+	}
+}
+
+func TestRefersToDisk(t *testing.T) {
+	for _, a := range []Action{
+		{Volumes: []string{"/dev:/dev"}}, {Volumes: []string{"PARTLABEL=root:/mnt"}}, {Volumes: []string{"/dev/sda1:/mnt"}},
+		{Command: []string{"--disk=/dev/sda"}}, {Command: []string{"sh", "-c", "mkfs /dev/sda2 && true"}},
+		{Environment: map[string]string{"DISK": "/dev/sda"}}, {OnFailure: []string{"wipe", "/dev/sda"}},
+	} {
+		require.True(t, a.RefersToDisk("/dev/sda"), "%+v", a)
+	}
+	for _, a := range []Action{
+		{}, {Volumes: []string{"/dev/null:/dev/null", "data:/data"}}, {Command: []string{"/dev/sdab", "/mnt/dev/sda", "/dev/sda-x"}},
+		{Environment: map[string]string{"DISK": "/dev/sdb"}},
+	} {
+		require.False(t, a.RefersToDisk("/dev/sda"), "%+v", a)
+	}
+}
+
+func TestSharesFolder(t *testing.T) {
+	with := func(volumes ...string) Action { return Action{Volumes: volumes, Container: &Container{}} }
+	require.True(t, with("/worker:/a").SharesFolder(with("data:/data", "/worker:/b")))
+	require.False(t, with("data:/worker").SharesFolder(with("/worker:/b")))
+	require.False(t, with("/lib/modules:/m", "LABEL=x:/y").SharesFolder(with("/lib/modules:/m", "LABEL=x:/y")))
+	require.False(t, with("data:/a").SharesFolder(Action{Volumes: []string{"data:/a"}}), "not a container")
+}
