@@ -73,14 +73,20 @@ func TestParseVolume(t *testing.T) {
 
 func TestRefersToDisk(t *testing.T) {
 	for _, a := range []Action{
-		{Volumes: []string{"/dev:/dev"}}, {Volumes: []string{"PARTLABEL=root:/mnt"}}, {Volumes: []string{"/dev/sda1:/mnt"}},
-		{Command: []string{"--disk=/dev/sda"}}, {Command: []string{"sh", "-c", "mkfs /dev/sda2 && true"}},
-		{Environment: map[string]string{"DISK": "/dev/sda"}}, {OnFailure: []string{"wipe", "/dev/sda"}},
+		{Volumes: []string{"/dev:/dev"}},
+		{Volumes: []string{"PARTLABEL=root:/mnt"}},
+		{Volumes: []string{"/dev/sda1:/mnt"}},
+		{Command: []string{"--disk=/dev/sda"}},
+		{Command: []string{"sh", "-c", "mkfs /dev/sda2 && true"}},
+		{Environment: map[string]string{"DISK": "/dev/sda"}},
+		{OnFailure: []string{"wipe", "/dev/sda"}},
 	} {
 		require.True(t, a.RefersToDisk("/dev/sda"), "%+v", a)
 	}
 	for _, a := range []Action{
-		{}, {Volumes: []string{"/dev/null:/dev/null", "data:/data"}}, {Command: []string{"/dev/sdab", "/mnt/dev/sda", "/dev/sda-x"}},
+		{},
+		{Volumes: []string{"/dev/null:/dev/null", "data:/data"}},
+		{Command: []string{"/dev/sdab", "/mnt/dev/sda", "/dev/sda-x"}},
 		{Environment: map[string]string{"DISK": "/dev/sdb"}},
 	} {
 		require.False(t, a.RefersToDisk("/dev/sda"), "%+v", a)

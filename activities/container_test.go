@@ -102,8 +102,8 @@ func TestS8OrderOfAContainer(t *testing.T) {
 	require.Empty(t, x.Container.Runtime, "the plan stays as it is")
 
 	for name, change := range map[string]func(c *action.Container){
-		"no digest":  func(c *action.Container) { c.Digest = "" },
-		"no archive": func(c *action.Container) { c.SHA256 = "" },
+		"no digest":         func(c *action.Container) { c.Digest = "" },
+		"no archive":        func(c *action.Container) { c.SHA256 = "" },
 		"no longer allowed": func(c *action.Container) { c.Privileged = true },
 	} {
 		c := *x.Container

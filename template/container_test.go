@@ -75,7 +75,7 @@ func TestContainerIsRefused(t *testing.T) {
 			},
 			want: "has protected disks, so no container may be privileged on it",
 		},
-		"other disk":       {step: "        volumes: [\"/dev/sdb1:/mnt\"]\n", want: "/dev/sdb1 is not a partition of the run's disk (/dev/nvme0n1)"},
+		"other disk": {step: "        volumes: [\"/dev/sdb1:/mnt\"]\n", want: "/dev/sdb1 is not a partition of the run's disk (/dev/nvme0n1)"},
 		"second disk": {
 			step:   "        command: [--wipe, /dev/sdb]\n",
 			change: func(d *Data) { d.Machine.Disks = append(d.Machine.Disks, inventory.DeclaredDisk{Device: "/dev/sdb"}) },

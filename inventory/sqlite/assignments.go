@@ -87,8 +87,8 @@ func (s Assignments) Assign(ctx context.Context, a inventory.Assignment) error {
 }
 
 // recordActing records that the agent of a boot may now carry out the action of a. The grant is marked as Acting, unless the action ends
-// the agent's work. A container closes the user data by address; an action that is to read this user data opens it. If a.Writes is set, this
-// boot is also recorded as the machine's installation.
+// the agent's work. A container closes the user data by address; an action that is to read this user data opens it. If a.Writes is set,
+// this boot is also recorded as the machine's installation.
 func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, boot int) error {
 	x := a.Payload.Action
 	reads := x.Environment[action.HegelVariable] != ""

@@ -97,7 +97,8 @@ func take(condition string) string {
 			WHERE name = ?1 AND NOT EXISTS (SELECT 1 FROM workflow WHERE workflow.run = ?2 AND final = 1)
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = grant_.epoch + 1, site_epoch = excluded.site_epoch,
 			workflow = excluded.workflow, boot = excluded.boot, boots_left = excluded.boots_left, spent = 0, installer = 0,
-			acting = 0, address_closed = 0, container = 0, container = 0, netboot_until = excluded.netboot_until, secrets_until = 0, taken = excluded.taken
+			acting = 0, address_closed = 0, container = 0, netboot_until = excluded.netboot_until, secrets_until = 0,
+			taken = excluded.taken
 		WHERE ` + condition + ` RETURNING ` + grantColumns
 }
 
@@ -264,14 +265,8 @@ func (s Grants) EndGrant(ctx context.Context, o inventory.Owner) error {
 }
 
 func end(ctx context.Context, tx *transaction, o inventory.Owner) error {
-	n, err := exec(
-		ctx,
-		tx,
-		`UPDATE grant_ SET run = '', workflow = '', acting = 0, address_closed = 0, netboot_until = 0, secrets_until = 0 WHERE `+owns,
-		o.Machine,
-		o.Run,
-		o.Epoch,
-	)
+	n, err := exec(ctx, tx, `UPDATE grant_ SET run = '', workflow = '', acting = 0, address_closed = 0, container = 0, netboot_until = 0,
+		secrets_until = 0 WHERE `+owns, o.Machine, o.Run, o.Epoch)
 	if err != nil || n == 0 {
 		return err
 	}

@@ -77,11 +77,11 @@ func newSeccomp(hostPID bool) *specs.LinuxSeccomp {
 			deny(eperm, []specs.LinuxSeccompArg{{Value: 1<<32 - 1, ValueTwo: 1, Op: specs.OpMaskedEqual}},
 				"kill", "prlimit64", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "sched_setaffinity", "sched_setattr", "sched_setscheduler", "tgkill"),
 			// A file or socket sends signals to its owner.
-			deny(eperm, argument(1, 8), "fcntl", "fcntl64"),  // F_SETOWN
-			deny(eperm, argument(1, 10), "fcntl", "fcntl64"), // F_SETSIG
-			deny(eperm, argument(1, 15), "fcntl", "fcntl64"), // F_SETOWN_EX
-			deny(eperm, argument(1, 0x8901), "ioctl"),        // FIOSETOWN
-			deny(eperm, argument(1, 0x8902), "ioctl"),        // SIOCSPGRP
+			deny(eperm, secondArgument(8), "fcntl", "fcntl64"),  // F_SETOWN
+			deny(eperm, secondArgument(10), "fcntl", "fcntl64"), // F_SETSIG
+			deny(eperm, secondArgument(15), "fcntl", "fcntl64"), // F_SETOWN_EX
+			deny(eperm, secondArgument(0x8901), "ioctl"),        // FIOSETOWN
+			deny(eperm, secondArgument(0x8902), "ioctl"),        // SIOCSPGRP
 			deny(eperm, nil, "ioprio_set", "setpriority"),
 		)
 	}
@@ -90,9 +90,9 @@ func newSeccomp(hostPID bool) *specs.LinuxSeccomp {
 	}
 }
 
-// argument is true for a system call whose argument with this index has this value in its lower half.
-func argument(index uint, value uint64) []specs.LinuxSeccompArg {
-	return []specs.LinuxSeccompArg{{Index: index, Value: 1<<32 - 1, ValueTwo: value, Op: specs.OpMaskedEqual}}
+// secondArgument is true for a system call whose second argument has this value in its lower half.
+func secondArgument(value uint64) []specs.LinuxSeccompArg {
+	return []specs.LinuxSeccompArg{{Index: 1, Value: 1<<32 - 1, ValueTwo: value, Op: specs.OpMaskedEqual}}
 }
 
 // newConfig returns the configuration of the container runtime for the container c with the image's configuration image. user is the user
