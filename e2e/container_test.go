@@ -154,7 +154,7 @@ tasks:
 	require.NotContains(t, logs("host"), "multipart/mixed")
 	require.Contains(t, logs("reads-metadata"), "multipart/mixed", "the user data")
 	require.Contains(t, logs("own-command"), "own command of the image")
-	require.NotContains(t, logs("by-tag"), "/dev/vd", "a container that does not name the disk sees none")
+	require.NotContains(t, logs("by-tag"), "/dev/vda", "a container that does not name the disk sees none")
 	s.closed(ctx, t, "c1")
 	require.NoError(t, m.PowerOff(ctx))
 }
