@@ -15,7 +15,7 @@ import (
 
 // checkContainer checks what can be checked of a container without a machine. Its image is in a registry.
 func (c *checker) checkContainer(path string, s step) {
-	const remedy = "name one of the agent's actions, or REGISTRY/REPOSITORY:TAG for a container: "
+	const remedy = "write REGISTRY/REPOSITORY:TAG for a container, or use one of the agent's actions: "
 	_, err := action.ParseContainer(s.Image)
 	bare := !strings.Contains(s.Image, "/")
 	name, _, tagged := strings.Cut(s.Image, ":")
@@ -173,3 +173,15 @@ func (l *linter) checkContainerShells(at place, s step) {
 
 // shellOption matches the option of a shell whose argument is a command, such as -c or -euxc.
 var shellOption = regexp.MustCompile(`^-[a-z]*c$`)
+
+// noteForeign returns a note for a container whose image has the name of a native action of the agent.
+func (l *linter) noteForeign(path, image string) inventory.Problems {
+	why := action.Foreign(image)
+	if why == "" {
+		return nil
+	}
+	return inventory.Problems{{
+		File: l.check.out.file, Line: l.check.out.line(path), Field: path, What: "runs as a container: " + why,
+		Remedy: "write only the name for the agent's built-in action",
+	}}
+}

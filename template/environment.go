@@ -36,6 +36,7 @@ func (l *linter) checkEnvironments(src string, trees []*parse.Tree) (notes inven
 			at := place{docs[0], fmt.Sprintf("tasks[%d]", i), fmt.Sprintf("tasks[%d].actions[%d]", i, j), hasConditions(trees)}
 			if !ok { // a container, or the image depends on data
 				l.checkContainerShells(at, s)
+				notes = append(notes, l.noteForeign(at.step+".image", s.Image)...)
 				continue
 			}
 			env := environmentOf(t, s)
