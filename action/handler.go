@@ -139,6 +139,12 @@ func (a Action) WritesWhole(alias string) bool {
 	return row.Whole && (!row.Partitions || partition == 0 && a.Environment[PartitionVariable] == "")
 }
 
+// MayInstall reports whether a may write a system to a disk: an image, an archive, or a container that may write to the run's disk.
+func (a Action) MayInstall() bool {
+	native, _ := a.Native()
+	return a.usesDisk() || Installs(native)
+}
+
 // WritesAny reports whether the action or one of its handlers writes to any disk, bound to the run or not, or starts a system from
 // one.
 func (a Action) WritesAny() bool {

@@ -162,8 +162,7 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 
 	out.install(plan)
 	out.NoSystem = plan.Installer == nil && !slices.ContainsFunc(plan.Actions, func(x action.Action) bool {
-		native, _ := x.Native()
-		return action.Installs(native) || x.Container != nil && x.Container.Disk
+		return x.MayInstall()
 	})
 	if err := a.checkResolved(ctx, m.Name, plan.Actions); err != nil {
 		return Planned{}, err

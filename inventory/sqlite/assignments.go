@@ -98,6 +98,12 @@ func recordActing(ctx context.Context, tx *transaction, a inventory.Assignment, 
 	if err != nil || !a.Writes {
 		return err
 	}
+	if x.MayInstall() { // an available machine is in service again
+		tx.show(a.Machine)
+		if err := do(ctx, tx, "DELETE FROM standing WHERE machine = ? AND state = ?", a.Machine, inventory.StandingAvailable); err != nil {
+			return err
+		}
+	}
 	return do(ctx, tx, `INSERT INTO installation (machine, run, epoch, boot) VALUES (?,?,?,?)
 		ON CONFLICT (machine) DO UPDATE SET run = excluded.run, epoch = excluded.epoch, boot = excluded.boot`,
 		a.Machine, a.Run, a.Epoch, boot)

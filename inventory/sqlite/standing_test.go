@@ -109,3 +109,28 @@ func TestRelease(t *testing.T) {
 	require.Nil(t, m.Standing)
 	require.ErrorIs(t, w.Machines.Release(ctx, "unknown", "ann"), inventory.ErrNotFound)
 }
+
+// A machine is in service again from the first action that may install a system, though it does not replace the whole disk.
+func TestContainerEndsAvailability(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	require.NoError(t, w.Machines.Retire(ctx, w.take("old"), inventory.Standing{State: inventory.StandingAvailable}, true))
+	o := w.armed()
+	_, err := w.redeem(o, 1, "n")
+	require.NoError(t, err)
+	for n, c := range []struct {
+		x         action.Action
+		available bool
+	}{
+		{action.Action{Image: action.WriteFile}, true},
+		{action.Action{Container: &action.Container{}}, true},
+		{action.Action{Container: &action.Container{Disk: true}}, false},
+	} {
+		a := assignment(o, n, 1)
+		a.Writes, a.Payload.Action = true, c.x
+		require.NoError(t, w.Assignments.Assign(ctx, a))
+		m, err := w.Machines.Machine(ctx, "m1")
+		require.NoError(t, err)
+		require.Equal(t, c.available, m.Standing != nil, "action %d", n)
+	}
+}
