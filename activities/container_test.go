@@ -20,6 +20,13 @@ func (s *shelf) MachineAgent(context.Context, string) (inventory.Agent, error) {
 	return inventory.Agent{Facts: action.Facts{Memory: 2 << 30}}, nil
 }
 
+func (s *shelf) Plan(context.Context, string) (inventory.Plan, error) {
+	if !s.stored {
+		return inventory.Plan{}, inventory.ErrNotFound
+	}
+	return *s.plan, nil
+}
+
 // A tag means what the registry says when the run is planned. The image is pulled once; the plan names its digest.
 func TestS18ContainersArePlannedByDigest(t *testing.T) {
 	digests := map[string]string{"v1": "sha256:" + strings.Repeat("1", 64)}
@@ -74,6 +81,14 @@ func TestS18ContainersArePlannedByDigest(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, pulled, "the tag was moved")
 	require.Equal(t, digests["v1"], s.plan.Actions[0].Container.Digest)
+
+	first := digests["v1"]
+	digests["v1"] = "sha256:" + strings.Repeat("3", 64)
+	s.stored = true
+	_, err = plan()
+	require.NoError(t, err)
+	require.Equal(t, first, s.plan.Actions[0].Container.Digest, "the plan of this run is stored already")
+	digests["v1"], s.stored = first, false
 
 	down = true
 	p, err = plan()

@@ -19,6 +19,7 @@ type shelf struct {
 	image    string // the machine's
 	images   []inventory.Image
 	plan     *inventory.Plan
+	stored   bool // plan is found
 }
 
 func (s *shelf) Machine(context.Context, string) (inventory.Machine, error) {

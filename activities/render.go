@@ -50,10 +50,17 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return r, images, err
 	}
+	planned, err := a.Plans.Plan(ctx, q.Run)
+	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
+		return r, images, err
+	}
 	d.Memory, d.Containers = agent.Facts.Memory, map[action.ContainerReference]string{}
 	var warnings []string
 	for _, ref := range r.Containers {
-		digest, warning, err := a.resolveContainer(ctx, ref, images)
+		digest, warning := digestInPlan(planned, ref), ""
+		if digest == "" {
+			digest, warning, err = a.resolveContainer(ctx, ref, images)
+		}
 		if err != nil {
 			return r, images, err
 		}
@@ -65,6 +72,17 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 	r, err = template.Render(ctx, t.Name, t.Source, d)
 	r.Warnings = append(r.Warnings, warnings...)
 	return r, images, err
+}
+
+// digestInPlan returns the digest that the plan has for ref, "" if it has none. A run's plan is stored already if the server was killed
+// right after it stored it: then a tag that was moved since must not change the plan.
+func digestInPlan(p inventory.Plan, ref action.ContainerReference) string {
+	for _, x := range p.Actions {
+		if r, err := action.ParseContainer(x.Image); x.Container != nil && err == nil && r == ref {
+			return x.Container.Digest
+		}
+	}
+	return ""
 }
 
 // resolveContainer returns the digest of the container image that ref means now. If the registry does not answer, this is the digest of the
