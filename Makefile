@@ -125,7 +125,7 @@ lint: deps-lint ## formatting, linters, workflow determinism, unwanted words, si
 
 # Tests in the virtual lab. LONG_TESTS run with FULL=1 only; benchmarks and the chaos matrix have targets of their own.
 LAB_TEST   = go test -v -count=1 -p 1
-LONG_TESTS = TestContainersFail|TestSectors|TestLabRedfishFalseSuccess|TestKilledInMidWrite|TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestEKSAnywhere|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestTwoSystems|TestDiscovery|TestPackage|TestNewcomer|TestTemporalUI|TestS30S34BootsBesideAbsentNeighbours|TestPageInFirefox
+LONG_TESTS = TestImageFormats|TestFlippedBit|TestContainersFail|TestSectors|TestLabRedfishFalseSuccess|TestKilledInMidWrite|TestMirror|TestSyslinux|TestSlurp|TestOffBesideISC|TestDebianQcow2|TestImportedDocuments|TestEKSAnywhere|TestNativeActions|TestHostileInputs|TestEveryPath|TestClockJump|TestSeedFirmware|TestGenesisKilled|TestGenesisFails|TestKilledAsAnOperatorDecides|TestBonds|TestUnmodifiedClients|TestRedfishJudges|TestSecureBootRefusesAChangedKernel|TestSignedIPXE|TestDecommission|TestNetworkFirst|TestGenesisChaos|TestStorage|TestTwoSystems|TestDiscovery|TestPackage|TestNewcomer|TestTemporalUI|TestS30S34BootsBesideAbsentNeighbours|TestPageInFirefox
 OTHERS     = TestBench|TestBenchPage|TestChaosMatrix
 
 e2e: deps-test $(if $(FULL),deps-e2e) build previous ## the virtual lab: namespaces, QEMU, a real Temporal (FULL=1: the long form)
