@@ -229,7 +229,7 @@ func TestQemuImg2DiskIsPlanned(t *testing.T) {
 	}
 }
 
-// TestTaskOfAnotherWorkerIsRefused: a plan is for one machine.
+// TestTaskOfAnotherWorkerIsRefused: the plan of a run of its own is for one machine.
 func TestTaskOfAnotherWorkerIsRefused(t *testing.T) {
 	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- {name: one, worker: '{{.device_1}}', actions: [{name: a, image: noop}]}\n" +
 		"- {name: two, worker: '{{.other}}', actions: [{name: a, image: noop}]}\n"}
@@ -240,6 +240,6 @@ func TestTaskOfAnotherWorkerIsRefused(t *testing.T) {
 		Machine: "m1", Run: "r1", Template: "t", HardwareMap: map[string]string{"other": "52:54:00:00:00:02"},
 	})
 	require.ErrorIs(t, err, inventory.ErrInvalid)
-	require.ErrorContains(t, err, `t:5: tasks[1].worker: task "two" has a different worker than task "one": a run installs only one machine`)
+	require.ErrorContains(t, err, `t:5: tasks[1].worker: "52:54:00:00:00:02" is neither a MAC address nor the name of machine "m1"`)
 	require.Nil(t, s.plan)
 }

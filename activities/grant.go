@@ -42,25 +42,31 @@ type ArmRequest struct {
 // Arm takes the machine's grant for the run. From then on, no earlier owner can change anything. Arm does not allow
 // a network boot; Power does.
 func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error) {
+	if err := a.mayArm(ctx, q); err != nil {
+		return inventory.Owner{}, err
+	}
+	g, err := a.Grants.TakeGrant(ctx, q.Machine, q.Run, q.WorkflowID, q.Force)
+	if err != nil {
+		return inventory.Owner{}, fmt.Errorf("taking the grant of %q: %w", q.Machine, err)
+	}
+	return g.Owner, nil
+}
+
+// mayArm returns why the run may not take the grant that q asks for.
+func (a *grants) mayArm(ctx context.Context, q ArmRequest) error {
 	if err := a.Keys.KeyCheck(ctx); err != nil {
-		return inventory.Owner{}, fmt.Errorf("arming %q: %w (see ingot secret status)", q.Machine, err)
+		return fmt.Errorf("arming %q: %w (see ingot secret status)", q.Machine, err)
 	}
 
-	if err := a.planStands(ctx, q); err != nil {
-		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
-	}
-
-	if err := a.refuseSuperseded(ctx, q); err != nil {
-		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
-	}
-
-	if err := a.refuseUnanswered(ctx, q); err != nil {
-		return inventory.Owner{}, fmt.Errorf("arming %q: %w", q.Machine, err)
+	for _, refuse := range []func(context.Context, ArmRequest) error{a.planStands, a.refuseSuperseded, a.refuseUnanswered} {
+		if err := refuse(ctx, q); err != nil {
+			return fmt.Errorf("arming %q: %w", q.Machine, err)
+		}
 	}
 
 	newest, err := a.Events.NewestEvent(ctx)
 	if err != nil {
-		return inventory.Owner{}, err
+		return err
 	}
 
 	if q.ClockRight {
@@ -68,16 +74,42 @@ func (a *grants) Arm(ctx context.Context, q ArmRequest) (inventory.Owner, error)
 	}
 
 	if behind := newest.Sub(a.Now()); behind > ClockTolerance && newest.UnixNano() > a.confirmed.Load() {
-		return inventory.Owner{}, temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: this server's clock is %s "+
+		return temporal.NewNonRetryableApplicationError(fmt.Sprintf("arming %q: this server's clock is %s "+
 			"behind the newest stored event (%s UTC): set the clock and retry, or continue if the clock is correct",
 			q.Machine, behind.Round(time.Second), newest.UTC().Format(time.DateTime)), TypeClock, nil)
 	}
+	return nil
+}
 
-	g, err := a.Grants.TakeGrant(ctx, q.Machine, q.Run, q.WorkflowID, q.Force)
-	if err != nil {
-		return inventory.Owner{}, fmt.Errorf("taking the grant of %q: %w", q.Machine, err)
+// ArmTogetherRequest asks for the grants of several machines.
+type ArmTogetherRequest struct {
+	Runs       []TogetherRun `json:"runs"`
+	ClockRight bool          `json:"clockRight,omitempty"` // see ArmRequest
+}
+
+// ArmTogether takes the grant of each machine for its run, or none. Runs that have had their grant already are left out, so a second
+// call changes nothing.
+func (a *grants) ArmTogether(ctx context.Context, q ArmTogetherRequest) error {
+	var claimants []inventory.Claimant
+	for _, r := range q.Runs {
+		w, err := a.Workflows.Workflow(ctx, r.Run)
+		if err != nil {
+			return fmt.Errorf("arming %q: %w", r.Machine, err)
+		}
+		if w.Epoch > 0 {
+			continue
+		}
+		c := inventory.Claimant{Machine: r.Machine, Run: r.Run, Workflow: w.ID}
+		err = a.mayArm(ctx, ArmRequest{Machine: c.Machine, Run: c.Run, WorkflowID: c.Workflow, Plan: w.Digest, ClockRight: q.ClockRight})
+		if err != nil {
+			return err
+		}
+		claimants = append(claimants, c)
 	}
-	return g.Owner, nil
+	if err := a.Grants.TakeGrants(ctx, claimants); err != nil {
+		return fmt.Errorf("no machine is touched: %w", err)
+	}
+	return nil
 }
 
 // refuseSuperseded checks a run that a Temporal client has made by resetting an earlier run. It returns an error if

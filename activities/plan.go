@@ -33,6 +33,8 @@ type PlanRequest struct {
 	First bool `json:"first,omitempty"`
 	// By is the name of the operator for whom FetchImages stores images.
 	By string `json:"by,omitempty"`
+	// Together: the run is one of several in an operation ProvisionTogether, and HardwareMap names their machines.
+	Together bool `json:"together,omitempty"`
 	// Resume is the id of an earlier run. The plan of that run is carried out again, from the step that failed.
 	Resume string `json:"resume,omitempty"`
 }
@@ -73,6 +75,17 @@ type PlannedAction struct {
 	Writes  bool           `json:"writes,omitempty"` // the action needs the disk that is bound to the run
 	// Seed: the action writes to the disk an instance id for cloud-init that depends on the number of the boot.
 	Seed bool `json:"seed,omitempty"`
+	// After is what the action's task waits for; nil if it waits for no other machine.
+	After *inventory.Turn `json:"after,omitempty"`
+}
+
+// TurnOf returns what the run must wait for before it carries out Actions[i]: a task waits before the first of its actions that the run
+// carries out. It returns nil if there is nothing to wait for.
+func (p Planned) TurnOf(i int) *inventory.Turn {
+	if i > p.From && p.Actions[i-1].Task == p.Actions[i].Task {
+		return nil
+	}
+	return p.Actions[i].After
 }
 
 // Values of Planned.Evidence. They tell what proves that the installed system is up.
@@ -152,6 +165,9 @@ func (a *plans) plan(ctx context.Context, q PlanRequest) (Planned, error) {
 			Name: x.Name, Task: x.Task, Image: x.Image, Timeout: x.Longest(), Leaving: action.Leaves(native),
 			Writes: x.NeedsDisk(), Seed: native == action.ConfigDrive && x.Environment["META_DATA"] == "",
 		})
+		if n := slices.IndexFunc(plan.Turns, func(t inventory.Turn) bool { return t.Task == x.Task }); n >= 0 {
+			out.Actions[len(out.Actions)-1].After = &plan.Turns[n]
+		}
 		if phonesHome(x) {
 			out.Evidence = EvidencePhoneHome
 		}
@@ -259,7 +275,7 @@ func (a *plans) render(ctx context.Context, q PlanRequest, m inventory.Machine, 
 	}
 
 	plan := inventory.Plan{
-		Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias,
+		Run: q.Run, Actions: r.Actions, GlobalTimeout: r.GlobalTimeout, DiskAlias: r.DiskAlias, Turns: r.Turns,
 	}
 	if a.Site.ImageURL != nil {
 		plan.ImagesURL = a.Site.ImageURL()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -26,6 +27,11 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 	}
 	if a.Site.ImageURL != nil {
 		d.ImagesURL = a.Site.ImageURL()
+	}
+	if q.Together {
+		if d.Others, err = a.otherMachines(ctx, m, q.HardwareMap); err != nil {
+			return template.Rendered{}, nil, err
+		}
 	}
 
 	if out.Image != "" {
@@ -72,6 +78,16 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 	r, err = template.Render(ctx, t.Name, t.Source, d)
 	r.Warnings = append(r.Warnings, warnings...)
 	return r, images, err
+}
+
+// otherMachines returns the machines that the hardware map names besides m.
+func (a *shared) otherMachines(ctx context.Context, m inventory.Machine, hardwareMap map[string]string) ([]inventory.Machine, error) {
+	all, err := a.Machines.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	named, err := inventory.MachinesOfMap(all, hardwareMap)
+	return slices.DeleteFunc(named, func(o inventory.Machine) bool { return o.Name == m.Name }), err
 }
 
 // digestInPlan returns the digest that the plan has for ref, "" if it has none. A run's plan is stored already if the server was killed

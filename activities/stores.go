@@ -77,6 +77,7 @@ type Keys interface {
 type Grants interface {
 	Grant(ctx context.Context, machine string) (inventory.Grant, error)
 	TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error)
+	TakeGrants(ctx context.Context, claimants []inventory.Claimant) error
 	EndGrant(ctx context.Context, o inventory.Owner) error
 }
 

@@ -13,6 +13,13 @@ type Owner struct {
 	Epoch   int64  `json:"epoch"`
 }
 
+// Claimant is a run that asks for the grant of a machine.
+type Claimant struct {
+	Machine  string `json:"machine"`
+	Run      string `json:"run"`
+	Workflow string `json:"workflow"` // workflow id of the run
+}
+
 // MaxBoots is how many boots a run may take before an operator is asked.
 const MaxBoots = 3
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -130,6 +131,16 @@ func (m Machine) Netboot() (Interface, bool) {
 // InterfaceByMAC returns the interface with that MAC. mac must be in canonical form.
 func (m Machine) InterfaceByMAC(mac string) (Interface, bool) {
 	return m.first(func(i Interface) bool { return i.MAC == mac })
+}
+
+// IsWorker reports whether a template's text worker means this machine: it is the machine's name, or the MAC of one of its interfaces, in
+// any notation with colons or hyphens.
+func (m Machine) IsWorker(worker string) bool {
+	if worker == m.Name {
+		return true
+	}
+	_, ok := m.InterfaceByMAC(strings.ToLower(strings.ReplaceAll(worker, "-", ":")))
+	return ok
 }
 
 // first returns the first interface for which wanted returns true. If there is none, it returns false.

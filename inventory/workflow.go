@@ -9,7 +9,7 @@ import (
 	"github.com/ingotmetal/ingot/internal/selector"
 )
 
-// Types of workflows, with the names that records and Temporal use. The last three are operations; a workflow of another type belongs to
+// Types of workflows, with the names that records and Temporal use. From TypeRecover on, they are operations; a workflow of another type belongs to
 // one machine.
 const (
 	TypeProvision    = "Provision"
@@ -20,6 +20,7 @@ const (
 	TypeRecover      = "Recover"
 	TypeMigrate      = "Migrate"
 	TypeGenesis      = "Genesis"
+	TypeTogether     = "ProvisionTogether"
 )
 
 // Phases of a run.
@@ -206,6 +207,15 @@ type Plan struct {
 	// system reads.
 	Installer *Installer `json:"installer,omitempty"`
 	Documents []Document `json:"documents,omitempty"`
+	// Turns are the tasks that wait for tasks of other machines, if several machines carry out the template together.
+	Turns []Turn `json:"turns,omitempty"`
+}
+
+// A Turn says that a task waits until another machine has done its task.
+type Turn struct {
+	Task    string `json:"task"`    // the task that waits
+	Machine string `json:"machine"` // the other machine
+	After   string `json:"after"`   // its task
 }
 
 // An Assignment is one attempt at an action, which the agent fetches and carries out.

@@ -350,4 +350,6 @@ type Data struct {
 	Memory int64
 	// HardwareMap contains additional values, by name, for the top level of the data, as in Tinkerbell.
 	HardwareMap map[string]string
+	// Others are the other machines that carry out the template together with Machine.
+	Others []inventory.Machine
 }

@@ -30,6 +30,9 @@ func (p *planner) findDiskAlias() string {
 // none. findDisk adds a problem if the template names a second disk.
 func (c *checker) findDisk() (alias, where string) {
 	for i, t := range c.doc.Tasks {
+		if c.foreign(t) {
+			continue
+		}
 		for j, s := range t.Actions {
 			for _, key := range action.DiskVariables() {
 				value := cmp.Or(s.Environment[key], t.Environment[key])

@@ -34,7 +34,8 @@ type document struct {
 
 type task struct {
 	Name string `json:"name"` // unique in the template
-	// Worker is the name of the machine, or the MAC of one of its interfaces, usually {{ .device_1 }}. All tasks must have the same worker.
+	// Worker is the name of the machine, or the MAC of one of its interfaces, usually {{ .device_1 }}. Tasks of several machines
+	// need an operation that names the machines: ingot together start.
 	Worker      string            `json:"worker,omitempty"`
 	Volumes     []string          `json:"volumes,omitempty"`     // volumes for all containers of the task, before their own
 	Environment map[string]string `json:"environment,omitempty"` // variables for all actions of the task
@@ -128,11 +129,3 @@ func handlerShape(words []string) string {
 	}
 	return strings.Join(names, "\x00")
 }
-
-// Texts for error messages: why all tasks must have the same worker, and what to do with a task for another machine.
-const (
-	oneWorker = "a run installs only one machine: the lease, the boots and the disk must belong to the same machine"
-
-	oneWorkerRemedy = `write worker: "{{.device_1}}" in every task; ` +
-		"store the tasks of another machine as a separate template, and provision that machine with it"
-)

@@ -219,7 +219,7 @@ func missing(what string, data map[string]any) string {
 	case key == "references":
 		return "references are not supported: give the value in the hardware map"
 	case strings.HasPrefix(key, "device_"):
-		return "the machine has fewer netboot interfaces, and a run cannot use another machine: " + oneWorkerRemedy
+		return "the machine has fewer netboot interfaces, and the hardware map names no other machine: " + workerRemedy
 	}
 
 	keys := make([]string, 0, len(data))

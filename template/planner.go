@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
@@ -29,8 +28,11 @@ func (p *planner) makeActions() Rendered {
 	r.DiskAlias = p.findDiskAlias()
 	p.why.Installer = p.check.doc.Installer.explain()
 	r.Documents, r.Installer = p.check.doc.documents(), p.check.doc.Installer.plan()
+	r.Turns = p.check.turns()
 	for i, t := range p.check.doc.Tasks {
-		p.checkWorker(fmt.Sprintf("tasks[%d].worker", i), t)
+		if p.check.foreign(t) {
+			continue
+		}
 		for j, s := range t.Actions {
 			r.Actions = append(r.Actions, p.makeAction(fmt.Sprintf("tasks[%d].actions[%d]", i, j), t, s, r.DiskAlias))
 		}
@@ -64,20 +66,6 @@ func (p *planner) appendReboot(r *Rendered) {
 
 func taken(actions []action.Action, task, name string) bool {
 	return slices.ContainsFunc(actions, func(a action.Action) bool { return a.Task == task && a.Name == name })
-}
-
-// checkWorker adds a problem if a task is for another machine, that is, if its worker is neither the name nor a MAC of this machine.
-func (p *planner) checkWorker(path string, t task) {
-	worker, m := t.Worker, p.data.Machine
-	if worker == "" || worker == m.Name {
-		return
-	}
-	if _, ok := m.InterfaceByMAC(strings.ToLower(strings.ReplaceAll(worker, "-", ":"))); ok {
-		return
-	}
-
-	p.check.add(path, oneWorkerRemedy, "%q is neither a MAC address nor the name of machine %q, for which task %q would run: %s",
-		worker, m.Name, t.Name, oneWorker)
 }
 
 func (p *planner) makeAction(path string, t task, s step, disk string) action.Action {
@@ -143,6 +131,8 @@ type Rendered struct {
 	// system fetches.
 	Installer *inventory.Installer `json:",omitempty"`
 	Documents []inventory.Document `json:",omitempty"`
+	// Turns are the tasks that wait for tasks of other machines.
+	Turns []inventory.Turn `json:",omitempty"`
 	// Fetch lists the files that this server must fetch. The template must then be rendered again, because the actions lack the digests of
 	// these files.
 	Fetch []Fetch `json:"-"`

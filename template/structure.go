@@ -36,7 +36,7 @@ func (c *checker) checkStructure() {
 		return
 	}
 
-	tasks, n := map[string]bool{}, 0
+	tasks := map[string]bool{}
 	for i, t := range d.Tasks {
 		p := fmt.Sprintf("tasks[%d]", i)
 		c.checkName(p+".name", t.Name, "task", tasks)
@@ -47,12 +47,11 @@ func (c *checker) checkStructure() {
 		c.checkVolumes(p+".volumes", t.Volumes, "")
 		names := map[string]bool{}
 		for j, a := range t.Actions {
-			n++
-			c.checkStep(fmt.Sprintf("%s.actions[%d]", p, j), a, names, n == total)
+			last := j == len(t.Actions)-1 && c.lastOfWorker(i)
+			c.checkStep(fmt.Sprintf("%s.actions[%d]", p, j), a, names, last)
 		}
 	}
 
-	c.checkWorkers()
 	c.checkDocuments()
 	c.checkInstaller()
 }
@@ -103,28 +102,12 @@ func (c *checker) checkStep(path string, a step, names map[string]bool, last boo
 		c.add(path+".privileged", "leave it out", "%q is an action built into the agent, and only a container can be privileged", a.Image)
 	}
 	if action.Leaves(native) && !last {
-		c.add(path+".image", "move the action to the end of the last task",
+		c.add(path+".image", "move the action to the end of the machine's last task",
 			"%q takes the machine away from the agent, so it can only be the last action", a.Image)
 	}
 }
 
 func knownActions() string { return strings.Join(action.Names(), ", ") }
-
-// checkWorkers adds a problem if two tasks have different workers. Whether the worker is the run's machine is checked by checkWorker, when
-// the machine is known.
-func (c *checker) checkWorkers() {
-	first := -1
-	for i, t := range c.doc.Tasks {
-		switch {
-		case t.Worker == "":
-		case first < 0:
-			first = i
-		case t.Worker != c.doc.Tasks[first].Worker:
-			c.add(fmt.Sprintf("tasks[%d].worker", i), oneWorkerRemedy, "task %q has a different worker than task %q: %s",
-				t.Name, c.doc.Tasks[first].Name, oneWorker)
-		}
-	}
-}
 
 var (
 	documentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)

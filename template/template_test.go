@@ -225,18 +225,14 @@ func TestProblems(t *testing.T) {
 			src:  strings.Replace(frame, "{{.device_1}}", "02:00:00:00:99:99", 1) + noop,
 			want: `t:5: tasks[0].worker: "02:00:00:00:99:99" is neither a MAC address nor the name of machine "ms-02-a"`, data: true,
 		},
-		"task of another worker": {
-			src: frame + noop + "  - name: two\n    worker: \"{{.device_2}}\"\n    actions:\n" + noop,
-			want: `t:9: tasks[1].worker: task "two" has a different worker than task "one": ` +
-				`a run installs only one machine: the lease, the boots and the disk must belong to the same machine`,
-		},
-		"worker of the hardware map": {
-			src:  frame + noop + "  - {name: two, worker: \"{{.other}}\", actions: [{name: a, image: noop}]}\n",
-			want: `t:8: tasks[1].worker: task "two" has a different worker than task "one"`,
+		"leaves before the worker's last task": {
+			src: frame + "      - {name: a, image: reboot}\n  - {name: two, worker: \"{{.device_2}}\", actions: [{name: a, image: noop}]}\n" +
+				"  - {name: three, worker: \"{{.device_1}}\", actions: [{name: a, image: noop}]}\n",
+			want: `t:7: tasks[0].actions[0].image: "reboot" takes the machine away`,
 		},
 		"only another worker": {
 			src:  strings.Replace(frame, "device_1", "device_9", 1) + noop,
-			want: `t:5: {{.device_9}}: map has no entry for key "device_9" (the machine has fewer netboot interfaces, and a run cannot use another`,
+			want: `t:5: {{.device_9}}: map has no entry for key "device_9" (the machine has fewer netboot interfaces, and the hardware map names no other machine`,
 			data: true,
 		},
 		"file url": {

@@ -30,6 +30,7 @@ func Register(r Registry) {
 		inventory.TypeProvision: strict(Provision), inventory.TypeReprovision: strict(Reprovision),
 		inventory.TypeDecommission: strict(Decommission), inventory.TypeInspect: strict(Inspect), inventory.TypeBMCJob: strict(BMCJob),
 		inventory.TypeRecover: strict(Recover), inventory.TypeMigrate: strictWithoutResult(Migrate), inventory.TypeGenesis: strict(Genesis),
+		inventory.TypeTogether: strict(ProvisionTogether),
 	} {
 		r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name})
 	}

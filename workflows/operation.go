@@ -50,6 +50,7 @@ type operation struct {
 	record inventory.Operation
 	asked  int
 	kept   string // appended to the message after a cancellation: which steps stay done
+	next   string // the command with which an operator can continue after a failure
 }
 
 // newOperation returns an operation with a new record, which is not stored yet. It returns an error if the
@@ -334,7 +335,11 @@ func (o *operation) end(ctx workflow.Context, err error) error {
 	if state == inventory.StateCancelled {
 		message += o.kept
 	}
-	recorded := o.recordEnd(ctx, state, phase, message, "")
+	next := ""
+	if state == inventory.StateFailed {
+		next = o.next
+	}
+	recorded := o.recordEnd(ctx, state, phase, message, next)
 	return endExecution(ctx, state, message, err, recorded)
 }
 

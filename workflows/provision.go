@@ -76,7 +76,15 @@ func (p *provisioning) installOnce(ctx workflow.Context) error {
 	return inOrder(ctx, p.startMachine, p.bindDisk, p.runActions, p.bootInstalledSystem)
 }
 
-func (p *provisioning) arm(ctx workflow.Context) error { return p.takeGrant(ctx, false) }
+// arm takes the machine's grant. If the run belongs to an operation for several machines, the operation takes the grants of all of them.
+func (p *provisioning) arm(ctx workflow.Context) error {
+	if p.in.Together() {
+		if err := p.awaitGrant(ctx, p.in.Parent); err != nil {
+			return err
+		}
+	}
+	return p.takeGrant(ctx, false)
+}
 
 func (p *provisioning) makePlan(ctx workflow.Context) error {
 	if err := p.record.showPhase(ctx, inventory.PhasePlan, "rendering the template"); err != nil {
@@ -89,7 +97,7 @@ func (p *provisioning) makePlan(ctx workflow.Context) error {
 
 	q := activities.PlanRequest{
 		Run: p.grant.owner.Run, Machine: p.in.Machine, Template: p.in.Template, Image: p.in.Image,
-		HardwareMap: p.in.HardwareMap, Resume: p.in.Resume, Wipe: p.wipe, First: p.in.First, By: p.in.By,
+		HardwareMap: p.in.HardwareMap, Together: p.in.Together(), Resume: p.in.Resume, Wipe: p.wipe, First: p.in.First, By: p.in.By,
 	}
 	if err := p.planWithImages(ctx, q); err != nil {
 		return err

@@ -27,6 +27,11 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 			continue // done; markSeedsUndone has reset the actions that must run again
 		}
 
+		if turn := p.plan.TurnOf(i); turn != nil && p.record.Actions[i].Attempt == 0 {
+			if err := p.awaitTurn(ctx, activities.TurnRequest{Parent: p.in.Parent, Turn: *turn}); err != nil {
+				return err
+			}
+		}
 		choice := contract.Continue
 		if err := p.runAction(ctx, i); err != nil {
 			if choice, err = p.decideAboutFailure(ctx, i, err); err != nil {

@@ -114,32 +114,49 @@ func take(condition string) string {
 // began before the run that holds the grant. The order of the records decides which run began first, because clocks can be set.
 func (s Grants) TakeGrant(ctx context.Context, machine, run, workflowID string, force bool) (inventory.Grant, error) {
 	var g inventory.Grant
-	what := fmt.Sprintf("taking the grant of machine %q", machine)
-	if run == "" || strings.HasPrefix(run, inventory.OperatorPrefix) {
-		return g, fmt.Errorf("%s: run %q: %w", what, run, inventory.ErrInvalid)
-	}
-
-	err := s.write(ctx, what, func(tx *transaction) (err error) {
-		g, err = read[grantRow](ctx, tx, take(`grant_.run <> ?2
-			AND NOT EXISTS (SELECT 1 FROM workflow mine, workflow held WHERE mine.run = ?2 AND held.run = grant_.run AND mine.rowid < held.rowid)
-			AND (grant_.run = '' OR grant_.run GLOB 'operator:*' OR ?8
-			OR (grant_.workflow = ?3 AND ?3 <> '' AND NOT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND kind = 'grant')))`),
-			machine, run, workflowID, 0, inventory.MaxBoots, nanos(s.now()), 0, force)
-		if errors.Is(err, inventory.ErrNotFound) {
-			if g, err = grantOf(ctx, tx, machine); err != nil || g.Run == run {
-				return err
-			}
-			return notTaken(ctx, tx, g, run)
-		}
-		if err != nil {
-			return err
-		}
-		if err := revokeEarlier(ctx, tx, g.Owner); err != nil {
-			return err
-		}
-		return addEvent(ctx, tx, g.Event(0, inventory.EventGrant, "", workflowID))
+	err := s.write(ctx, fmt.Sprintf("taking the grant of machine %q", machine), func(tx *transaction) (err error) {
+		g, err = takeGrant(ctx, tx, inventory.Claimant{Machine: machine, Run: run, Workflow: workflowID}, nanos(s.now()), force)
+		return err
 	})
 	return g, err
+}
+
+// TakeGrants does for several machines what TakeGrant does for one, in one transaction: either each run gets the grant of its machine, or
+// no grant changes. The error then names each machine that could not be taken.
+func (s Grants) TakeGrants(ctx context.Context, claimants []inventory.Claimant) error {
+	return s.write(ctx, "taking the grants of several machines", func(tx *transaction) error {
+		var refused []error
+		for _, c := range claimants {
+			if _, err := takeGrant(ctx, tx, c, nanos(s.now()), false); err != nil {
+				refused = append(refused, fmt.Errorf("machine %q: %w", c.Machine, err))
+			}
+		}
+		return errors.Join(refused...)
+	})
+}
+
+func takeGrant(ctx context.Context, tx *transaction, c inventory.Claimant, now int64, force bool) (inventory.Grant, error) {
+	if c.Run == "" || strings.HasPrefix(c.Run, inventory.OperatorPrefix) {
+		return inventory.Grant{}, fmt.Errorf("run %q: %w", c.Run, inventory.ErrInvalid)
+	}
+	g, err := read[grantRow](ctx, tx, take(`grant_.run <> ?2
+		AND NOT EXISTS (SELECT 1 FROM workflow mine, workflow held WHERE mine.run = ?2 AND held.run = grant_.run AND mine.rowid < held.rowid)
+		AND (grant_.run = '' OR grant_.run GLOB 'operator:*' OR ?8
+		OR (grant_.workflow = ?3 AND ?3 <> '' AND NOT EXISTS (SELECT 1 FROM event WHERE machine = ?1 AND run = ?2 AND kind = 'grant')))`),
+		c.Machine, c.Run, c.Workflow, 0, inventory.MaxBoots, now, 0, force)
+	if errors.Is(err, inventory.ErrNotFound) {
+		if g, err = grantOf(ctx, tx, c.Machine); err != nil || g.Run == c.Run {
+			return g, err
+		}
+		return g, notTaken(ctx, tx, g, c.Run)
+	}
+	if err != nil {
+		return g, err
+	}
+	if err := revokeEarlier(ctx, tx, g.Owner); err != nil {
+		return g, err
+	}
+	return g, addEvent(ctx, tx, g.Event(0, inventory.EventGrant, "", c.Workflow))
 }
 
 // notTaken returns the error that explains why TakeGrant did not give the grant g to run.

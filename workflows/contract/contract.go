@@ -3,6 +3,7 @@
 package contract
 
 import (
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/internal/selector"
@@ -14,6 +15,9 @@ func RecoverID(name string) string { return "recover/" + name }
 
 // MigrateID returns the workflow id of a migration.
 func MigrateID(name string) string { return "migrate/" + name }
+
+// TogetherID returns the workflow id of an operation in which several machines carry out one template.
+func TogetherID(name string) string { return "together/" + name }
 
 // Retries limits how often a run may repeat failed actions. The limit is for all actions of the run together.
 type Retries struct {
@@ -48,6 +52,27 @@ type ProvisionInput struct {
 	Parent string `json:"parent,omitempty"`
 	// By is the name of the token with which the run, or its operation, was started; "" = it was started at Temporal. The API sets it.
 	By string `json:"by,omitempty"`
+}
+
+// Together reports whether an operation ProvisionTogether has started the run. The run then carries out the tasks of its machine only,
+// each when the tasks before it are done on the other machines.
+func (in ProvisionInput) Together() bool { return strings.HasPrefix(in.Parent, TogetherID("")) }
+
+// TogetherInput starts ProvisionTogether under the id together/<name>: several machines carry out the tasks of one template, in the
+// template's order.
+type TogetherInput struct {
+	Name     string `json:"name"`
+	Template string `json:"template"`
+	Image    string `json:"image,omitempty"` // default: the image of each machine
+	// HardwareMap names the machines: the value of each key device_N is the name of a machine or the MAC address of one of its
+	// interfaces. Other keys are additional values for the template, as in Tinkerbell's Workflow.
+	HardwareMap map[string]string `json:"hardwareMap"`
+	Retries     Retries           `json:"retries,omitzero"` // for each machine
+	Policy      string            `json:"policy,omitempty"` // see ProvisionInput
+	// Resume is the run of an earlier operation of this name. Machines that it has installed stay as they are; the others continue from
+	// their failed step.
+	Resume string `json:"resume,omitempty"`
+	By     string `json:"by,omitempty"` // see ProvisionInput
 }
 
 // DecommissionInput starts Decommission under the id machine/<machine>.

@@ -43,6 +43,15 @@ func (in ProvisionInput) Validate() (ps inventory.Problems) {
 }
 
 // Validate returns the problems of the request itself, see ProvisionInput.Validate.
+func (in TogetherInput) Validate() inventory.Problems {
+	ps := ProvisionInput{Retries: in.Retries, Policy: in.Policy}.Validate()
+	if in.Template == "" {
+		ps.Add("template", "ingot template list", "name a template")
+	}
+	return ps
+}
+
+// Validate returns the problems of the request itself, see ProvisionInput.Validate.
 func (in DecommissionInput) Validate() (ps inventory.Problems) {
 	requireOneOf(&ps, "wipe", in.Wipe, append([]string{""}, action.WipeModes[:]...)...)
 	return ps
