@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// ContainerScheme begins the address of a container image: oci://HOST[:PORT]/REPOSITORY[:TAG][@DIGEST].
+const ContainerScheme = "oci://"
+
 // containerForm matches a reference to an image in the form of Docker: HOST[:PORT]/REPOSITORY[:TAG][@DIGEST].
 var containerForm = regexp.MustCompile(
 	`^([a-zA-Z0-9.-]+(?::[0-9]+)?)/([a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)` +

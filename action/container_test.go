@@ -36,6 +36,29 @@ func TestParseContainer(t *testing.T) {
 	}
 }
 
+// TestReferencesHaveOneForm: what oci2disk accepts is what a container's reference is, with or without the scheme of the registry.
+func TestReferencesHaveOneForm(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("a", 64)
+	for _, text := range []string{
+		"quay.io/a/b", "quay.io/a/b:1", "quay.io/a/b" + digest, "quay.io/a/b:1" + digest, "localhost:5000/a__b", "quay.io/a---b",
+		"quay.io/a//b", "quay.io/.a", "quay.io/a/@sha256:abc", "quay.io/A", "user:password@quay.io/a", "quay.io/a:" + strings.Repeat("x", 129),
+		ContainerScheme + "quay.io/a", "https://http://quay.io/a", "http://https://quay.io/a", "quay.io/a b", "quay.io/a:",
+	} {
+		want := containerForm.MatchString(text)
+		_, err := ParseContainer(text)
+		require.Equal(t, want, err == nil, text)
+		for _, scheme := range []string{"", "http://", "https://"} {
+			got, err := OCIImage(map[string]string{"IMG_URL": scheme + text})
+			if !want {
+				require.Error(t, err, scheme+text)
+				continue
+			}
+			require.NoError(t, err, scheme+text)
+			require.Equal(t, OCIReference{Name: text, Plain: scheme == "http://", Pinned: strings.Contains(text, "@")}, got)
+		}
+	}
+}
+
 func TestParseVolume(t *testing.T) {
 	for text, want := range map[string]Volume{
 		"/dev:/dev":                   {Devices: true, Target: "/dev"},

@@ -3,7 +3,6 @@ package action
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -34,11 +33,6 @@ var oci2Disk = Description{
 		"IMG_URL without a digest needs IMG_SHA256.",
 }
 
-var ociForm = regexp.MustCompile(
-	`^(https?://)?[a-zA-Z0-9.-]+(:[0-9]+)?/[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*` +
-		`(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`,
-)
-
 // An OCIReference names an image in a registry (OCI distribution specification 1.1).
 type OCIReference struct {
 	Name   string // REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:DIGEST
@@ -49,14 +43,14 @@ type OCIReference struct {
 // OCIImage returns the reference in IMG_URL. The error does not contain the value of IMG_URL, which may contain a password.
 func OCIImage(env map[string]string) (OCIReference, error) {
 	text := env["IMG_URL"]
-	if !ociForm.MatchString(text) {
+	name, plain := strings.CutPrefix(text, "http://")
+	if !plain {
+		name = strings.TrimPrefix(text, "https://")
+	}
+	if !containerForm.MatchString(name) {
 		return OCIReference{}, errors.New("invalid IMG_URL; must be REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG")
 	}
-	var r OCIReference
-	r.Name, r.Plain = strings.CutPrefix(text, "http://")
-	r.Name = strings.TrimPrefix(r.Name, "https://")
-	r.Pinned = strings.Contains(r.Name, "@")
-	return r, nil
+	return OCIReference{Name: name, Plain: plain, Pinned: strings.Contains(name, "@")}, nil
 }
 
 func ociReference(env map[string]string, name string) error {

@@ -106,7 +106,8 @@ type Site struct {
 	// operator. It returns inventory.ErrConflict if another caller stores the image just now.
 	FetchImage func(ctx context.Context, name, address, by string) error
 	// ResolveContainer returns the digest of the image that the registry has now for a tag, for linux/amd64. It returns
-	// inventory.ErrUnreachable if the registry does not answer. Addresses of container images for FetchImage begin with oci://.
+	// inventory.ErrUnreachable if the registry does not answer. Addresses of container images for FetchImage begin with
+	// action.ContainerScheme.
 	ResolveContainer func(ctx context.Context, r action.ContainerReference) (digest string, err error)
 	// Runtime returns the SHA-256 of the archive with the container runtime, which agents fetch from this server.
 	Runtime func() (sha256 string, err error)

@@ -50,7 +50,7 @@ func (q fetchImage) newUpload() (upload, inventory.Problems) {
 // checkFetch validates a request that gives a URL, and returns the upload for the request.
 func (s *images) checkFetch(q fetchImage) (upload, error) {
 	up, problems := q.newUpload()
-	if strings.HasPrefix(q.URL, ociScheme) {
+	if strings.HasPrefix(q.URL, action.ContainerScheme) {
 		return q.checkPull(up, problems)
 	}
 	u, err := url.Parse(q.URL)

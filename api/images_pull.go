@@ -32,12 +32,9 @@ type Registry struct {
 	CAFile       string
 }
 
-// ociScheme begins the URLs of container images.
-const ociScheme = "oci://"
-
 // checkPull validates a request whose URL names a container image.
 func (q fetchImage) checkPull(up upload, problems inventory.Problems) (upload, error) {
-	ref, err := action.ParseContainer(strings.TrimPrefix(q.URL, ociScheme))
+	ref, err := action.ParseContainer(strings.TrimPrefix(q.URL, action.ContainerScheme))
 	if err != nil { // the error repeats the URL, which may hold a credential
 		problems.Add("url", "write oci://REGISTRY/REPOSITORY:TAG", "it is not a reference to a container image")
 	}
@@ -51,7 +48,7 @@ func (q fetchImage) checkPull(up upload, problems inventory.Problems) (upload, e
 	if q.Use != "" && q.Use != inventory.UseContainer {
 		problems.Add("use", "leave it out", "a container image cannot have the use %q", q.Use)
 	}
-	up.reference, up.image.URL = ref, ociScheme+ref.String()
+	up.reference, up.image.URL = ref, action.ContainerScheme+ref.String()
 	return up, problems.Err()
 }
 

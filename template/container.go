@@ -103,7 +103,7 @@ func (p *planner) setContainer(path string, s step, a *action.Action, disk strin
 	}
 	if a.Container.URL == "" {
 		ref.Digest = digest
-		p.addFetch("oci://" + ref.String())
+		p.addFetch(action.ContainerScheme + ref.String())
 		return
 	}
 	p.checkMemory(path+".image", s.Image, a.Container.Size)
