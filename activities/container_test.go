@@ -134,12 +134,27 @@ func TestRetryFillsSharedFolders(t *testing.T) {
 	step := func(volumes ...string) action.Action {
 		return action.Action{Image: "probe", Volumes: volumes, Container: &action.Container{}}
 	}
-	y.plan = inventory.Plan{Run: "r1", Actions: []action.Action{step("other:/o"), step("data:/d"), step(), step("data:/e")}}
-	a.Workflows = failedAt{a.Workflows, 3}
-	var out Planned
-	_, err := a.resume(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"}, &out)
-	require.NoError(t, err)
-	require.Equal(t, 1, out.From)
+	other := step("other:/o")
+	workflows := a.Workflows
+	for name, c := range map[string]struct {
+		actions      []action.Action
+		failed, from int
+	}{
+		"nothing is shared":      {[]action.Action{other, step("data:/d"), step(), step("/x:/x")}, 3, 3},
+		"with the failed action": {[]action.Action{other, step("data:/d"), step(), step("data:/e")}, 3, 1},
+		"with a later action":    {[]action.Action{other, step("data:/d"), step(), step("/x:/x"), step("data:/e")}, 3, 1},
+		"in turn":                {[]action.Action{other, step("a:/a"), step("a:/a", "b:/b"), step("b:/b")}, 3, 1},
+		"in turn, by an action between": {
+			[]action.Action{other, step("a:/a"), step("b:/b"), step("a:/a"), step("b:/b")}, 4, 1,
+		},
+	} {
+		y.plan = inventory.Plan{Run: "r1", Actions: c.actions}
+		a.Workflows = failedAt{workflows, c.failed}
+		var out Planned
+		_, err := a.resume(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"}, &out)
+		require.NoError(t, err, name)
+		require.Equal(t, c.from, out.From, name)
+	}
 }
 
 // failedAt reports a run that has failed at an action.

@@ -386,11 +386,11 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 		}
 	}
 
-	// Folders that containers share were in the memory of the earlier run's agent. Repeat the actions that may have filled them.
-	for i, x := range plan.Actions[:out.From] {
-		if slices.ContainsFunc(plan.Actions[out.From:], x.SharesFolder) {
+	// Folders that containers share were in the memory of the earlier run's agent. Repeat the actions that may have filled them, and those
+	// whose folders the repeated actions need in turn.
+	for i := out.From - 1; i >= 0; i-- {
+		if slices.ContainsFunc(plan.Actions[out.From:], plan.Actions[i].SharesFolder) {
 			out.From = i
-			break
 		}
 	}
 
