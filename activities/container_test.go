@@ -104,6 +104,47 @@ func TestS18ContainersArePlannedByDigest(t *testing.T) {
 	require.NoError(t, err, "an image by digest needs no registry")
 }
 
+// A registry that does not answer is asked once per plan, whatever its images are: each question takes until the time-out.
+func TestRegistriesAreAskedOnce(t *testing.T) {
+	step := func(image string) string {
+		return "  - {name: " + image[len(image)-2:] + ", image: \"" + image + "\"}\n"
+	}
+	s := &shelf{template: "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n" + step("down.example/a:v1") +
+		step("Down.example/b:v2") + step("up.example/c:v3") + step("down.example/d:v4")}
+	for i, ref := range []string{"down.example/a:v1", "Down.example/b:v2", "up.example/c:v3", "down.example/d:v4"} {
+		sum := strings.Repeat(fmt.Sprint(i+1), 64)
+		s.images = append(s.images, inventory.Image{
+			Name: "image" + fmt.Sprint(i), File: sum, SHA256: sum, DiskSize: 1 << 20, Use: inventory.UseContainer, Created: time.Unix(1, 0),
+			Container: &inventory.ContainerImage{Reference: ref, Digest: "sha256:" + sum},
+		})
+	}
+	var asked []string
+	a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+		ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt },
+		ResolveContainer: func(_ context.Context, r action.ContainerReference) (string, error) {
+			asked = append(asked, r.String())
+			if r.Registry == "up.example" {
+				return "sha256:" + strings.Repeat("3", 64), nil
+			}
+			return "", fmt.Errorf("no route to host: %w", inventory.ErrUnreachable)
+		},
+	}})
+	p, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"down.example/a:v1", "up.example/c:v3"}, asked)
+	require.Len(t, p.Warnings, 3)
+	for i, x := range s.plan.Actions[:4] {
+		require.Equal(t, "sha256:"+strings.Repeat(fmt.Sprint(i+1), 64), x.Container.Digest)
+	}
+
+	asked, s.images = nil, s.images[:3]
+	_, err = a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+	require.ErrorIs(t, err, inventory.ErrUnreachable)
+	require.ErrorContains(t, err, "down.example/d:v4")
+	require.ErrorContains(t, err, "no route to host")
+	require.Len(t, asked, 2)
+}
+
 // The order for a container is complete: archive, manifest and runtime are named by digest.
 func TestS8OrderOfAContainer(t *testing.T) {
 	runtime := strings.Repeat("e", 64)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ingotmetal/ingot/action"
@@ -60,20 +61,11 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return r, images, err
 	}
-	d.Memory, d.Containers = agent.Facts.Memory, map[action.ContainerReference]string{}
 	var warnings []string
-	for _, ref := range r.Containers {
-		digest, warning := digestInPlan(planned, ref), ""
-		if digest == "" {
-			digest, warning, err = a.resolveContainer(ctx, ref, images)
-		}
-		if err != nil {
-			return r, images, err
-		}
-		d.Containers[ref] = digest
-		if warning != "" {
-			warnings = append(warnings, warning)
-		}
+	d.Memory = agent.Facts.Memory
+	d.Containers, warnings, err = a.resolveContainers(ctx, r.Containers, planned, images)
+	if err != nil {
+		return r, images, err
 	}
 	r, err = template.Render(ctx, t.Name, t.Source, d)
 	r.Warnings = append(r.Warnings, warnings...)
@@ -90,6 +82,29 @@ func (a *shared) otherMachines(ctx context.Context, m inventory.Machine, hardwar
 	return slices.DeleteFunc(named, func(o inventory.Machine) bool { return o.Name == m.Name }), err
 }
 
+// resolveContainers returns the digest of the container image that each reference means now, or has in the plan. A registry that does not
+// answer is not asked again.
+func (a *plans) resolveContainers(
+	ctx context.Context, refs []action.ContainerReference, planned inventory.Plan, images []inventory.Image,
+) (digests map[action.ContainerReference]string, warnings []string, err error) {
+	digests = map[action.ContainerReference]string{}
+	down := map[string]error{} // by registry
+	for _, ref := range refs {
+		digest, warning := digestInPlan(planned, ref), ""
+		if digest == "" {
+			digest, warning, err = a.resolveContainer(ctx, ref, images, down)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		digests[ref] = digest
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+	}
+	return digests, warnings, nil
+}
+
 // digestInPlan returns the digest that the plan has for ref, "" if it has none. A run's plan is stored already if the server was killed
 // right after it stored it: then a tag that was moved since must not change the plan.
 func digestInPlan(p inventory.Plan, ref action.ContainerReference) string {
@@ -102,11 +117,10 @@ func digestInPlan(p inventory.Plan, ref action.ContainerReference) string {
 }
 
 // resolveContainer returns the digest of the container image that ref means now. If the registry does not answer, this is the digest of the
-// image that was stored last for ref, and warning says so.
+// image that was stored last for ref, and warning says so. down has the error of each registry that has not answered: resolveContainer does
+// not ask it, and adds to down.
 func (a *plans) resolveContainer(
-	ctx context.Context,
-	ref action.ContainerReference,
-	images []inventory.Image,
+	ctx context.Context, ref action.ContainerReference, images []inventory.Image, down map[string]error,
 ) (digest, warning string, err error) {
 	var last inventory.Image
 	for _, i := range images {
@@ -122,7 +136,13 @@ func (a *plans) resolveContainer(
 	if a.Site.ResolveContainer == nil {
 		return "", "", fmt.Errorf("container image %s: this server fetches no images: %w", ref, inventory.ErrInvalid)
 	}
-	digest, err = a.Site.ResolveContainer(ctx, ref)
+
+	registry := strings.ToLower(ref.Registry)
+	if err = down[registry]; err != nil {
+		err = fmt.Errorf("container image %s: %w", ref, err)
+	} else if digest, err = a.Site.ResolveContainer(ctx, ref); errors.Is(err, inventory.ErrUnreachable) {
+		down[registry] = err
+	}
 	if errors.Is(err, inventory.ErrUnreachable) && last.Container != nil {
 		return last.Container.Digest, fmt.Sprintf("%s: the registry does not answer (%v): the run uses image %s, which was stored for this tag",
 			ref, err, last.Name), nil
