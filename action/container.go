@@ -155,6 +155,25 @@ func (a Action) RefersToDisk(disk string) bool {
 	return disk != "" && slices.ContainsFunc(words, own.MatchString)
 }
 
+var (
+	pathInText = regexp.MustCompile(`[A-Za-z0-9/_.-]*[A-Za-z0-9/_-]`)
+	kernelDisk = regexp.MustCompile(`^/dev/(?:(?:sd|vd|xvd|hd|dasd)[a-z]+\d*|(?:nvme\d+n\d+|mmcblk\d+)(?:p\d+)?)$`)
+)
+
+// KernelDisks returns the paths of disks, such as /dev/sda, to which a container action refers in its environment, its command or its
+// handlers, by the kernel's name of the disk or of one of its partitions. Each is returned once; they are sorted.
+func (a Action) KernelDisks() (disks []string) {
+	for _, text := range slices.Concat(a.Command, a.OnFailure, a.OnTimeout, slices.Collect(maps.Values(a.Environment))) {
+		for _, word := range pathInText.FindAllString(text, -1) {
+			if kernelDisk.MatchString(word) {
+				disks = append(disks, DiskOf(word))
+			}
+		}
+	}
+	slices.Sort(disks)
+	return slices.Compact(disks)
+}
+
 // SharesFolder reports whether a and b are containers that share a folder.
 func (a Action) SharesFolder(b Action) bool {
 	folders := func(x Action) (out []string) {

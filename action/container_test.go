@@ -94,6 +94,16 @@ func TestParseVolume(t *testing.T) {
 	}
 }
 
+func TestKernelDisks(t *testing.T) {
+	a := Action{
+		Command:     []string{"dd", "of=/dev/sdb,bs=1M", "/dev/sda1 /dev/nvme1n1p2.", "/host/dev/sdc", "/dev/sdd-backup", "/dev/sde/x"},
+		Environment: map[string]string{"A": "/dev/vdb", "B": "/dev/disk/by-id/x", "C": "/dev/sdb3:/dev/mmcblk0", "D": "/dev/null /dev/md0"},
+		OnFailure:   []string{"wipe", "--all=(/dev/xvda)"}, OnTimeout: []string{"/dev/hda"}, Volumes: []string{"/dev/sdz1:/mnt"},
+	}
+	require.Equal(t, []string{"/dev/hda", "/dev/mmcblk0", "/dev/nvme1n1", "/dev/sda", "/dev/sdb", "/dev/vdb", "/dev/xvda"}, a.KernelDisks())
+	require.Empty(t, Action{Command: []string{"/dev", "sda", "/dev/sd", "/dev/nvme0"}}.KernelDisks())
+}
+
 func TestRefersToDisk(t *testing.T) {
 	for _, a := range []Action{
 		{Volumes: []string{"/dev:/dev"}},

@@ -67,12 +67,7 @@ func (p *planner) setContainer(path string, s step, a *action.Action, disk strin
 		Privileged:  s.Privileged,
 		Disk:        a.RefersToDisk(disk) || s.Privileged,
 	}
-	for _, d := range p.data.Machine.Disks[min(1, len(p.data.Machine.Disks)):] {
-		if d.Device != disk && a.RefersToDisk(d.Device) {
-			p.check.add(path, "use an action of the agent for this disk", "the container names %s, but a container can use only the run's disk (%s)",
-				d.Device, disk)
-		}
-	}
+	p.checkOtherDisks(path, *a, disk)
 	p.check.checkVolumes(path+".volumes", a.Volumes, disk)
 	ref, err := action.ParseContainer(s.Image)
 	if err != nil {
@@ -107,6 +102,24 @@ func (p *planner) setContainer(path string, s step, a *action.Action, disk strin
 		return
 	}
 	p.checkMemory(path+".image", s.Image, a.Container.Size)
+}
+
+// checkOtherDisks judges the disks, other than the run's disk, that a container names. A disk that the machine declares is a problem. For a
+// path that only looks like a disk's, checkOtherDisks adds a warning. Volumes and variables that name a disk are checked elsewhere.
+func (p *planner) checkOtherDisks(path string, a action.Action, disk string) {
+	known := []string{disk}
+	for _, d := range p.data.Machine.Disks[min(1, len(p.data.Machine.Disks)):] {
+		known = append(known, d.Device)
+		if d.Device != disk && a.RefersToDisk(d.Device) {
+			p.check.add(path, "use an action of the agent for this disk", "the container names %s, but a container can use only the run's disk (%s)",
+				d.Device, disk)
+		}
+	}
+	for _, other := range a.KernelDisks() {
+		if !slices.Contains(known, other) {
+			p.warn(fmt.Sprintf("action %s: the container names %s, but can use only the run's disk (%s)", a.Name, other, disk))
+		}
+	}
 }
 
 // checkPrivileged adds a problem if the image at ref may not run as a privileged container on the machine.

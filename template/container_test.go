@@ -81,6 +81,10 @@ func TestContainerIsRefused(t *testing.T) {
 			change: func(d *Data) { d.Machine.Disks = append(d.Machine.Disks, inventory.DeclaredDisk{Device: "/dev/sdb"}) },
 			want:   "the container names /dev/sdb, but a container can use only the run's disk (/dev/nvme0n1)",
 		},
+		"disk variable of a second disk": {
+			step: "        environment: {DEST_DISK: /dev/sdb}\n      - {name: b, image: cexec, environment: {BLOCK_DEVICE: /dev/sdc}}\n",
+			want: "is a second disk next to",
+		},
 		"task's volume":    {step: "    volumes: [\"/run:/run\"]\n", want: "a container cannot see /run of the agent"},
 		"handler's action": {step: "        on-failure: [reboot]\n", want: "this action is not allowed after a failure"},
 	} {
@@ -93,6 +97,24 @@ func TestContainerIsRefused(t *testing.T) {
 			require.ErrorIs(t, err, inventory.ErrInvalid)
 			require.ErrorContains(t, err, c.want)
 		})
+	}
+}
+
+// TestContainerNamesAnotherDisk: a container that names a disk that it cannot see is warned of. The run's disk, whatever it is called, and
+// its partitions are fine; a second disk that the machine declares is refused (TestContainerIsRefused).
+func TestContainerNamesAnotherDisk(t *testing.T) {
+	for step, want := range map[string]string{
+		"command: [--wipe, /dev/sdc1]":                     "action a: the container names /dev/sdc, but can use only the run's disk (/dev/nvme0n1)",
+		"environment: {TARGET: /dev/vdb, B: /dev/vdb2}":    "action a: the container names /dev/vdb, but can use only the run's disk (/dev/nvme0n1)",
+		"on-failure: [dd, of=/dev/nvme1n1p1]":              "action a: the container names /dev/nvme1n1, but can use only the run's disk (/dev/nvme0n1)",
+		"command: [/dev/nvme0n1, /dev/nvme0n1p3]":          "",
+		"environment: {DEST_DISK: /dev/sdd, B: /dev/sdd1}": "",
+		"volumes: [\"/dev/nvme0n1p1:/dev/sdb\"]":           "",
+		"command: [/dev/null, /dev/disk]":                  "",
+	} {
+		r, err := Render(t.Context(), "t", containerStep+"        "+step+"\n", stored())
+		require.NoError(t, err, step)
+		require.Equal(t, want, strings.Join(r.Warnings, "\n"), step)
 	}
 }
 
