@@ -104,6 +104,53 @@ func TestS18ContainersArePlannedByDigest(t *testing.T) {
 	require.NoError(t, err, "an image by digest needs no registry")
 }
 
+// The digest of an index means the same image for ever. It is kept with the image, also if this server had the image by its tag before, so
+// later plans need no registry.
+func TestS18AnIndexIsAskedForOnce(t *testing.T) {
+	manifest, index, sum := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64), strings.Repeat("3", 64)
+	stored := func(name, reference string) inventory.Image {
+		return inventory.Image{
+			Name: name, File: sum, SHA256: sum, DiskSize: 1 << 20, Use: inventory.UseContainer,
+			Container: &inventory.ContainerImage{Reference: reference, Digest: manifest},
+		}
+	}
+	for _, s := range []*shelf{
+		{images: []inventory.Image{{Name: "other", File: "o", SHA256: declaredDigest}}},
+		{images: []inventory.Image{stored("by-tag", "registry.example:5000/tools/probe:v1")}},
+	} {
+		s.template = strings.Replace(containerTemplate, ":v1", "@"+index, 1)
+		asked, pulled := 0, 0
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+			ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt },
+			ResolveContainer: func(context.Context, action.ContainerReference) (string, error) {
+				asked++
+				return manifest, nil
+			},
+			FetchImage: func(_ context.Context, name, address, _ string) error {
+				pulled++
+				s.images = append(s.images, stored(name, strings.TrimPrefix(address, action.ContainerScheme)))
+				return nil
+			},
+		}})
+		q := PlanRequest{Machine: "m1", Run: "r1", Template: "t"}
+		p, err := a.Plan(t.Context(), q)
+		require.NoError(t, err)
+		require.Len(t, p.Fetch, 1)
+		require.NoError(t, a.FetchImages(t.Context(), q))
+		require.Equal(t, "registry.example:5000/tools/probe@"+index, s.images[1].Container.Reference)
+
+		a.Site.ResolveContainer = func(context.Context, action.ContainerReference) (string, error) {
+			return "", fmt.Errorf("no route to host: %w", inventory.ErrUnreachable)
+		}
+		p, err = a.Plan(t.Context(), q)
+		require.NoError(t, err)
+		require.Empty(t, p.Fetch)
+		require.NotContains(t, strings.Join(p.Warnings, ""), "registry")
+		require.Equal(t, manifest, s.plan.Actions[0].Container.Digest)
+		require.Equal(t, []int{2, 1}, []int{asked, pulled})
+	}
+}
+
 // A registry that does not answer is asked once per plan, whatever its images are: each question takes until the time-out.
 func TestRegistriesAreAskedOnce(t *testing.T) {
 	step := func(image string) string {

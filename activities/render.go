@@ -125,7 +125,7 @@ func (a *plans) resolveContainer(
 	var last inventory.Image
 	for _, i := range images {
 		if c := i.Container; c != nil {
-			if c.Digest == ref.Digest {
+			if c.HasDigest(ref.Digest) {
 				return c.Digest, "", nil
 			}
 			if c.Reference == ref.String() && i.Created.After(last.Created) {

@@ -150,6 +150,7 @@ func TestRunsPull(t *testing.T) {
 	i, err := s.Store.Images.Image(t.Context(), name)
 	require.NoError(t, err)
 	require.Equal(t, first, i.Container.Digest)
+	require.Equal(t, host+"/lab/tools:1", i.Container.Reference, "the tag that was asked for")
 	require.True(t, i.IsFetchedFrom(address))
 	require.False(t, i.FirstSeen)
 
@@ -171,6 +172,34 @@ func TestRunsPull(t *testing.T) {
 	err = s.api.FetchImage(t.Context(), "lie", "oci://"+lie.String(), "alice")
 	require.ErrorIs(t, err, inventory.ErrInvalid)
 	require.NotErrorIs(t, err, inventory.ErrUnreachable, "another try gets the same answer")
+}
+
+// TestS18IndexesAreKept: the digest of an index that a run asks for is kept with the image, whose file this server may have already.
+func TestS18IndexesAreKept(t *testing.T) {
+	s, r, host := registrySite(t)
+	digest := r.Push("lab/tools", "1", tools)
+	arm := r.Push("lab/tools", "", registry.Image{Files: tools.Files, Architecture: "arm64"})
+	index := r.PushIndex("lab/tools", "2", r.Describe(arm, "arm64"), r.Describe(digest, "amd64"))
+	decode[inventory.Image](t, s.pull("by-tag", host+"/lab/tools:1"), http.StatusCreated)
+
+	ref, err := action.ParseContainer(host + "/lab/tools:2@" + index)
+	require.NoError(t, err)
+	resolved, err := s.api.ResolveContainer(t.Context(), ref)
+	require.NoError(t, err)
+	require.Equal(t, digest, resolved)
+
+	address := action.ContainerScheme + ref.String()
+	name := inventory.FetchedName(address)
+	require.NoError(t, s.api.FetchImage(t.Context(), name, address, "alice"))
+	i, err := s.Store.Images.Image(t.Context(), name)
+	require.NoError(t, err)
+	require.Equal(t, &inventory.ContainerImage{Reference: ref.String(), Digest: digest, Architecture: "amd64"}, i.Container)
+	require.True(t, i.Container.HasDigest(index))
+	require.True(t, i.Container.HasDigest(digest))
+	require.False(t, i.Container.HasDigest(arm))
+	require.False(t, i.Container.HasDigest(""))
+	require.Len(t, s.files(), 1, "no second file")
+	require.True(t, inventory.FetchesImage("image: "+host+"/lab/copy@"+index, i), "a template that names the index uses the image")
 }
 
 // TestS22RegistryCredentials: a token server gets them only if it belongs to the registry, and the storage to which the registry redirects

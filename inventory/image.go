@@ -57,6 +57,12 @@ type ContainerImage struct {
 	Architecture string `json:"architecture"` // as in the image's configuration, such as amd64
 }
 
+// HasDigest reports whether digest is the digest of the manifest, or of the index by which the image was pulled.
+func (c ContainerImage) HasDigest(digest string) bool {
+	r, err := action.ParseContainer(c.Reference)
+	return digest != "" && (digest == c.Digest || err == nil && digest == r.Digest)
+}
+
 // InPlace is a file on a share. It is served from there, without a copy.
 type InPlace struct {
 	Path    string    `json:"path"`    // path of the file on the server
@@ -131,7 +137,7 @@ func (i Image) pulledFrom(reference string) bool {
 	if err != nil {
 		return false
 	}
-	known := r.Digest == i.Container.Digest || r.String() == i.Container.Reference
+	known := i.Container.HasDigest(r.Digest) || r.String() == i.Container.Reference
 	r.Digest = ""
 	return known || r.String() == i.Container.Reference
 }

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -91,13 +92,14 @@ func (p *planner) setContainer(path string, s step, a *action.Action, disk strin
 		return // the caller has not asked the registry
 	}
 	a.Container.Digest = digest
+	ref.Digest = cmp.Or(ref.Digest, digest)
 	for _, address := range slices.Sorted(maps.Keys(p.data.Images)) {
-		if img := p.data.Images[address]; a.Container.URL == "" && img.Container != nil && img.Container.Digest == digest {
+		img := p.data.Images[address]
+		if c := img.Container; a.Container.URL == "" && c != nil && c.Digest == digest && c.HasDigest(ref.Digest) {
 			a.Container.URL, a.Container.SHA256, a.Container.Size = address, img.SHA256, img.DiskSize
 		}
 	}
-	if a.Container.URL == "" {
-		ref.Digest = digest
+	if a.Container.URL == "" { // or it is stored without the digest of the index, by which later plans find it
 		p.addFetch(action.ContainerScheme + ref.String())
 		return
 	}
