@@ -122,7 +122,7 @@ func (a *assignments) withRuntime(x action.Action, disk string) (action.Action, 
 		return x, fmt.Errorf("assigning container %s: images.privileged_containers no longer lists its digest %s: %w", x.Image,
 			x.Container.Digest, inventory.ErrInvalid)
 	}
-	sum, err := a.Site.Runtime()
+	sum, err := a.Site.containerRuntime()
 	if err != nil {
 		return x, fmt.Errorf("assigning container %s: %w", x.Image, err)
 	}

@@ -109,7 +109,8 @@ type Site struct {
 	// inventory.ErrUnreachable if the registry does not answer. Addresses of container images for FetchImage begin with
 	// action.ContainerScheme.
 	ResolveContainer func(ctx context.Context, r action.ContainerReference) (digest string, err error)
-	// Runtime returns the SHA-256 of the archive with the container runtime, which agents fetch from this server.
+	// Runtime returns the SHA-256 of the archive with the container runtime, which agents fetch from this server. If Runtime is nil, or
+	// returns an error, no action can be a container.
 	Runtime func() (sha256 string, err error)
 	// PrivilegedContainers are the digests of the images that may run as privileged containers.
 	PrivilegedContainers []string
@@ -117,6 +118,23 @@ type Site struct {
 	// the file, and inventory.ErrConflict if the file is one in place (inventory.InPlace) that is gone or has
 	// changed. If ImageStored is nil, files are not checked.
 	ImageStored func(ctx context.Context, i inventory.PlannedImage) error
+}
+
+// containerRuntime returns the SHA-256 of the archive with the container runtime. It returns an error if this server has none.
+func (s Site) containerRuntime() (sha256 string, err error) {
+	if s.Runtime == nil {
+		return "", fmt.Errorf("no machine can run a container: this server has no container runtime: %w", inventory.ErrInvalid)
+	}
+	return s.Runtime()
+}
+
+// mayRunContainers returns an error if one of the actions is a container, but this server has no container runtime.
+func (s Site) mayRunContainers(actions ...action.Action) error {
+	if !slices.ContainsFunc(actions, func(x action.Action) bool { return x.Container != nil }) {
+		return nil
+	}
+	_, err := s.containerRuntime()
+	return err
 }
 
 // bootable returns an error if this server cannot boot machines over the network.

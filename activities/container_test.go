@@ -16,6 +16,11 @@ import (
 const containerTemplate = "version: \"0.1\"\nname: t\ntasks:\n- name: t\n  actions:\n" +
 	"  - {name: a, image: \"registry.example:5000/tools/probe:v1\", timeout: 60, environment: {DISK: /dev/sda, A: \"{{ .nonce }}\"}}\n"
 
+var runtimeDigest = strings.Repeat("e", 64)
+
+// storedRuntime is the Site.Runtime of a server that has a container runtime.
+func storedRuntime() (string, error) { return runtimeDigest, nil }
+
 func (s *shelf) MachineAgent(context.Context, string) (inventory.Agent, error) {
 	return inventory.Agent{Facts: action.Facts{Memory: 2 << 30}}, nil
 }
@@ -34,7 +39,7 @@ func TestS18ContainersArePlannedByDigest(t *testing.T) {
 	s := &shelf{template: containerTemplate, images: []inventory.Image{{Name: "other", File: "o", SHA256: declaredDigest}}}
 	pulled := 0
 	a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
-		ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt },
+		ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, Runtime: storedRuntime,
 		ResolveContainer: func(_ context.Context, r action.ContainerReference) (string, error) {
 			if down {
 				return "", fmt.Errorf("no route to host: %w", inventory.ErrUnreachable)
@@ -121,7 +126,7 @@ func TestS18AnIndexIsAskedForOnce(t *testing.T) {
 		s.template = strings.Replace(containerTemplate, ":v1", "@"+index, 1)
 		asked, pulled := 0, 0
 		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
-			ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt },
+			ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, Runtime: storedRuntime,
 			ResolveContainer: func(context.Context, action.ContainerReference) (string, error) {
 				asked++
 				return manifest, nil
@@ -167,7 +172,7 @@ func TestRegistriesAreAskedOnce(t *testing.T) {
 	}
 	var asked []string
 	a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
-		ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt },
+		ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, Runtime: storedRuntime,
 		ResolveContainer: func(_ context.Context, r action.ContainerReference) (string, error) {
 			asked = append(asked, r.String())
 			if r.Registry == "up.example" {
@@ -194,14 +199,13 @@ func TestRegistriesAreAskedOnce(t *testing.T) {
 
 // The order for a container is complete: archive, manifest and runtime are named by digest.
 func TestS8OrderOfAContainer(t *testing.T) {
-	runtime := strings.Repeat("e", 64)
-	a := &assignments{&shared{Config: Config{Site: Site{Runtime: func() (string, error) { return runtime, nil }}}}}
+	a := &assignments{&shared{Config: Config{Site: Site{Runtime: storedRuntime}}}}
 	x := action.Action{Name: "a", Image: "probe", Container: &action.Container{
 		URL: imagesAt + "/" + sumA + "/probe", SHA256: sumA, Digest: "sha256:" + sumB,
 	}}
 	got, err := a.withRuntime(x, "/dev/sda")
 	require.NoError(t, err)
-	require.Equal(t, runtime, got.Container.Runtime)
+	require.Equal(t, runtimeDigest, got.Container.Runtime)
 	require.Empty(t, x.Container.Runtime, "the plan stays as it is")
 
 	for name, change := range map[string]func(c *action.Container){
@@ -216,9 +220,46 @@ func TestS8OrderOfAContainer(t *testing.T) {
 	}
 }
 
+// Without a container runtime, a plan with a container is refused before the machine is switched on and before a registry is asked.
+func TestContainersNeedTheRuntime(t *testing.T) {
+	gone := fmt.Errorf("opening the container runtime: %w", inventory.ErrInvalid)
+	for want, runtime := range map[string]func() (string, error){
+		"this server has no container runtime": nil,
+		"opening the container runtime":        func() (string, error) { return "", gone },
+	} {
+		s := &shelf{template: containerTemplate}
+		a := New(Config{Store: storeOf(s), Clocks: Clocks{Now: time.Now}, Site: Site{
+			ClaimKey: make([]byte, 32), ImageURL: func() string { return imagesAt }, Runtime: runtime,
+			ResolveContainer: func(context.Context, action.ContainerReference) (string, error) {
+				t.Error("a registry was asked")
+				return "", inventory.ErrUnreachable
+			},
+		}})
+		_, err := a.Plan(t.Context(), PlanRequest{Machine: "m1", Run: "r1", Template: "t"})
+		require.ErrorIs(t, err, inventory.ErrInvalid)
+		require.ErrorContains(t, err, want)
+		require.Nil(t, s.plan)
+
+		// A retry needs it only for the actions that are repeated.
+		container := action.Action{Image: "probe", Container: &action.Container{URL: imagesAt + "/probe", SHA256: sumA, Digest: "sha256:" + sumB}}
+		retried, y := newYard()
+		retried.Site.Runtime = runtime
+		y.plan = inventory.Plan{Run: "r1", Actions: []action.Action{container, {Image: action.Noop}}}
+		for from, workflows := 0, retried.Workflows; from < 2; from++ {
+			retried.Workflows = failedAt{workflows, from}
+			var out Planned
+			_, err = retried.resume(t.Context(), PlanRequest{Run: "r2", Machine: "m1", Resume: "r1"}, &out)
+			require.Equal(t, from == 0, err != nil && strings.Contains(err.Error(), want), "%d: %v", from, err)
+		}
+		_, err = (&assignments{retried.assignments.shared}).withRuntime(container, "")
+		require.ErrorContains(t, err, want)
+	}
+}
+
 // A retry from the failed step repeats the containers that have filled a folder which is needed again: it was in the agent's memory.
 func TestRetryFillsSharedFolders(t *testing.T) {
 	a, y := newYard()
+	a.Site.Runtime = storedRuntime
 	step := func(volumes ...string) action.Action {
 		return action.Action{Image: "probe", Volumes: volumes, Container: &action.Container{}}
 	}

@@ -396,7 +396,7 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 
 	out.Template, out.Image, out.Disk = w.Template, w.Image, w.Disk
 	plan.Run = q.Run
-	return plan, nil
+	return plan, a.Site.mayRunContainers(plan.Actions[out.From:]...)
 }
 
 // digest returns the SHA-256 of the JSON of v, in hex.

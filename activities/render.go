@@ -53,6 +53,9 @@ func (a *plans) renderTemplate(ctx context.Context, q PlanRequest, m inventory.M
 	if err != nil || len(r.Containers) == 0 {
 		return r, images, err
 	}
+	if _, err := a.Site.containerRuntime(); err != nil {
+		return r, images, err
+	}
 	agent, err := a.Agents.MachineAgent(ctx, m.Name)
 	if err != nil && !errors.Is(err, inventory.ErrNotFound) {
 		return r, images, err

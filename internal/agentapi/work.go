@@ -273,8 +273,11 @@ func (s *server) serveImage(c *gin.Context) error {
 // runtime serves the archive with the container runtime. The signed order contains its SHA-256.
 func (s *server) runtime(c *gin.Context) {
 	f, err := os.Open(s.RuntimePath)
+	if errors.Is(err, os.ErrNotExist) {
+		err = httpapi.Refuse(http.StatusNotFound, httpapi.CodeNotFound, "this server has no container runtime", "ingot doctor")
+	}
 	if err != nil {
-		httpapi.Fail(c, httpapi.NotFound())
+		httpapi.Fail(c, err)
 		return
 	}
 	defer f.Close()
