@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/ingotmetal/ingot/internal/images/diskimage"
 	"github.com/ingotmetal/ingot/internal/images/provenance"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -51,7 +52,7 @@ func (p proof) verify(ctx context.Context, dir *os.Root, file string) error {
 
 func (p proof) verifyContent(ctx context.Context, f io.Reader) (err error) {
 	sum := sha512.New()
-	content := io.TeeReader(endingReader{ctx, f}, sum)
+	content := io.TeeReader(diskimage.EndWith(ctx, f), sum)
 	if p.Signature == "" {
 		_, err = io.Copy(io.Discard, content)
 	} else {
@@ -66,18 +67,4 @@ func (p proof) verifyContent(ctx context.Context, f io.Reader) (err error) {
 			"the file's SHA-512 is %s, but %s was declared; nothing was kept", got, p.SHA512)
 	}
 	return nil
-}
-
-// An endingReader is a reader whose Read fails once its context has ended.
-type endingReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-// Read implements io.Reader.
-func (e endingReader) Read(p []byte) (int, error) {
-	if err := context.Cause(e.ctx); err != nil {
-		return 0, err
-	}
-	return e.r.Read(p)
 }

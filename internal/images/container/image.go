@@ -287,7 +287,7 @@ func (i *Image) writeLayer(ctx context.Context, out *tar.Writer, d oci.Descripto
 		return err
 	}
 
-	verified := content.NewVerifyReader(endingReader{ctx, r}, d)
+	verified := content.NewVerifyReader(diskimage.EndWith(ctx, r), d)
 	all := io.TeeReader(verified, out)
 	wrong := check(all)
 	_, err = io.Copy(io.Discard, all)
@@ -298,18 +298,4 @@ func (i *Image) writeLayer(ctx context.Context, out *tar.Writer, d oci.Descripto
 		return judge(err, d) // if the digest is wrong, this is why the content is
 	}
 	return wrong
-}
-
-// An endingReader is a reader whose Read fails once its context has ended.
-type endingReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-// Read implements io.Reader.
-func (e endingReader) Read(p []byte) (int, error) {
-	if err := context.Cause(e.ctx); err != nil {
-		return 0, err
-	}
-	return e.r.Read(p)
 }

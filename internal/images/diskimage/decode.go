@@ -163,12 +163,16 @@ func trailing(r io.Reader) (n int64, err error) {
 	}
 }
 
-// reader is a reader that stops when its context ends.
+// EndWith returns a reader of r whose Read fails, with the cause, once ctx has ended.
+func EndWith(ctx context.Context, r io.Reader) io.Reader { return reader{ctx, r} }
+
+// reader is what EndWith returns.
 type reader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
+// Read implements io.Reader.
 func (r reader) Read(p []byte) (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return 0, err

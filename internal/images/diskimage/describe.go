@@ -42,7 +42,7 @@ func Describe(ctx context.Context, c *Content, to io.Writer) (Description, error
 
 func describe(ctx context.Context, c *Content, to io.Writer, most int64) (d Description, err error) {
 	d.Format = c.Format
-	in := reader{ctx, c}
+	in := EndWith(ctx, c)
 	head := make([]byte, HeadSize)
 	n, err := io.ReadFull(in, head)
 	if head = head[:n]; err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {

@@ -270,6 +270,21 @@ func TestReadErrorIsNotARefusal(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+func TestEndWith(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := EndWith(ctx, strings.NewReader("ab"))
+	p := make([]byte, 1)
+	n, err := r.Read(p)
+	require.NoError(t, err)
+	require.Equal(t, "a", string(p[:n]))
+
+	stopped := errors.New("the run was stopped")
+	cancel(stopped)
+	n, err = r.Read(p)
+	require.ErrorIs(t, err, stopped)
+	require.Zero(t, n)
+}
+
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
