@@ -190,6 +190,14 @@ var mutations = []mutation{
 		"err = verified.Verify()", "err = nil",
 	},
 	{
+		"S18", "TestS18ContainersArePlannedByDigest", "activities/render.go",
+		`x.Container != nil && err == nil && r == ref {`, `x.Container != nil && err == nil && r == ref && p.Run == "" {`,
+	},
+	{
+		"S18", "TestS18AnIndexIsAskedForOnce", "activities/render.go",
+		"if c.HasDigest(ref.Digest) {", "if c.Digest == ref.Digest {",
+	},
+	{
 		"S19", "TestS19Minisign", "internal/images/provenance/minisign.go",
 		"if !in.Verify(public, signature) {", "if in == nil {",
 	},
@@ -684,6 +692,11 @@ var mutations = []mutation{
 	{
 		"S67", "TestS67LayerStaysInItsImage", "worker-agent/disk/filesys/layer_linux.go",
 		"if h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock {", "if h.Typeflag == tar.TypeChar && h.Name == \"\" {",
+	},
+	{
+		"S67", "TestRetryFillsSharedFolders", "activities/plan.go",
+		"if slices.ContainsFunc(plan.Actions[out.From:], plan.Actions[i].SharesFolder) {",
+		"if plan.Actions[i].SharesFolder(plan.Actions[len(plan.Actions)-1]) {",
 	},
 }
 

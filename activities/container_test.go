@@ -256,7 +256,7 @@ func TestContainersNeedTheRuntime(t *testing.T) {
 	}
 }
 
-// A retry from the failed step repeats the containers that have filled a folder which is needed again: it was in the agent's memory.
+// S67: a retry from the failed step repeats the containers that have filled a folder which is needed again: it was in the agent's memory.
 func TestRetryFillsSharedFolders(t *testing.T) {
 	a, y := newYard()
 	a.Site.Runtime = storedRuntime
