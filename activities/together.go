@@ -218,7 +218,7 @@ type absence struct{ since time.Time }
 
 // noParent is how long the record of an operation may be missing, or final, before its runs take the operation for ended. An operation
 // that a Temporal client has reset gets a new record, with the same id.
-const noParent = time.Minute
+const noParent = 30 * time.Second
 
 // openParent returns the record of the open operation with this workflow id. If there is none for the time noParent, the error is
 // inventory.ErrConflict, before that it is inventory.ErrNotFound.

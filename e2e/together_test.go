@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func (s *Site) togetherByTemporal(ctx context.Context, t *testing.T, in contract
 // TestTogether carries out one template on two machines: the tasks alternate between them. The second machine's task fails, and the operation
 // is retried from it. The server is killed while one machine waits for the other. After every kind of end, no window is open.
 func TestTogether(t *testing.T) {
-	runInTurn(t, 60, 4)
+	runInTurn(t, 100, 3)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -157,6 +158,7 @@ tasks:
 	for name, ends := range map[string][]string{"cancelled": {"cancel"}, "terminated": {"terminate", "--reason", "test"}} {
 		in.Name = name
 		s.togetherByTemporal(ctx, t, in)
+		s.operationIs(ctx, t, "together."+name, func(o inventory.Operation) bool { return o.Step == inventory.PhaseAction })
 		_, err = s.Follow(ctx, "client", waits)
 		require.NoError(t, err)
 		_, err = s.TemporalCLI(ctx, append(append([]string{"workflow"}, ends...), "--workflow-id", contract.TogetherID(name))...)
@@ -168,5 +170,81 @@ tasks:
 			require.Equal(t, m == "server" && name == "terminated", w.State == inventory.StateSuccess, "%s %s: %s", name, m, w.Message)
 			s.closed(ctx, t, m)
 		}
+	}
+}
+
+// TestServerAndClient installs two machines in QEMU by one template: a server, and a client that fetches a file from the installed server. The
+// client's task fails, and is retried from the failed action; the server is not touched again.
+func TestServerAndClient(t *testing.T) {
+	runInTurn(t, 60, 12)
+	ctx := needLab(t)
+	image := mini(ctx, t)
+	s := site(ctx, t)
+	s.must(ctx, t, "image", "add", "mini", image.Zst)
+	g := newGate(ctx, t, s, []byte("go on"))
+	g.refuses.Store(true)
+	close(g.open)
+	machines := map[string]*lab.Machine{}
+	for name, firmware := range map[string]lab.Firmware{"server": lab.BIOS, "client": lab.UEFI} {
+		var err error
+		machines[name], err = s.Add(ctx, lab.Spec{Name: name, Firmware: firmware}, func(doc map[string]any) { doc["image"] = "mini" })
+		require.NoError(t, err)
+	}
+	var server inventory.Machine
+	require.NoError(t, json.Unmarshal([]byte(s.must(ctx, t, "machine", "get", "server", "-o", "json")), &server))
+	s.template(ctx, t, "served", fmt.Sprintf(`version: "0.1"
+name: served
+tasks:
+- name: serve
+  worker: "{{.device_1}}"
+  environment: &root {BLOCK_DEVICE: /dev/vda2, FS_TYPE: ext4, CHROOT: y, DEFAULT_INTERPRETER: /bin/sh -c}
+  actions:
+  - {name: write, image: image2disk, timeout: 300, environment: {DEST_DISK: /dev/vda}}
+  - name: content
+    image: cexec
+    timeout: 60
+    environment:
+      CMD_LINE: "busybox mkdir /srv && echo served by the server >/srv/file && echo ::respawn:/bin/busybox httpd -f -p 8000 -h /srv >>/etc/inittab"
+  - {name: seed, image: configdrive, timeout: 60}
+- name: fetch
+  worker: "{{.device_2}}"
+  environment: *root
+  actions:
+  - {name: write, image: image2disk, timeout: 300, environment: {DEST_DISK: /dev/vda}}
+  - name: fetch
+    image: cexec
+    timeout: 60
+    environment:
+      CMD_LINE: ". /etc/http; http GET http://%[1]s/ '' >/root/gate; http_ok /root/gate || exit 1; http GET http://%[2]s:8000/file '' >/root/answer; http_ok /root/answer && http_body /root/answer >/root/fetched"
+  - {name: seed, image: configdrive, timeout: 60}
+`, registryAddress, server.Interfaces[0].Address))
+	in := contract.TogetherInput{Name: "pair", Template: "served", HardwareMap: map[string]string{
+		"device_1": "server", "device_2": machines["client"].Spec().MAC,
+	}}
+
+	s.togetherByTemporal(ctx, t, in)
+	o := s.operationEnds(ctx, t, "together.pair")
+	require.Equal(t, inventory.StateFailed, o.State, o.Message)
+	require.Equal(t, map[string]string{"server": inventory.StepDone, "client": inventory.StepFailed}, states(o), o.Message)
+	require.Contains(t, o.Message, `client: action "fetch": command 1 of 1: /bin/sh: exit code 1`)
+	for name := range machines {
+		s.closed(ctx, t, name)
+	}
+
+	g.refuses.Store(false)
+	in.Resume = o.Run
+	s.togetherByTemporal(ctx, t, in)
+	o = s.operationIs(ctx, t, "together.pair", func(again inventory.Operation) bool { return again.Run != o.Run && inventory.Final(again.State) })
+	require.Equal(t, inventory.StateSuccess, o.State, o.Message)
+	client := s.ended(ctx, t, "client", inventory.StateSuccess)
+	require.Contains(t, client.Actions[0].Message, "done by run", "the image is not written again")
+	require.Equal(t, 1, machines["server"].PowerOns())
+	require.Equal(t, 2, machines["client"].PowerOns())
+	_, err := machines["client"].WaitSerial(ctx, "LAB-MINI-PHONED-HOME")
+	require.NoError(t, err)
+	require.NoError(t, machines["client"].PowerOff(ctx))
+	require.Equal(t, "served by the server", strings.TrimSpace(readRoot(ctx, t, machines["client"], "/root/fetched")))
+	for name := range machines {
+		s.closed(ctx, t, name)
 	}
 }
