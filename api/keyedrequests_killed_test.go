@@ -157,6 +157,12 @@ func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
 		{"/v1/bmc/jobs", `{"machine":"m1","tasks":[{"powerAction":"off"}]}`, http.StatusAccepted, nil},
 		{"/v1/recover", `{"name":"all","machines":["m1"],"template":"empty"}`, http.StatusAccepted, nil},
 		{"/v1/provision", `{"name":"all","machines":["m1"],"template":"empty"}`, http.StatusAccepted, nil},
+		{"/v1/together", `{"name":"k3s","template":"cluster","hardwareMap":{"device_1":"n1","device_2":"n2"}}`, http.StatusAccepted, (*site).cluster},
+		{"/v1/operations/together.k3s/retry", ``, http.StatusAccepted, func(s *site) {
+			s.cluster()
+			of := map[string]string{"device_1": "n1", "device_2": "n2"}
+			s.togetherEnded("r9", inventory.StateFailed, contract.TogetherInput{Name: "k3s", Template: "cluster", HardwareMap: of})
+		}},
 		{"/v1/workflows/r2/powered-on", ``, http.StatusAccepted, nil},
 		{"/v1/workflows/r2/decide", `{"question":"q1","choice":"retry"}`, http.StatusOK, nil},
 		{"/v1/machines", `{"machines":[{"name":"m9","interfaces":[{"mac":"52:54:00:00:00:09"}]}]}`, http.StatusCreated, nil},

@@ -59,16 +59,21 @@ var exclusive = map[string]string{
 }
 
 // start starts an operation. If an operation of the same type, or of the type that exclusive gives for it, is already
-// open, the error is a conflict that names the open operation. The name of the open operation does not matter.
+// open, the error is a conflict that names the open operation. The name of the open operation matters only for the type
+// ProvisionTogether, of which several may be open.
 func (o *operations) start(ctx context.Context, w engine.Start, name string) (apitypes.Started, error) {
 	if _, err := o.runs.Client(); err != nil {
 		return apitypes.Started{}, err
 	}
-	for _, kind := range []string{w.Type, exclusive[w.Type]} {
-		if kind == "" {
-			continue
-		}
-		if err := o.refuseBeside(ctx, inventory.OperationFilter{Type: kind}); err != nil {
+	beside := []inventory.OperationFilter{{Type: w.Type}}
+	if w.Type == inventory.TypeTogether {
+		beside[0].ID = w.ID
+	}
+	if kind := exclusive[w.Type]; kind != "" {
+		beside = append(beside, inventory.OperationFilter{Type: kind})
+	}
+	for _, f := range beside {
+		if err := o.refuseBeside(ctx, f); err != nil {
 			return apitypes.Started{}, err
 		}
 	}
@@ -209,7 +214,7 @@ func (o *operations) cancel(ctx context.Context, q byRun) (apitypes.Started, err
 // checkRole refuses a caller who may not decide about an operation. Genesis and Migrate can hand the server over, with
 // its keys, so they need the role that starts them.
 func checkRole(ctx context.Context, found inventory.Operation) error {
-	if found.Type == inventory.TypeRecover {
+	if found.Type == inventory.TypeRecover || found.Type == inventory.TypeTogether {
 		return nil
 	}
 	return requireRole(ctx, inventory.RoleAdmin)

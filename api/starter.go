@@ -100,6 +100,9 @@ func (s *starter) provision(ctx context.Context, kind string, in contract.Provis
 		return apitypes.Started{}, hint(fmt.Errorf("machine %q is quarantined: %s: %w", m.Name, m.Standing.Reason, inventory.ErrConflict),
 			"ingot machine release "+m.Name+"   # once the reason is resolved")
 	}
+	if err := refuseParent(in); err != nil {
+		return apitypes.Started{}, err
+	}
 	if in.Resume != "" {
 		if err := s.newest(ctx, inventory.Workflow{Run: in.Resume, Machine: m.Name}); err != nil {
 			return apitypes.Started{}, err
@@ -192,19 +195,27 @@ func (s *starter) provisionMachines(ctx context.Context, q provisionMachines) (a
 func (s *starter) checkFirst(ctx context.Context, problems *inventory.Problems, names []string) error {
 	ms, err := s.views.ofNames(ctx, names)
 	for _, m := range ms {
-		switch {
-		case m.Quarantined():
-			problems.Add("machines", "ingot machine release "+m.Name+", once the reason is resolved", "machine %q is quarantined: %s",
-				m.Name, m.Standing.Reason)
-		case m.Workflow != nil && !inventory.Final(m.Workflow.State):
-			problems.Add("machines", "leave it out, or wait for the run: ingot workflow get "+m.Name, "machine %q is busy with run %s",
-				m.Name, m.Workflow.Run)
-		case m.Installed.MayBeSystem():
+		if checkFree(problems, "machines", m) && m.Installed.MayBeSystem() {
 			problems.Add("machines", "leave it out, or wipe and install it again: ingot recover start --help",
 				"machine %q may hold the system of run %s", m.Name, m.Installed.Run)
 		}
 	}
 	return err
+}
+
+// checkFree reports whether a run may be started for the machine. If not, it adds a problem of this field.
+func checkFree(problems *inventory.Problems, field string, m apitypes.MachineView) bool {
+	switch {
+	case m.Quarantined():
+		problems.Add(field, "ingot machine release "+m.Name+", once the reason is resolved", "machine %q is quarantined: %s",
+			m.Name, m.Standing.Reason)
+	case m.Workflow != nil && !inventory.Final(m.Workflow.State):
+		problems.Add(field, "leave it out, or wait for the run: ingot workflow get "+m.Name, "machine %q is busy with run %s",
+			m.Name, m.Workflow.Run)
+	default:
+		return true
+	}
+	return false
 }
 
 // recoverMachines validates the input and starts a Recover workflow, which installs many machines.
@@ -291,12 +302,14 @@ func (s *starter) startAny(ctx context.Context, q createWorkflow) (apitypes.Star
 		return startWith(ctx, q.Input, s.decommission)
 	case inventory.TypeRecover:
 		return startWith(ctx, q.Input, s.recoverMachines)
+	case inventory.TypeTogether:
+		return startWith(ctx, q.Input, s.startTogether)
 	case inventory.TypeInspect:
 		return startWith(ctx, q.Input, s.inspect)
 	case inventory.TypeBMCJob:
 		return startWith(ctx, q.Input, s.startBMCJob)
 	}
-	return apitypes.Started{}, inventory.Invalid("type", "Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
+	return apitypes.Started{}, inventory.Invalid("type", "Provision, Reprovision, Decommission, Inspect, BMCJob, Recover or ProvisionTogether",
 		"there is no workflow type %q", q.Type)
 }
 
@@ -311,7 +324,8 @@ func startWith[T any](
 	return start(ctx, in)
 }
 
-// checkResume returns an error if the run named by in.Resume belongs to another machine than in.Machine.
+// checkResume returns an error if the run named by in.Resume belongs to another machine than in.Machine, or if only its operation can be
+// retried.
 func (s *starter) checkResume(ctx context.Context, in contract.ProvisionInput) error {
 	if in.Resume == "" {
 		return nil
@@ -319,6 +333,9 @@ func (s *starter) checkResume(ctx context.Context, in contract.ProvisionInput) e
 	old, err := s.runs.Find(ctx, in.Resume)
 	if err == nil && old.Machine != in.Machine {
 		err = inventory.Invalid("input.resume", "", "run %q belongs to machine %q", in.Resume, old.Machine)
+	}
+	if err == nil {
+		err = refuseMember(old)
 	}
 	return err
 }

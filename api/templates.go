@@ -180,15 +180,11 @@ func (t *templates) render(ctx context.Context, q renderTemplate) (template.Rend
 		}
 	}
 
-	d, err := t.data(ctx, q)
+	m, others, err := t.machinesOf(ctx, q)
 	if err != nil {
 		return template.Rendering{}, err
 	}
-	out, err := template.Render(ctx, found.Name, found.Source, d)
-	if err != nil && d.Image != nil && d.ImageURL == "" {
-		err = fmt.Errorf("rendering template %q: image %q has no address, because no interface is configured: "+
-			"run ingot init, then start the server again: %w", found.Name, d.Image.Name, inventory.ErrInvalid)
-	}
+	out, err := t.renderFor(ctx, found, m, others, q)
 	if err != nil {
 		return template.Rendering{}, err
 	}
@@ -203,19 +199,39 @@ func (t *templates) render(ctx context.Context, q renderTemplate) (template.Rend
 	return answer, nil
 }
 
-// data returns the values with which the template is rendered.
-func (t *templates) data(ctx context.Context, q renderTemplate) (template.Data, error) {
+// machinesOf returns the machine for which a template is rendered, and the other machines that carry out the template with it: those that
+// the hardware map names besides it, if it names several.
+func (t *templates) machinesOf(ctx context.Context, q renderTemplate) (inventory.Machine, []inventory.Machine, error) {
 	m, err := t.machines.find(ctx, q.Machine)
-	if err != nil {
-		return template.Data{}, err
+	if err != nil || len(q.HardwareMap) == 0 {
+		return m, nil, err
 	}
+	all, err := t.machines.stores.Machines.Machines(ctx)
+	if err != nil {
+		return m, nil, err
+	}
+	named, err := inventory.MachinesOfMap(all, q.HardwareMap)
+	if err != nil || !slices.ContainsFunc(named, func(x inventory.Machine) bool { return x.Name == m.Name }) {
+		return m, nil, nil // the template is for m only
+	}
+	return m, without(named, m), nil
+}
 
+// without returns the machines without m.
+func without(machines []inventory.Machine, m inventory.Machine) []inventory.Machine {
+	return slices.DeleteFunc(slices.Clone(machines), func(x inventory.Machine) bool { return x.Name == m.Name })
+}
+
+// renderFor renders a template for the machine m, as a plan does.
+func (t *templates) renderFor(
+	ctx context.Context, found inventory.Template, m inventory.Machine, others []inventory.Machine, q renderTemplate,
+) (template.Rendered, error) {
 	all, err := t.images.store.Images(ctx)
 	if err != nil {
-		return template.Data{}, err
+		return template.Rendered{}, err
 	}
 	d := template.Data{
-		Machine: m, HardwareMap: q.HardwareMap, Images: inventory.ImagesByURL(all, t.images.url),
+		Machine: m, Others: others, HardwareMap: q.HardwareMap, Images: inventory.ImagesByURL(all, t.images.url),
 		RequireDigest: t.images.RequireDigest, UploadHosts: t.images.UploadHosts,
 	}
 	if t.images.BaseURL != nil {
@@ -224,9 +240,15 @@ func (t *templates) data(ctx context.Context, q renderTemplate) (template.Data, 
 	if name := cmp.Or(q.Image, m.Image); name != "" {
 		i, err := t.images.find(ctx, name)
 		if err != nil {
-			return template.Data{}, err
+			return template.Rendered{}, err
 		}
 		d.Image, d.ImageURL = &i, t.images.url(i)
 	}
-	return d, nil
+
+	out, err := template.Render(ctx, found.Name, found.Source, d)
+	if err != nil && d.Image != nil && d.ImageURL == "" {
+		err = fmt.Errorf("rendering template %q: image %q has no address, because no interface is configured: "+
+			"run ingot init, then start the server again: %w", found.Name, d.Image.Name, inventory.ErrInvalid)
+	}
+	return out, err
 }

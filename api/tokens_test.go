@@ -335,7 +335,7 @@ func TestS37BackupTokenGetsNoKeys(t *testing.T) {
 // decides about Recover alone.
 func TestS37OnlyAdminsMoveTheServer(t *testing.T) {
 	for kind, status := range map[string]int{
-		inventory.TypeRecover: http.StatusOK, inventory.TypeGenesis: http.StatusForbidden, inventory.TypeMigrate: http.StatusForbidden,
+		inventory.TypeRecover: http.StatusOK, inventory.TypeTogether: http.StatusOK, inventory.TypeGenesis: http.StatusForbidden, inventory.TypeMigrate: http.StatusForbidden,
 	} {
 		s := newSite(t)
 		s.operation("of/lab", kind)

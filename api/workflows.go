@@ -69,6 +69,8 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 		{Method: "POST", Path: machine + "/decommission", Needs: inventory.RoleOperate, Handler: acceptOptional(w.decommission)},
 		{Method: "POST", Path: machine + "/inspect", Needs: inventory.RoleOperate, Handler: acceptOptional(w.inspect)},
 		{Method: "POST", Path: "/v1/recover", Needs: inventory.RoleOperate, Handler: accept(w.starter.recoverMachines)},
+		{Method: "POST", Path: "/v1/together", Needs: inventory.RoleOperate, Handler: accept(w.starter.startTogether)},
+		{Method: "POST", Path: "/v1/operations/:run/retry", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, w.starter.retryOperation)},
 		{Method: "POST", Path: "/v1/provision", Needs: inventory.RoleOperate, Handler: accept(w.starter.provisionMachines)},
 	}
 }
@@ -315,6 +317,9 @@ func (w *workflowRoutes) retry(ctx context.Context, q retryRun) (apitypes.Starte
 			inventory.ErrConflict), "ingot bmc job create")
 	}
 
+	if err := refuseMember(found); err != nil {
+		return apitypes.Started{}, err
+	}
 	if err := w.starter.newest(ctx, found); err != nil {
 		return apitypes.Started{}, err
 	}

@@ -168,7 +168,7 @@ func (t temporalTracer) StartSpan(o *interceptor.TracerStartSpanOptions) (interc
 // its own.
 func (t temporalTracer) startWorkflow(parent context.Context, o *interceptor.TracerStartSpanOptions) interceptor.TracerSpan {
 	switch o.Name {
-	case inventory.TypeGenesis, inventory.TypeMigrate, inventory.TypeRecover:
+	case inventory.TypeGenesis, inventory.TypeMigrate, inventory.TypeRecover, inventory.TypeTogether:
 		return untraced{}
 	}
 	run := o.Tags[string(keyTemporalRun)]
