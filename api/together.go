@@ -216,10 +216,5 @@ func refuseMember(w inventory.Workflow) error {
 		return err
 	}
 	return hint(fmt.Errorf("run %q of machine %q is part of %s, which can only be retried as a whole: %w", w.Run, w.Machine, in.Parent,
-		inventory.ErrConflict), togetherRetry(in.Parent))
-}
-
-// togetherRetry returns the command that retries an operation ProvisionTogether. id is its workflow id.
-func togetherRetry(id string) string {
-	return "ingot together retry " + strings.TrimPrefix(id, contract.TogetherID(""))
+		inventory.ErrConflict), contract.RetryTogether(in.Parent))
 }

@@ -194,6 +194,9 @@ func endExecution(ctx workflow.Context, state, message string, errs ...error) er
 
 // retryCommand returns the command with which the operator repeats a failed run.
 func (r *machineRun) retryCommand() string {
+	if in, ok := r.record.input.(contract.ProvisionInput); ok && in.Together() {
+		return contract.RetryTogether(in.Parent)
+	}
 	planned := r.plannedAs == "" || r.plannedAs == r.grant.owner.Run
 	for _, a := range r.record.Actions {
 		if planned && a.Attempt > 0 {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -227,10 +228,13 @@ func setEnd(ctx context.Context, tc client.Client, w *inventory.Workflow, e exec
 
 // nextCommand returns the command that helps after a run was ended from outside.
 func (r *Reconciler) nextCommand(ctx context.Context, w inventory.Workflow) string {
+	var in contract.ProvisionInput
 	attempted := slices.ContainsFunc(w.Actions, func(a inventory.ActionRecord) bool { return a.Attempt > 0 })
 	switch {
 	case w.State == inventory.StateSuccess || w.Type == inventory.TypeBMCJob: // neither can be retried
 		return ""
+	case w.Type == inventory.TypeProvision && json.Unmarshal(w.Input, &in) == nil && in.Together():
+		return contract.RetryTogether(in.Parent)
 	case attempted && r.stores.Workflows.Resumable(ctx, w.Run) == nil:
 		return RetryCommand(w.Run, contract.FromFailedStep)
 	}

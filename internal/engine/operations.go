@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/inventory"
+	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
 // judgeOperation writes the final state of an operation whose workflow was ended from outside. It reads the record again
@@ -39,6 +40,9 @@ func (r *Reconciler) judgeOperation(ctx context.Context, tc client.Client, o inv
 		o.State, o.Step, o.Message = inventory.StateCancelled, inventory.PhaseCancelled, "cancelled"
 	}
 	o.Question, o.Next, o.Ended, o.Updated = nil, "", now, now
+	if o.Type == inventory.TypeTogether && o.State == inventory.StateFailed {
+		o.Next = contract.RetryTogether(o.ID)
+	}
 	if err := r.stores.Operations.PutOperation(ctx, o); err != nil {
 		return fmt.Errorf("repairing the record of operation %q: %w", o.ID, err)
 	}

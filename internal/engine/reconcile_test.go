@@ -348,3 +348,29 @@ func (s *site) hears() (n int) {
 	}
 	return len(es)
 }
+
+// TestReconcileNamesTheRetryOfTheOperation: the run of an operation ProvisionTogether is not retried alone.
+func TestReconcileNamesTheRetryOfTheOperation(t *testing.T) {
+	s := newSite(t)
+	s.AddMachine("m1", fakesite.MAC)
+	s.Arm("m1", "r1")
+	w, err := s.Store.Workflows.Workflow(t.Context(), "r1")
+	require.NoError(t, err)
+	w.Input, w.Seq = []byte(`{"machine":"m1","parent":"together/k3s"}`), w.Seq+1
+	require.NoError(t, s.Store.Workflows.PutWorkflow(t.Context(), w))
+	require.NoError(t, s.Store.Operations.PutOperation(t.Context(), inventory.Operation{
+		Run: "o1", ID: "together/k3s", Type: inventory.TypeTogether, Name: "k3s", State: inventory.StateRunning, Started: s.Clock.Now(),
+	}))
+	s.Temporal.Open("together/k3s", "o1")
+	s.Temporal.End("r1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	s.Temporal.End("o1", enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED, nil)
+	require.NoError(t, s.Reconciler.CheckRuns(t.Context()))
+	w, err = s.Store.Workflows.Workflow(t.Context(), "r1")
+	require.NoError(t, err)
+	require.Equal(t, inventory.StateFailed, w.State)
+	require.Equal(t, "ingot together retry k3s", w.Next)
+	o, err := s.Store.Operations.Operation(t.Context(), "o1")
+	require.NoError(t, err)
+	require.Equal(t, inventory.StateFailed, o.State)
+	require.Equal(t, "ingot together retry k3s", o.Next)
+}

@@ -58,6 +58,11 @@ type ProvisionInput struct {
 // each when the tasks before it are done on the other machines.
 func (in ProvisionInput) Together() bool { return strings.HasPrefix(in.Parent, TogetherID("")) }
 
+// RetryTogether returns the command that retries the operation ProvisionTogether with this workflow id. Its runs are not retried alone.
+func RetryTogether(id string) string {
+	return "ingot together retry " + strings.TrimPrefix(id, TogetherID(""))
+}
+
 // TogetherInput starts ProvisionTogether under the id together/<name>: several machines carry out the tasks of one template, in the
 // template's order.
 type TogetherInput struct {
