@@ -101,6 +101,7 @@ Exit codes:
 		operationCommand(o),
 		genesisCommand(o),
 		recoverCommand(o),
+		togetherCommand(o),
 		bmcCommand(o),
 		netbootCommand(o),
 		dhcpCommand(o),

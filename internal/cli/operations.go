@@ -21,7 +21,7 @@ import (
 func operationCommand(o *Options) *cobra.Command {
 	return Group(
 		"operation",
-		"Operations: Genesis runs, migrations, recoveries",
+		"Operations: Genesis runs, migrations, recoveries, machines installed together",
 		"  ingot operation list --open\n  ingot operation get genesis/lab\n"+
 			"  ingot operation decide genesis/lab --choice retry",
 		operationListCommand(o),
@@ -88,7 +88,7 @@ func operationListCommand(o *Options) *cobra.Command {
 		},
 		route: client.Path("operations"),
 		filters: []filter{
-			{name: "type", usage: "only operations of this type: Genesis, Migrate or Recover"},
+			{name: "type", usage: "only operations of this type: Genesis, Migrate, Recover or ProvisionTogether"},
 			stateFilter("only operations in this state"),
 			{name: "open", usage: "only operations that have not ended", set: true},
 		},

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingotmetal/ingot/internal/apitypes"
 	"github.com/ingotmetal/ingot/internal/client"
 	"github.com/ingotmetal/ingot/internal/text/human"
 	"github.com/ingotmetal/ingot/inventory"
@@ -82,32 +81,29 @@ for an operator; open runs continue.`,
 
 // findRecoveredMachines returns the names of the machines that a recovery would start, in the order of their start.
 func findRecoveredMachines(c *Call, in contract.RecoverInput) ([]string, error) {
-	all, err := getAll[apitypes.MachineView](c, client.Path("machines"))
+	all, err := findMachines(c)
 	if err != nil {
 		return nil, err
 	}
-
-	ms := make([]inventory.Machine, 0, len(all.Value.Items))
-	for _, m := range all.Value.Items {
-		ms = append(ms, m.Machine)
-	}
-
-	groups, err := inventory.RecoverOrder(ms, in.Machines, in.Selector, in.Order)
+	groups, err := inventory.RecoverOrder(all, in.Machines, in.Selector, in.Order)
 	return slices.Concat(groups...), err
 }
 
 func recoverStatusCommand(o *Options) *cobra.Command {
-	cmd := &cobra.Command{
+	return statusCommandOf(o, inventory.TypeRecover, contract.RecoverID, &cobra.Command{
 		Use: "status NAME", Short: "Show the outcome of each machine of a recovery",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: firstArg(o.operationsOf(inventory.TypeRecover)),
 		Example: "  ingot recover status flood\n  ingot recover status flood --wait\n" +
 			"  ingot recover status flood --output json",
-	}
+	})
+}
 
+// statusCommandOf completes a command that shows the operation with the name in its argument. idOf returns the workflow id for a name.
+func statusCommandOf(o *Options, kind string, idOf func(string) string, cmd *cobra.Command) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), firstArg(o.operationsOf(kind))
 	wait := waitFlags(cmd)
 
 	return o.NewCommand(cmd, func(c *Call) error {
-		id := contract.RecoverID(c.Args[0])
+		id := idOf(c.Args[0])
 		if *wait {
 			return waitForOperation(c, id)
 		}
@@ -132,7 +128,7 @@ func recoverStatusCommand(o *Options) *cobra.Command {
 }
 
 // printWaiting prints whether the run of step s still waits for the operator. It reads the run again, because the
-// operator may have answered since the recovery recorded the step.
+// operator may have answered since the operation recorded the step.
 func printWaiting(c *Call, w io.Writer, s inventory.OperationStep) {
 	now, err := get[inventory.Workflow](c, client.Path("workflows", s.Run))
 	if err != nil || now.Value.AwaitsOperator() {

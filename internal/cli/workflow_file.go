@@ -41,13 +41,14 @@ func readWorkflow(c *Call, file string) (workflowBody, error) {
 		inventory.TypeReprovision:  decodeWorkflow[contract.ProvisionInput],
 		inventory.TypeDecommission: decodeWorkflow[contract.DecommissionInput],
 		inventory.TypeRecover:      decodeWorkflow[contract.RecoverInput],
+		inventory.TypeTogether:     decodeWorkflow[contract.TogetherInput],
 		inventory.TypeInspect:      decodeWorkflow[contract.InspectInput],
 		inventory.TypeBMCJob:       decodeWorkflow[contract.BMCJobInput],
 	}[kind]
 	if !known {
 		return workflowBody{}, docs[0].Locate(inventory.Problems{{
 			Field: "type", What: fmt.Sprintf("unknown workflow type %q", kind),
-			Remedy: "write Provision, Reprovision, Decommission, Inspect, BMCJob or Recover",
+			Remedy: "write Provision, Reprovision, Decommission, Inspect, BMCJob, Recover or ProvisionTogether",
 		}})
 	}
 

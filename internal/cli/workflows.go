@@ -320,7 +320,7 @@ func workflowCreateCommand(o *Options) *cobra.Command {
 		Use: "create {--template T --hardware M | -f FILE}", Short: "Start a workflow", Args: cobra.NoArgs,
 		Long: `Start a workflow. With --hardware, the workflow provisions this machine. With --file,
 the workflow is described by a YAML or JSON document with the fields type (Provision,
-Reprovision, Decommission, Inspect, BMCJob or Recover) and input.
+Reprovision, Decommission, Inspect, BMCJob, Recover or ProvisionTogether) and input.
 
 Provisioning destroys all data on the chosen disk.`,
 		Example: "  ingot workflow create --template my-template --hardware node-1\n" +
@@ -351,6 +351,9 @@ Provisioning destroys all data on the chosen disk.`,
 			return err
 		}
 
+		if body.Type == inventory.TypeRecover || body.Type == inventory.TypeTogether {
+			return startOperation(c, client.Path("workflows"), body, *wait, "")
+		}
 		return startRun(c, client.Path("workflows"), body, *wait)
 	})
 }
