@@ -59,8 +59,8 @@ var exclusive = map[string]string{
 }
 
 // start starts an operation. If an operation of the same type, or of the type that exclusive gives for it, is already
-// open, the error is a conflict that names the open operation. The name of the open operation matters only for the type
-// ProvisionTogether, of which several may be open.
+// open, the error is a conflict that names the open operation. The name of the open operation matters only for
+// ProvisionTogether: operations of this type with different names may be open at the same time.
 func (o *operations) start(ctx context.Context, w engine.Start, name string) (apitypes.Started, error) {
 	if _, err := o.runs.Client(); err != nil {
 		return apitypes.Started{}, err

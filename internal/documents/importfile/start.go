@@ -58,52 +58,95 @@ func (r *starts) readWorkflow(o object) {
 	r.workflows = append(r.workflows, workflow{o, d.Spec.TemplateRef, d.Spec.HardwareRef, d.Spec.HardwareMap})
 }
 
-// deviceKey matches the keys of a hardware map that hold the MAC addresses of the machine's interfaces. Every run
-// sets these keys itself.
+// deviceKey matches the keys of a hardware map that hold MAC addresses of machines. A run for one machine sets these keys itself.
 var deviceKey = regexp.MustCompile(`^device_[1-9][0-9]*$`)
 
-// startWorkflow adds the command that does the same as w. The machine is hardwareRef, or if that is empty, the
-// machine whose MAC is device_1 in the hardware map.
-func (r *starts) startWorkflow(w workflow) {
-	name, _ := shortName(w.hardware)
-	words := []string{"--template", w.template}
-	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
-		v := w.hardwareMap[k]
-		if !deviceKey.MatchString(k) {
-			if pair, ok := hardwareMapWord(k, v); ok {
-				words = append(words, "--hardware-map", pair)
-			} else {
-				r.found.add(w.doc, "spec.hardwareMap."+k, "use no quotes at the ends, no line breaks, and no = in the name",
-					"the name and the value cannot be passed on a command line")
-			}
-			continue
-		}
+// operationName matches names of operations that ingot accepts.
+var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
+// startWorkflow adds the command that does the same as w. If the hardware map names several machines, they carry out the template
+// together. Otherwise the machine is hardwareRef, or if that is empty, the machine whose MAC is device_1 in the hardware map.
+func (r *starts) startWorkflow(w workflow) {
+	var values []string                                // words
+	owners, devices := map[string]string{}, []string{} // key of owners: a machine; value: the key that names it
+	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
+		switch {
+		case deviceKey.MatchString(k):
+			devices = append(devices, k)
+			if owner := r.machines.byMAC(w.hardwareMap[k]); owner != "" && owners[owner] == "" {
+				owners[owner] = k
+			}
+		default:
+			values = r.addHardwareMap(w, values, k)
+		}
+	}
+
+	name, _ := shortName(w.hardware)
+	var words []string
+	if len(owners) > 1 {
+		words = []string{"ingot", "together", "start", w.name, "--template", w.template}
+		words = r.nameMachines(w, name, owners, devices, words)
+	} else {
+		name = r.nameMachine(w, name, devices)
+		words = []string{"ingot", "machine", "provision", name, "--template", w.template}
+		if _, err := inventory.ParseMAC(name); err == nil {
+			words = []string{"ingot", "workflow", "create", "--hardware", name, "--template", w.template}
+		}
+	}
+	words = append(words, values...)
+	if slices.Contains(words, "") || !r.printable(w.object, "spec", words) {
+		return
+	}
+	r.addCommand(w.object, words...)
+}
+
+// addHardwareMap adds the value of a hardware map to the words of a command.
+func (r *starts) addHardwareMap(w workflow, words []string, key string) []string {
+	if pair, ok := hardwareMapWord(key, w.hardwareMap[key]); ok {
+		return append(words, "--hardware-map", pair)
+	}
+	r.found.add(w.doc, "spec.hardwareMap."+key, "use no quotes at the ends, no line breaks, and no = in the name",
+		"the name and the value cannot be passed on a command line")
+	return words
+}
+
+// nameMachine returns the machine of a Workflow for one machine. name is the machine of hardwareRef.
+func (r *starts) nameMachine(w workflow, name string, devices []string) string {
+	for _, k := range devices {
+		v := w.hardwareMap[k]
 		owner := r.machines.byMAC(v)
 		switch {
 		case k == "device_1" && name == "":
 			name = cmp.Or(owner, v)
 		case owner != "" && owner != name:
-			r.found.add(w.doc, "spec.hardwareMap."+k, "write a Workflow for each machine", "%s is the MAC address of %s, but the workflow is for %s",
-				clip(v), owner, clip(name))
+			r.found.add(w.doc, "spec.hardwareMap."+k, "name the same machine in spec.hardwareRef",
+				"%s is the MAC address of %s, but the workflow is for %s", clip(v), owner, clip(name))
 		case owner == "":
 			r.found.ignore(w.object, "spec.hardwareMap."+k, "a run sets it from the interfaces of its machine")
 		}
 	}
 	if name == "" {
 		r.found.add(w.doc, "spec.hardwareRef", "name a Hardware, or give device_1 in spec.hardwareMap", "there is no machine")
-		return
 	}
+	return name
+}
 
-	start := []string{"ingot", "machine", "provision", name}
-	if _, err := inventory.ParseMAC(name); err == nil {
-		start = []string{"ingot", "workflow", "create", "--hardware", name}
+// nameMachines adds the machines of a Workflow for several machines to the words of its command. name is the machine of hardwareRef.
+func (r *starts) nameMachines(w workflow, name string, owners map[string]string, devices, words []string) []string {
+	if !operationName.MatchString(w.name) {
+		r.found.add(w.doc, "metadata.name", "use up to 63 letters, digits, - and _", "%q cannot be the name of an operation", clip(w.name))
 	}
-	words = append(start, words...)
-	if !r.printable(w.object, "spec", words) {
-		return
+	if name != "" && owners[name] == "" {
+		r.found.add(w.doc, "spec.hardwareRef", "name it in spec.hardwareMap too", "spec.hardwareMap does not name machine %s", clip(name))
 	}
-	r.addCommand(w.object, words...)
+	for _, k := range devices {
+		if owner := r.machines.byMAC(w.hardwareMap[k]); owner != "" && owners[owner] != k {
+			r.found.add(w.doc, "spec.hardwareMap."+k, "name each machine once", "%s is machine %s, which %s names already",
+				clip(w.hardwareMap[k]), owner, owners[owner])
+		}
+		words = r.addHardwareMap(w, words, k)
+	}
+	return words
 }
 
 // addCommand adds the command that starts what o describes.

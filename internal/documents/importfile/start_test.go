@@ -51,3 +51,26 @@ func withoutFlag(words []string) (out []string) {
 	}
 	return out
 }
+
+// TestWorkflowForSeveralMachines: the machines of a hardware map carry out the template together.
+func TestWorkflowForSeveralMachines(t *testing.T) {
+	text := hardwareText("n", mac1, "") + hardwareText("m", mac2, "") + head("Template", "t") + "spec:\n  data: |\n" + templateData +
+		"      - name: other\n        worker: \"{{.device_2}}\"\n        actions:\n          - {name: a, image: noop, timeout: 60}\n"
+	of := func(ref, devices string) string {
+		return text + head("Workflow", "k3s") + "spec:\n  templateRef: t\n" + ref + "  hardwareMap:\n    version: \"1\"\n" + devices
+	}
+	const two = "    device_1: " + mac1 + "\n    device_2: " + mac2 + "\n"
+	const want = "ingot together start k3s --template t --hardware-map device_1=" + mac1 + " --hardware-map device_2=" + mac2
+	for name, x := range map[string]struct{ text, command string }{
+		"two machines":        {of("", two), want + " --hardware-map version=1"},
+		"and one of them":     {of("  hardwareRef: m\n", two), want + " --hardware-map version=1"},
+		"and one not in file": {of("", two+"    device_3: 02:00:00:00:00:09\n"), want + " --hardware-map device_3=02:00:00:00:00:09 --hardware-map version=1"},
+		"one machine":         {of("", "    device_1: "+mac1+"\n    device_2: 02:00:00:00:00:09\n"), "ingot machine provision n --template t --hardware-map version=1"},
+	} {
+		got, err := Read([]File{{"f", []byte(x.text)}})
+		require.NoError(t, err, name)
+		require.Len(t, got.Starts, 1, name)
+		require.Equal(t, x.command, got.Starts[0].Command, name)
+		require.Len(t, got.Templates, 1, name)
+	}
+}

@@ -182,11 +182,6 @@ metadata: {name: j2}
 	{"empty template", head("Template", "t") + "spec: {data: \" \"}\n"},
 	{"no data", head("Template", "t") + "spec: {}\n"},
 	{"template", head("Template", "t") + "spec:\n  data: |\n" + strings.Replace(templateData, "image: reboot", "image: nothing", 1)},
-	{
-		"template for two machines",
-		head("Template", "t") + "spec:\n  data: |\n" + templateData + "      - name: other\n        worker: \"{{.device_2}}\"\n" +
-			"        actions:\n          - {name: a, image: noop, timeout: 60}\n",
-	},
 	{"template on one line", head("Template", "t") + "spec:\n  data: \"version: '0.1'\\nname: x\\ntask: []\\n\"\n"},
 	{"template's YAML", head("Template", "t") + "spec:\n  data: |\n    a: b\n    c: d: e\n"},
 	{
@@ -205,6 +200,8 @@ metadata: {name: j2}
 	{"no template and machine", head("Workflow", "w") + "spec: {}\n"},
 	{"two machines", hardwareText("n", mac1, "") + hardwareText("m", mac2, "") + head("Workflow", "w") +
 		"spec:\n  templateRef: t\n  hardwareRef: n\n  hardwareMap:\n    device_1: " + mac2 + "\n"},
+	{"machines of a Workflow", hardwareText("n", mac1, "") + hardwareText("m", mac2, "") + head("Workflow", "a.b") +
+		"spec:\n  templateRef: t\n  hardwareRef: other\n  hardwareMap:\n    device_1: " + mac2 + "\n    device_2: " + mac1 + "\n    device_3: " + mac2 + "\n"},
 	{"terminal", head("Workflow", "w") + "spec: {templateRef: t, hardwareRef: n, hardwareMap: {a: \"\\e[2J\"}}\n"},
 	{"flag", head("Workflow", "w") + "spec: {templateRef: --yes, hardwareRef: --yes}\n"},
 	{"types of a Workflow", head("Workflow", "w") + "spec: {templateRef: {name: t}, hardwareRef: [n], hardwareMap: {a: [b]}}\n"},
