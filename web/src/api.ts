@@ -52,6 +52,7 @@
 //   POST /v1/temporal-ui-links               {"url"}: opens Temporal's UI, once
 //   POST /v1/operations/:run/decide          {"question", "choice"}
 //   POST /v1/operations/:run/cancel          {}
+//   POST /v1/operations/:run/retry           only for machines that are installed together: {"run"} of the new operation
 //   POST /v1/operations/:run/pause, /resume  only for the installation of many
 //   POST /v1/provision?dryRun                {"name", "machines" | "selector", …}: {"run", "machines" of a dry run}
 //
@@ -250,6 +251,7 @@ export const api = {
   retry: (run: string, from: "failed-step" | "start") => ask("POST", path("workflows", run, "retry"), { from }),
   cancel: (run: string) => ask("POST", path("workflows", run, "cancel"), { reason: "cancelled in the page" }),
   decideOperation: (run: string, question: string, choice: string) => ask("POST", path("operations", run, "decide"), { question, choice }),
+  retryOperation: async (run: string) => parse<{ run: string }>(await ask("POST", path("operations", run, "retry"), {})).run,
   cancelOperation: (run: string) => ask("POST", path("operations", run, "cancel"), {}),
   install: (machine: string, how: "provision" | "reprovision", what: { template?: string; image?: string }) => ask("POST", path("machines", machine, how), what),
   decommission: (machine: string) => ask("POST", path("machines", machine, "decommission"), {}),

@@ -7,7 +7,7 @@ import { Ask, RefusedNote, useRequests } from "./request";
 import { useLoaded } from "./history";
 import { linkTo, Sign } from "./machines";
 import { doing, manual, isOver } from "./phases";
-import { pathTo } from "./route";
+import { go, pathTo } from "./route";
 import type { Store } from "./store";
 import { acting, ended, late, progress, saying, standing, stateOf, stepsDone, stepTone, took } from "./steps";
 import { ago, at, clock, span } from "./text";
@@ -45,7 +45,7 @@ export function Operations({ store, run, now }: { store: Store; run: string; now
     <main class="columns">
       <section class="list" aria-label="Operations">
         {failed && <p class="failure">{failed}</p>}
-        {all.length === 0 && <p class="quiet">No operations yet: neither a Genesis nor a migration, nor an installation of many machines.</p>}
+        {all.length === 0 && <p class="quiet">No operations yet: neither a Genesis nor a migration, nor an installation of several machines.</p>}
         <ul class="operations">
           {all.map((o) => (
             <OperationRow key={o.run} operation={o} store={store} now={now} chosen={o.run === run} />
@@ -90,6 +90,11 @@ export function OperationPanel({ operation: o, store, now }: { operation: Operat
           <div class="buttons">
             {o.type === "Recover" && <Pause operation={o} />}
             <Ask choice="cancel" label="Cancel" sure="End it" note="Steps that are done stay done." disabled={requests.busy !== ""} onDo={() => requests.run("cancel", () => api.cancelOperation(o.run))} />
+          </div>
+        )}
+        {ended(o) && o.state !== "SUCCESS" && o.type === "ProvisionTogether" && (
+          <div class="buttons">
+            <Ask choice="retry" kind="primary" label="Retry" sure="Retry" note="Boots the machines that are not installed." disabled={requests.busy !== ""} onDo={() => requests.run("retry", async () => go(pathTo("operations", await api.retryOperation(o.run))))} />
           </div>
         )}
         <RefusedNote requests={requests} />

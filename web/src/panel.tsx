@@ -172,7 +172,8 @@ function RunButtons({ machine: m, workflow: w }: { machine: MachineView; workflo
   const off = requests.busy !== "";
   const own = w.type === undefined || w.type !== "BMCJob";
   const power = !isOver(w) && w.phase === "power" && manual(m);
-  const retry = isOver(w) && w.state !== "SUCCESS" && !w.supersededBy;
+  // A run of machines that are installed together is retried with its operation, which the record names.
+  const retry = isOver(w) && w.state !== "SUCCESS" && !w.supersededBy && !w.next?.startsWith("ingot together retry ");
   const done = w.type !== "Decommission" && (w.actions ?? []).some((a) => a.state === "SUCCESS");
   const cancel = !isOver(w) && own && w.phase !== "disarm" && !offersAbort(w.question);
   if (!power && !retry && !cancel) return null;

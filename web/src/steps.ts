@@ -1,4 +1,4 @@
-// The steps of an operation as text: a Genesis, a migration, a recovery.
+// The steps of an operation as text: a Genesis, a migration, a recovery, machines that are installed together.
 
 import type { MachineView, Operation, OperationStep } from "./types";
 import { tone } from "./phases";

@@ -154,7 +154,7 @@ export interface OperationStep {
   waited?: number;
 }
 
-/** A Genesis, a migration or a recovery. */
+/** A Genesis, a migration, a recovery or machines that are installed together. */
 export interface Operation {
   run: string;
   deleted?: boolean;

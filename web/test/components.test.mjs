@@ -182,6 +182,16 @@ test("several machines that ask the same get one answer, each with the id of its
   ]);
 });
 
+test("a run of machines that are installed together has no retry of its own", async () => {
+  for (const [next, own] of [["ingot workflow retry m --from start", true], ["ingot together retry k3s", false]]) {
+    const failed = { ...ended, type: "Provision", state: "FAILED", next };
+    answers[`${machine}/workflow`] = () => [200, failed];
+    answers[machine] = () => [200, idle.machine];
+    const page = await mount(MachinePanel, { machine: { name: "m", workflow: failed }, store, now: 0 });
+    assert.equal(Boolean(page.find("data-choice", "retry-start")), own);
+  }
+});
+
 test("a session that may only read picks logs, and changes nothing", async () => {
   const failed = { ...ended, type: "Provision", actions: [{ name: "write", state: "FAILED", attempt: 2 }] };
   answers[`${machine}/workflow`] = () => [200, failed];

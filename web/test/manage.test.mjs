@@ -136,6 +136,21 @@ test("an operation that installs many is paused and resumed", async () => {
   assert.ok(!page.find("data-choice", "pause"));
 });
 
+test("machines that are installed together are retried by their operation", async () => {
+  const operation = { run: "o", id: "together/x", type: "ProvisionTogether", name: "x", state: "FAILED", steps: [{ name: "a", machine: "a", state: "done" }, { name: "b", machine: "b", state: "failed" }] };
+  answers["POST /v1/operations/o/retry"] = () => [202, { workflow: "together/x", run: "again" }];
+  const page = await mount(OperationPanel, { operation, store: { machines: new Map() }, now: 0 });
+  assert.ok(!page.find("data-choice", "pause"));
+  await page.press("retry");
+  await page.send(page.find("data-choice-sure", "retry"), "click");
+  assert.deepEqual(asked, ["POST /v1/operations/o/retry"]);
+  assert.equal(location.hash, "#/operations/again");
+  for (const other of [{ state: "SUCCESS" }, { state: "RUNNING" }, { type: "Recover" }]) {
+    await page.show({ operation: { ...operation, ...other }, store: { machines: new Map() }, now: 0 });
+    assert.ok(!page.find("data-choice", "retry"));
+  }
+});
+
 test("what a file changes is shown before it is stored, and the values of others stay", async () => {
   const change = { field: "image", old: "<b>a</b>", new: "b", conflict: true };
   const answer = (stored, ...items) => [200, { stored, items, warnings: ["f.yaml:3: <i>x</i> is not stored"] }];
