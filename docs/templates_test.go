@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/internal/documents/strictyaml"
+	"github.com/ingotmetal/ingot/inventory"
 	"github.com/ingotmetal/ingot/template"
 )
 
@@ -222,4 +223,25 @@ func code(text string) string {
 		fence = "``"
 	}
 	return fence + strings.ReplaceAll(text, "|", "\\|") + fence
+}
+
+// TestSeveralMachinesExample renders the example of a template for several machines.
+func TestSeveralMachinesExample(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, templatesFile), "\n### Several machines\n")
+	_, source, _ := strings.Cut(section, "```yaml\n")
+	source, _, _ = strings.Cut(source, "```\n")
+	first := inventory.Machine{Name: "node-1", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:00:01"}}}
+	second := inventory.Machine{Name: "node-2", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:00:02"}}}
+	image := inventory.Image{Name: "debian-12", Format: "raw", SHA256: strings.Repeat("0", 64)}
+	d := template.Data{
+		Machine: second, Others: []inventory.Machine{first}, HardwareMap: map[string]string{"device_1": "node-1", "device_2": "node-2"},
+		Image: &image, ImageURL: "http://192.0.2.1/images/debian-12", Images: map[string]inventory.Image{"http://192.0.2.1/images/debian-12": image},
+	}
+	r, err := template.Render(t.Context(), "cluster", source, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []inventory.Turn{{Task: "client", Machine: "node-1", After: "server"}}; !slices.Equal(r.Turns, want) {
+		t.Errorf("the second machine waits for %v, not for %v", r.Turns, want)
+	}
 }
