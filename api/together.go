@@ -78,8 +78,8 @@ func (s *starter) retryOperation(ctx context.Context, q byRun) (apitypes.Started
 		return apitypes.Started{}, fmt.Errorf("reading the input of run %q: %w", o.Run, err)
 	}
 
-	// An operation that ended before it found its machines has no steps. Then the operation before it tells what is installed.
-	if len(o.Steps) > 0 {
+	// An operation may have ended before it found or started its machines. Then the operation before it shows what is installed.
+	if slices.ContainsFunc(o.Steps, func(x inventory.OperationStep) bool { return x.Run != "" }) {
 		in.Resume = o.Run
 	}
 	if err := s.checkRetry(ctx, o, in); err != nil {

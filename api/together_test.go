@@ -78,11 +78,19 @@ func TestTogetherReportsAllProblems(t *testing.T) {
 		return out
 	}
 	require.ElementsMatch(t, []string{
-		`name: invalid name of an operation "a/b"`, `resume: must be left out: only a retry of the operation sets this field`,
-		`policy: invalid value "maybe"; must be one of [fail pause]`, `template: there is no template "nothing"`, `image: there is no image "nothing"`,
+		`name: invalid name of an operation "a/b"`,
+		`resume: must be left out: only a retry of the operation sets this field`,
+		`policy: invalid value "maybe"; must be one of [fail pause]`,
+		`template: there is no template "nothing"`,
+		`image: there is no image "nothing"`,
 		`hardwareMap.device_2: "n9" is neither the name of a machine nor the MAC address of an interface`,
 	}, problems(contract.TogetherInput{
-		Name: "a/b", Template: "nothing", Image: "nothing", Policy: "maybe", Resume: "r", HardwareMap: map[string]string{"device_1": "n1", "device_2": "n9"},
+		Name:        "a/b",
+		Template:    "nothing",
+		Image:       "nothing",
+		Policy:      "maybe",
+		Resume:      "r",
+		HardwareMap: map[string]string{"device_1": "n1", "device_2": "n9"},
 	}))
 	require.Equal(t, []string{`hardwareMap: names 1 machines, but at least two are needed`},
 		problems(contract.TogetherInput{Name: "x", Template: "cluster", HardwareMap: map[string]string{"device_1": "n1"}}))
@@ -123,9 +131,9 @@ func TestRetryOfAnOperationTogether(t *testing.T) {
 	c.op(http.StatusConflict, http.MethodPost, "/v1/operations/together.k3s/retry", nil) // it is open
 	require.Contains(t, decode[answer](t, c.do(http.MethodPost, "/v1/operations/r1/retry", nil), http.StatusConflict).Error, "is newer")
 
-	// An operation that was cancelled before it had found its machines leaves the operation before it as the one to resume.
+	// An operation that was cancelled before it had started a run leaves the operation before it as the one to resume.
 	again.Name, again.By = "early", "alice"
-	c.togetherEnded("r3", inventory.StateCancelled, again)
+	c.togetherEnded("r3", inventory.StateCancelled, again, inventory.OperationStep{Name: "n2", Machine: "n2", State: inventory.StepPending})
 	c.op(http.StatusAccepted, http.MethodPost, "/v1/operations/r3/retry", nil)
 	require.Equal(t, "r1", c.Temporal.Inputs[1].(contract.TogetherInput).Resume)
 
@@ -142,7 +150,13 @@ func TestRetryOfAnOperationTogether(t *testing.T) {
 
 	for kind, next := range map[string]string{inventory.TypeRecover: "start it again", inventory.TypeGenesis: "ingot genesis resume x"} {
 		require.NoError(t, c.Store.Operations.PutOperation(t.Context(), inventory.Operation{
-			Run: kind, ID: kind + "/x", Type: kind, Name: "x", State: inventory.StateFailed, Started: c.Clock.Now(), Steps: []inventory.OperationStep{},
+			Run:     kind,
+			ID:      kind + "/x",
+			Type:    kind,
+			Name:    "x",
+			State:   inventory.StateFailed,
+			Started: c.Clock.Now(),
+			Steps:   []inventory.OperationStep{},
 		}))
 		a = decode[answer](t, c.do(http.MethodPost, "/v1/operations/"+kind+"/retry", nil), http.StatusBadRequest)
 		require.Equal(t, next, a.Problems[0].Remedy)
