@@ -67,7 +67,7 @@ func (s *Site) togetherByTemporal(ctx context.Context, t *testing.T, in contract
 // TestTogether carries out one template on two machines: the tasks alternate between them. The second machine's task fails, and the operation
 // is retried from it. The server is killed while one machine waits for the other. After every kind of end, no window is open.
 func TestTogether(t *testing.T) {
-	runInTurn(t, 100, 3)
+	runInTurn(t, 60, 4)
 	ctx := needLab(t)
 	image, err := lab.SimImage(ctx, testWriter{t})
 	require.NoError(t, err)
@@ -156,6 +156,9 @@ tasks:
 	in.Template = "slow"
 	waits := func(w inventory.Workflow) bool { return w.Message == `waiting for task "one" of machine server` }
 	for name, ends := range map[string][]string{"cancelled": {"cancel"}, "terminated": {"terminate", "--reason", "test"}} {
+		if name == "terminated" && !*full {
+			continue // it takes a minute until the runs notice
+		}
 		in.Name = name
 		s.togetherByTemporal(ctx, t, in)
 		s.operationIs(ctx, t, "together."+name, func(o inventory.Operation) bool { return o.Step == inventory.PhaseAction })
