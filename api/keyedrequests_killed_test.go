@@ -157,7 +157,12 @@ func TestKeyedRequestsHappenOnceThoughTheServerIsKilled(t *testing.T) {
 		{"/v1/bmc/jobs", `{"machine":"m1","tasks":[{"powerAction":"off"}]}`, http.StatusAccepted, nil},
 		{"/v1/recover", `{"name":"all","machines":["m1"],"template":"empty"}`, http.StatusAccepted, nil},
 		{"/v1/provision", `{"name":"all","machines":["m1"],"template":"empty"}`, http.StatusAccepted, nil},
-		{"/v1/together", `{"name":"k3s","template":"cluster","hardwareMap":{"device_1":"n1","device_2":"n2"}}`, http.StatusAccepted, (*site).cluster},
+		{
+			"/v1/together",
+			`{"name":"k3s","template":"cluster","hardwareMap":{"device_1":"n1","device_2":"n2"}}`,
+			http.StatusAccepted,
+			(*site).cluster,
+		},
 		{"/v1/operations/together.k3s/retry", ``, http.StatusAccepted, func(s *site) {
 			s.cluster()
 			of := map[string]string{"device_1": "n1", "device_2": "n2"}

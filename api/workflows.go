@@ -70,7 +70,12 @@ func (w *workflowRoutes) routes() []httpapi.Route {
 		{Method: "POST", Path: machine + "/inspect", Needs: inventory.RoleOperate, Handler: acceptOptional(w.inspect)},
 		{Method: "POST", Path: "/v1/recover", Needs: inventory.RoleOperate, Handler: accept(w.starter.recoverMachines)},
 		{Method: "POST", Path: "/v1/together", Needs: inventory.RoleOperate, Handler: accept(w.starter.startTogether)},
-		{Method: "POST", Path: "/v1/operations/:run/retry", Needs: inventory.RoleOperate, Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, w.starter.retryOperation)},
+		{
+			Method:  "POST",
+			Path:    "/v1/operations/:run/retry",
+			Needs:   inventory.RoleOperate,
+			Handler: httpapi.Handle(http.StatusAccepted, httpapi.NoBody, w.starter.retryOperation),
+		},
 		{Method: "POST", Path: "/v1/provision", Needs: inventory.RoleOperate, Handler: accept(w.starter.provisionMachines)},
 	}
 }

@@ -234,8 +234,12 @@ func TestSeveralMachinesExample(t *testing.T) {
 	second := inventory.Machine{Name: "node-2", Interfaces: []inventory.Interface{{MAC: "02:00:00:00:00:02"}}}
 	image := inventory.Image{Name: "debian-12", Format: "raw", SHA256: strings.Repeat("0", 64)}
 	d := template.Data{
-		Machine: second, Others: []inventory.Machine{first}, HardwareMap: map[string]string{"device_1": "node-1", "device_2": "node-2"},
-		Image: &image, ImageURL: "http://192.0.2.1/images/debian-12", Images: map[string]inventory.Image{"http://192.0.2.1/images/debian-12": image},
+		Machine:     second,
+		Others:      []inventory.Machine{first},
+		HardwareMap: map[string]string{"device_1": "node-1", "device_2": "node-2"},
+		Image:       &image,
+		ImageURL:    "http://192.0.2.1/images/debian-12",
+		Images:      map[string]inventory.Image{"http://192.0.2.1/images/debian-12": image},
 	}
 	r, err := template.Render(t.Context(), "cluster", source, d)
 	if err != nil {
