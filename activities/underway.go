@@ -26,8 +26,9 @@ type UnderWay struct {
 
 // readOnly lists the activities that only read, wait, or write the record of a run or an operation.
 var readOnly = []string{
-	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained",
-	"TogetherMachines", "AwaitPlanned", "AwaitGrant", "AwaitTurn", "TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence", "ChangedImage",
+	"AwaitHandOver", "AwaitRun", "RunNow", "AwaitOperation", "OperationNow", "AwaitDrained", "TogetherMachines", "AwaitPlanned",
+	"AwaitGrant", "AwaitTurn", "TalosInstalled", "OpenRun", "OpenRuns", "Installed", "MovedTo", "Record", "RecordOperation", "Evidence",
+	"ChangedImage",
 }
 
 // Effects returns the types of those activities that are being executed and are not in readOnly.

@@ -131,7 +131,12 @@ tasks:
 	}
 
 	// Of a pair that cannot be taken as a whole, no machine is touched.
-	s.template(ctx, t, "long", `{version: "0.1", name: long, tasks: [{name: wait, worker: "{{.device_1}}", actions: [{name: wait, image: noop, environment: {SLEEP: "500"}}]}]}`)
+	s.template(
+		ctx,
+		t,
+		"long",
+		`{version: "0.1", name: long, tasks: [{name: wait, worker: "{{.device_1}}", actions: [{name: wait, image: noop, environment: {SLEEP: "500"}}]}]}`,
+	)
 	_, err = s.Provision(ctx, contract.ProvisionInput{Machine: "server", Template: "long"})
 	require.NoError(t, err)
 	_, err = s.Follow(ctx, "server", func(w inventory.Workflow) bool { return w.Phase == inventory.PhaseAction })
@@ -237,7 +242,12 @@ tasks:
 	g.refuses.Store(false)
 	in.Resume = o.Run
 	s.togetherByTemporal(ctx, t, in)
-	o = s.operationIs(ctx, t, "together.pair", func(again inventory.Operation) bool { return again.Run != o.Run && inventory.Final(again.State) })
+	o = s.operationIs(
+		ctx,
+		t,
+		"together.pair",
+		func(again inventory.Operation) bool { return again.Run != o.Run && inventory.Final(again.State) },
+	)
 	require.Equal(t, inventory.StateSuccess, o.State, o.Message)
 	client := s.ended(ctx, t, "client", inventory.StateSuccess)
 	require.Contains(t, client.Actions[0].Message, "done by run", "the image is not written again")

@@ -28,7 +28,14 @@ func MachinesOfMap(all []Machine, hardwareMap map[string]string) ([]Machine, err
 			continue
 		}
 		if earlier, twice := named[all[n].Name]; twice {
-			problems.Add("hardwareMap."+k, "name each machine once", "%q is machine %q, which %s names already", hardwareMap[k], all[n].Name, earlier)
+			problems.Add(
+				"hardwareMap."+k,
+				"name each machine once",
+				"%q is machine %q, which %s names already",
+				hardwareMap[k],
+				all[n].Name,
+				earlier,
+			)
 			continue
 		}
 		named[all[n].Name] = k

@@ -16,14 +16,15 @@ const (
 	StepSkipped = "skipped"
 )
 
-// An Operation is the record of a workflow that handles several machines or this server itself: Genesis, Migrate or Recover.
+// An Operation is the record of a workflow that handles several machines or this server itself: Genesis, Migrate, Recover or
+// ProvisionTogether.
 type Operation struct {
 	Run string `json:"run"` // Temporal's RunID of the first execution
 	// Execution is the RunID of the execution that now continues this operation: when the history of an execution is full, another one follows
 	// it (continue-as-new). "" = the first execution.
 	Execution string `json:"execution,omitempty"`
 	ID        string `json:"id"`   // workflow id
-	Type      string `json:"type"` // Genesis, Migrate, Recover
+	Type      string `json:"type"` // Genesis, Migrate, Recover, ProvisionTogether
 	Name      string `json:"name"`
 	State     string `json:"state"` // one of the states of a Workflow
 	// Step is the name of the current step, or a phase if the operation has ended.

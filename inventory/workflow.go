@@ -9,8 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/internal/selector"
 )
 
-// Types of workflows, with the names that records and Temporal use. From TypeRecover on, they are operations; a workflow of another type belongs to
-// one machine.
+// Types of workflows, with the names that records and Temporal use. From TypeRecover on, they are operations; a workflow of another type
+// belongs to one machine.
 const (
 	TypeProvision    = "Provision"
 	TypeReprovision  = "Reprovision"

@@ -89,7 +89,7 @@ func (d Data) values() (map[string]any, error) {
 
 	n := 0
 	for _, i := range d.Machine.Interfaces {
-		if !i.DisableNetboot {
+		if !i.DisableNetboot && len(d.Others) == 0 { // with other machines, only the hardware map says which machine a device is
 			n++
 			v[fmt.Sprintf("device_%d", n)] = i.MAC
 		}

@@ -67,7 +67,12 @@ func (c *checker) checkWorker(path string, t task) {
 	m := c.data.Machine
 	switch {
 	case t.Worker == "" && len(c.data.Others) > 0:
-		c.add(path, `write worker: "{{.device_1}}", or another device of the hardware map`, "task %q does not say which machine carries it out", t.Name)
+		c.add(
+			path,
+			`write worker: "{{.device_1}}", or another device of the hardware map`,
+			"task %q does not say which machine carries it out",
+			t.Name,
+		)
 	case c.foreign(t) && !slices.ContainsFunc(c.data.Others, func(o inventory.Machine) bool { return o.Name == c.machineOf(t) }):
 		c.add(path, workerRemedy, "%q is neither a MAC address nor the name of machine %q, for which task %q would run",
 			t.Worker, m.Name, t.Name)
@@ -76,4 +81,5 @@ func (c *checker) checkWorker(path string, t task) {
 
 // workerRemedy says what to do with a task for another machine.
 const workerRemedy = `write worker: "{{.device_1}}"; ` +
-	"to install several machines by one template: ingot together start NAME --template TEMPLATE --hardware-map device_1=MACHINE,device_2=MACHINE"
+	"to install several machines by one template: ingot together start NAME --template TEMPLATE " +
+	"--hardware-map device_1=MACHINE,device_2=MACHINE"

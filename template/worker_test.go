@@ -14,7 +14,7 @@ import (
 func pair() (server, client inventory.Machine) {
 	server, client = machine(), machine()
 	server.Name, client.Name = "server", "client"
-	server.Interfaces = []inventory.Interface{{MAC: "02:00:00:00:00:a1"}, {MAC: "02:00:00:00:00:a2"}}
+	server.Interfaces = []inventory.Interface{{MAC: "02:00:00:00:00:a1"}, {MAC: "02:00:00:00:00:a2"}, {MAC: "02:00:00:00:00:a3"}}
 	client.Interfaces = []inventory.Interface{{MAC: "02:00:00:00:00:b1"}}
 	return server, client
 }
@@ -90,6 +90,7 @@ func TestWorkerProblems(t *testing.T) {
 	}{
 		{tasksOf(one, two), `t:5: tasks[1].worker: "client" is neither a MAC address nor the name of machine "server"`, alone},
 		{tasksOf(one, "02:00:00:00:00:c1"), `t:5: tasks[1].worker: "02:00:00:00:00:c1" is neither`, together},
+		{tasksOf(one, two, "{{.device_3}}"), `t:6: {{.device_3}}: map has no entry for key "device_3"`, together},
 		{tasksOf(one, "", two), `t:5: tasks[1].worker: task "t1" does not say which machine carries it out`, together},
 		{tasksOf(two, two), `tasks: no task is for machine "server" (leave the machine out of the hardware map)`, together},
 		{
