@@ -698,6 +698,28 @@ var mutations = []mutation{
 		"if slices.ContainsFunc(plan.Actions[out.From:], plan.Actions[i].SharesFolder) {",
 		"if plan.Actions[i].SharesFolder(plan.Actions[len(plan.Actions)-1]) {",
 	},
+	{
+		"S68", "TestGrantsAreTakenTogether", "inventory/sqlite/grants.go",
+		"\treturn s.write(ctx, \"taking the grants of several machines\", func",
+		"\tfor _, c := range claimants {\n\t\tif _, err := s.TakeGrant(ctx, c.Machine, c.Run, c.Workflow, false); err != nil {\n\t\t\treturn err\n" +
+			"\t\t}\n\t}\n\treturn s.write(ctx, \"taking the grants of several machines\", func",
+	},
+	{
+		"S68", "TestTogetherTaskWaitsForItsTurn", "workflows/provision_actions.go",
+		"turn != nil && p.record.Actions[i].Attempt == 0 {", "turn != nil && p.record.Actions[i].Attempt > 0 {",
+	},
+	{
+		"S68", "TestAwaitTurn", "activities/together.go",
+		"later = x.Task != task //", "later = true //",
+	},
+	{
+		"S68", "TestTogetherMachines", "activities/together.go",
+		`next != "" && !seen[next]; {`, `next == q.Resume && !seen[next]; {`,
+	},
+	{
+		"S68", "TestTogetherIsCancelled", "workflows/together.go",
+		"row.State != inventory.StepRunning && row.State != inventory.StepWaiting {", "row.State != inventory.StepRunning {",
+	},
 }
 
 // withoutMutation are the properties that no test without a virtual machine proves, and why.

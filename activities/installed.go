@@ -67,6 +67,8 @@ type OwnRun struct {
 type OpenRunRequest struct {
 	Machine string `json:"machine"`
 	Parent  string `json:"parent"` // workflow id of the operation that asks
+	// Since, unless it is zero, is when the operation began: a run that began earlier belongs to an earlier operation of the same name.
+	Since time.Time `json:"since,omitzero"`
 	// TakeBack: the operation undoes its installation of the machine. From then on, Installed ignores the machine's
 	// latest installation.
 	TakeBack bool `json:"takeBack,omitempty"`
@@ -90,7 +92,7 @@ func (a *operations) OpenRun(ctx context.Context, q OpenRunRequest) (OwnRun, err
 	}
 
 	mine, err := startedBy(w, q.Parent)
-	return OwnRun{Run: w.Run, Mine: mine}, err
+	return OwnRun{Run: w.Run, Mine: mine && !w.Started.Before(q.Since)}, err
 }
 
 // takeBack records that the machine's latest installation was undone, if the operation has started this

@@ -370,6 +370,11 @@ func (a *plans) resume(ctx context.Context, q PlanRequest, out *Planned) (invent
 		return inventory.Plan{}, fmt.Errorf("reading the plan of run %q: %w", q.Resume, err)
 	}
 
+	if len(plan.Turns) > 0 && !q.Together {
+		return inventory.Plan{}, fmt.Errorf("the tasks of run %q wait for other machines: retry the operation that started it: %w", q.Resume,
+			inventory.ErrInvalid)
+	}
+
 	for out.From < len(w.Actions) && w.Actions[out.From].State == action.Success {
 		out.From++
 	}

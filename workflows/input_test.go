@@ -80,6 +80,7 @@ func TestInputsAreReadStrictly(t *testing.T) {
 		"a boot device":  {inventory.TypeBMCJob, "bmc/n1/j", `{"machine":"n1","job":"j","tasks":[{"bootDevice":{"device":"pxe","persistnt":true}}]}`, `unknown key "persistnt": did you mean "persistent"?`},
 		"recover":        {inventory.TypeRecover, "recover/r", `{"name":"r","machine":["n1"]}`, `unknown key "machine": did you mean "machines"?`},
 		"migrate":        {inventory.TypeMigrate, "migrate/m", `{"name":"m","targt":"nas"}`, `unknown key "targt": did you mean "target"?`},
+		"together":       {inventory.TypeTogether, "together/p", `{"name":"p","hardwareMaps":{}}`, `unknown key "hardwareMaps": did you mean "hardwareMap"?`},
 		"genesis":        {inventory.TypeGenesis, "genesis/g", `{"name":"g","resum":true}`, `unknown key "resum": did you mean "resume"?`},
 		"no JSON object": {inventory.TypeInspect, "machine/n1", `"n1"`, "reading the input"},
 	} {

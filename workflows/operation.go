@@ -51,6 +51,9 @@ type operation struct {
 	asked  int
 	kept   string // appended to the message after a cancellation: which steps stay done
 	next   string // the command with which an operator can continue after a failure
+	// ownSince, if set, means that open runs that began earlier are not the operation's: they carry out the request of an earlier
+	// operation of the same name.
+	ownSince time.Time
 }
 
 // newOperation returns an operation with a new record, which is not stored yet. It returns an error if the

@@ -57,7 +57,7 @@ func (o *operation) startOrFindRun(ctx workflow.Context, typ, machine string, si
 		if !errors.As(err, &busy) {
 			return begun.RunID, err
 		}
-		q := activities.OpenRunRequest{Machine: machine, Parent: o.record.ID}
+		q := activities.OpenRunRequest{Machine: machine, Parent: o.record.ID, Since: o.ownSince}
 		if err := execute(ctx, quick, &own, do.OpenRun, q); err != nil {
 			return "", err
 		}

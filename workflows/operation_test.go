@@ -42,6 +42,7 @@ type book struct {
 	runs       map[string]inventory.Workflow
 	machines   []inventory.Machine
 	read       func(w *inventory.Workflow) // called when a record is read; may be nil
+	wrote      func(o inventory.Operation) // called when a record is written; may be nil
 	decided    bool                        // the question of the last record is answered
 }
 
@@ -63,6 +64,9 @@ func (b *book) PutOperation(ctx context.Context, o inventory.Operation) error {
 	// Like the store, refuse a record that a newer one has overtaken: coroutines write side by side.
 	if n := len(b.operations); n == 0 || kept.Run != b.operations[n-1].Run || kept.Seq > b.operations[n-1].Seq {
 		b.operations = append(b.operations, kept)
+	}
+	if b.wrote != nil {
+		b.wrote(kept)
 	}
 	return err
 }

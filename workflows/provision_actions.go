@@ -28,7 +28,7 @@ func (p *provisioning) runActions(ctx workflow.Context) error {
 		}
 
 		if turn := p.plan.TurnOf(i); turn != nil && p.record.Actions[i].Attempt == 0 {
-			if err := p.awaitTurn(ctx, activities.TurnRequest{Parent: p.in.Parent, Turn: *turn}); err != nil {
+			if err := p.awaitTurn(ctx, activities.TurnRequest{Owner: p.grant.owner, Parent: p.in.Parent, Turn: *turn}); err != nil {
 				return err
 			}
 		}

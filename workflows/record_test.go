@@ -29,7 +29,8 @@ import (
 	"github.com/ingotmetal/ingot/workflows/contract"
 )
 
-var recordHistories = flag.Bool("record", false, "record testdata/histories again; needs the Temporal command line of make deps")
+var recordHistories = flag.String("record", "", "record testdata/histories again with this Temporal command line tool: one with a "+
+	"development server, which the tool of make deps does not have")
 
 // suggestedHistory is the history length at which the recorder's Temporal server suggests to
 // continue as new.
@@ -62,6 +63,26 @@ func provision(name string, closes enums.EventType, in contract.ProvisionInput, 
 func recovery(name string, closes enums.EventType, in contract.RecoverInput, script func(s *script)) recording {
 	in.Name = "rack"
 	return recording{"recover-" + name, inventory.TypeRecover, contract.RecoverID("rack"), in, closes, script}
+}
+
+func together(name string, closes enums.EventType, in contract.TogetherInput, then func(s *script)) recording {
+	in.Name, in.Template, in.HardwareMap = "pair", "image", map[string]string{"device_1": "m1", "device_2": "m2"}
+	waiting := func(s *script) {
+		s.waits = "m2"
+		if then != nil {
+			then(s)
+		}
+	}
+	return recording{"together-" + name, inventory.TypeTogether, contract.TogetherID("pair"), in, closes, waiting}
+}
+
+// turn records the run of a machine that waits for its turn.
+func turn(name string, closes enums.EventType, then func(s *script)) recording {
+	in := contract.ProvisionInput{Parent: contract.TogetherID("pair"), HardwareMap: map[string]string{"device_1": "m1", "device_2": machine}}
+	return provision("turn-"+name, closes, in, func(s *script) {
+		s.waits = machine
+		then(s)
+	})
 }
 
 func migration(name string, closes enums.EventType, script func(s *script)) recording {
@@ -159,6 +180,28 @@ func recordings() []recording {
 		}),
 		recovery("cancelled", cancelled, two, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
 		recovery("continued", continued, rack, nil),
+		turn("success", completed, func(*script) {}),
+		turn("failed", failed, func(s *script) { s.refuse("AwaitTurn", activities.TypeConflict) }),
+		turn("fenced", failed, func(s *script) {
+			s.refuse("AwaitTurn", activities.TypeFenced)
+			s.answers = []string{contract.Abort}
+		}),
+		turn("cancelled", cancelled, func(s *script) { s.silent = true; s.cancelAt = "AwaitTurn" }),
+		turn("no-grant", failed, func(s *script) { s.refuse("AwaitGrant", activities.TypeConflict) }),
+		together("success", completed, contract.TogetherInput{}, nil),
+		together("failed", failed, contract.TogetherInput{}, func(s *script) { s.failFirst() }),
+		together("asked", completed, contract.TogetherInput{Policy: contract.Pause}, func(s *script) {
+			s.failFirst()
+			s.answers, s.thinks = []string{contract.Retry}, 2*time.Second
+		}),
+		together("resumed", completed, contract.TogetherInput{Resume: "earlier"}, nil),
+		together("unplanned", failed, contract.TogetherInput{}, func(s *script) { s.refuse("AwaitPlanned", activities.TypeConflict) }),
+		together("clock", completed, contract.TogetherInput{}, func(s *script) {
+			s.refuseTimes("ArmTogether", activities.TypeClock, 1)
+			s.answers = []string{contract.Continue}
+		}),
+		together("cancelled", cancelled, contract.TogetherInput{}, func(s *script) { s.silent = true; s.cancelAt = "Assign" }),
+		together("cancelled-early", cancelled, contract.TogetherInput{}, func(s *script) { s.silent = true; s.cancelAt = "AwaitPlanned" }),
 		migration("success", completed, nil),
 		migration("rolled-back", failed, func(s *script) { s.stays = true; s.answers = []string{contract.Abort} }),
 		migration("cancelled", cancelled, func(s *script) { s.stays = true; s.cancelAt = "RequestHandOver" }),
@@ -180,9 +223,10 @@ func recordings() []recording {
 // real Temporal server; only the activities are scripted. Run it after a change of the recorded
 // commands, until the first release:
 //
-//	go test -run TestRecordHistories ./workflows -record
+//	go install github.com/temporalio/cli/cmd/temporal@v1.5.1
+//	go test -run TestRecordHistories ./workflows -record ~/go/bin/temporal
 func TestRecordHistories(t *testing.T) {
-	if !*recordHistories {
+	if *recordHistories == "" {
 		t.Skip("records only with -record")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -192,7 +236,7 @@ func TestRecordHistories(t *testing.T) {
 		args = append(args, "--search-attribute", name+"=Keyword")
 	}
 	server, err := testsuite.StartDevServer(ctx, testsuite.DevServerOptions{
-		ExistingPath: filepath.Join("..", ".tools", "temporal"), LogLevel: "error", ExtraArgs: args,
+		ExistingPath: *recordHistories, LogLevel: "error", ExtraArgs: args,
 		ClientOptions: &client.Options{Identity: "recorder"},
 	})
 	require.NoError(t, err)

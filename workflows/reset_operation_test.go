@@ -199,7 +199,7 @@ func TestResetOfAGenesisInstallsNothingAgain(t *testing.T) {
 // activities that ended before it. A local activity of the task that starts a child must therefore
 // check whether the child was already started.
 func TestChildStartsInTheTaskThatChecks(t *testing.T) {
-	for _, name := range []string{"recover-success", "genesis-success", "genesis-undone"} {
+	for _, name := range []string{"recover-success", "together-success", "genesis-success", "genesis-undone"} {
 		h := readHistory(t, "testdata/histories/"+name+".json")
 		checks := map[int64]int{} // by workflow task
 		children := 0

@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
 
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/activities"
@@ -30,6 +32,7 @@ type script struct {
 	noDisk       bool     // the first bind finds no disk
 	installFails bool     // the installer reports a failure
 	stays        bool     // the hand-over does not happen
+	waits        string   // a machine of an operation whose first task waits for that of machine m1
 	says         string   // an event after the first agent's hello
 	cancelAt     string   // activity at which the recorded run is cancelled
 	answers      []string // to the questions, in order
@@ -82,6 +85,8 @@ func (a *scripted) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteA
 		return s.awaitRecord(ctx, in.Args[0].(activities.OutcomeRequest))
 	case "AwaitHandOver":
 		return s.awaitHandOver(ctx)
+	case "AwaitTurn":
+		return nil, s.awaitTurn(ctx, in.Args[0].(activities.TurnRequest))
 	case "TalosInstalled":
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -98,6 +103,12 @@ func (s *script) act(r run, name string, args []any) any {
 		q := args[0].(activities.PlanRequest)
 		p := s.plan
 		p.Run = q.Run
+		if q.Together && q.Machine == s.waits {
+			p.Actions = slices.Clone(p.Actions)
+			for n := range p.Actions {
+				p.Actions[n].After = &inventory.Turn{Task: "os", Machine: "m1", After: "os"}
+			}
+		}
 		if q.Wipe {
 			p.Actions = append([]activities.PlannedAction{{Name: "wipe", Image: action.Wipe, Timeout: 600, Writes: true}}, p.Actions...)
 		}
@@ -146,6 +157,12 @@ func (s *script) act(r run, name string, args []any) any {
 		s.answer(r, o.Question)
 	case "RecoverTargets":
 		return [][]string{args[0].(activities.RecoverRequest).Machines}
+	case "TogetherMachines":
+		out := []activities.TogetherMachine{{Machine: "m1"}, {Machine: "m2"}}
+		if args[0].(activities.TogetherRequest).Resume != "" {
+			out[0].Done, out[1].Resume = "earlier-1", "earlier-2"
+		}
+		return out
 	case "OpenRun", "Installed", "MovedTo":
 		return activities.OwnRun{}
 	case "ReadLab":
@@ -232,6 +249,33 @@ func (s *script) awaitRecord(ctx context.Context, q activities.OutcomeRequest) (
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
 			return o, ctx.Err()
+		}
+	}
+}
+
+// awaitTurn waits for the end of the other machine's run. If the other machine has none, it is the turn, unless agents are silent.
+func (s *script) awaitTurn(ctx context.Context, q activities.TurnRequest) error {
+	for {
+		s.mu.Lock()
+		turn := !s.silent
+		for _, w := range s.runs {
+			if w.Machine == q.Turn.Machine {
+				turn = w.State == inventory.StateSuccess
+				if !turn && inventory.Final(w.State) {
+					s.mu.Unlock()
+					return temporal.NewNonRetryableApplicationError("machine m1 has failed", activities.TypeConflict, nil)
+				}
+			}
+		}
+		s.mu.Unlock()
+		if turn {
+			return nil
+		}
+		activity.RecordHeartbeat(ctx)
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

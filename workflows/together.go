@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -29,6 +30,7 @@ func ProvisionTogether(ctx workflow.Context, in contract.TogetherInput) (Outcome
 		return Outcome{}, err
 	}
 	t := &together{operation: o, in: in}
+	o.ownSince = o.record.Started
 	err = inOrder(ctx, t.planMachines, t.install)
 	if err == nil {
 		o.record.Message = fmt.Sprintf("%d machines are installed", len(t.machines))
@@ -47,7 +49,9 @@ func (t *together) planMachines(ctx workflow.Context) error {
 		return err
 	}
 
-	q := activities.TogetherRequest{ID: t.record.ID, HardwareMap: t.in.HardwareMap, Resume: t.in.Resume}
+	q := activities.TogetherRequest{
+		ID: t.record.ID, Since: t.record.Started, Template: t.in.Template, HardwareMap: t.in.HardwareMap, Resume: t.in.Resume,
+	}
 	if err := execute(ctx, planning, &t.machines, do.TogetherMachines, q); err != nil {
 		return err
 	}
@@ -71,7 +75,10 @@ func (t *together) install(ctx workflow.Context) error {
 		t.cancelRuns(ctx)
 		return err
 	}
-	if err := t.showStep(ctx, inventory.PhaseAction, "installing %d machines", len(t.machines)); err != nil {
+
+	rest, done := workflow.NewDisconnectedContext(ctx) // a cancellation reaches the runs through follow
+	defer done()
+	if err := t.showStep(rest, inventory.PhaseAction, "installing %d machines", len(t.machines)); err != nil {
 		return err
 	}
 
@@ -85,8 +92,6 @@ func (t *together) install(ctx workflow.Context) error {
 			})
 		}
 	}
-	rest, done := workflow.NewDisconnectedContext(ctx) // a cancellation reaches the runs through follow
-	defer done()
 	if err := workflow.Await(rest, func() bool { return open == 0 }); err != nil {
 		return err
 	}
@@ -138,9 +143,11 @@ func (t *together) startRuns(ctx workflow.Context) error {
 
 // takeGrants waits until all runs are planned and takes the grants of all machines.
 func (t *together) takeGrants(ctx workflow.Context) error {
+	var first *inventory.OperationStep
 	var runs []activities.TogetherRun
-	for _, row := range t.record.Steps {
-		if row.State != inventory.StepDone {
+	for n := range t.record.Steps {
+		if row := &t.record.Steps[n]; row.State != inventory.StepDone {
+			first = cmp.Or(first, row)
 			runs = append(runs, activities.TogetherRun{Machine: row.Machine, Run: row.Run})
 		}
 	}
@@ -156,7 +163,7 @@ func (t *together) takeGrants(ctx workflow.Context) error {
 		if err == nil || !hasType(err, activities.TypeClock) {
 			return err
 		}
-		choice, err := t.askAboutStep(ctx, &t.record.Steps[0], messageOf(err), []string{contract.Retry, contract.Continue, contract.Abort})
+		choice, err := t.askAboutStep(ctx, first, messageOf(err), []string{contract.Retry, contract.Continue, contract.Abort})
 		if err != nil {
 			return err
 		}
@@ -168,7 +175,7 @@ func (t *together) takeGrants(ctx workflow.Context) error {
 func (t *together) cancelRuns(ctx workflow.Context) {
 	for n := range t.record.Steps {
 		row := &t.record.Steps[n]
-		if row.Run == "" || row.State != inventory.StepRunning {
+		if row.Run == "" || row.State != inventory.StepRunning && row.State != inventory.StepWaiting {
 			continue
 		}
 		out, err := t.cancelRun(ctx, followMachine(row.Machine, row.Run))

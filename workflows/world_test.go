@@ -92,6 +92,7 @@ type world struct {
 	bmcDown  error
 	noPXE    error  // error of setting the boot device
 	waiting  func() // called when Evidence asks for waiting events
+	parent   func() // called before a run reads its operation; nil unless it waits for other machines
 	do       *activities.Activities
 	noAgent  func(boot int) bool
 	agentFor func(a inventory.Assignment) *action.Result // nil: never reports
@@ -520,6 +521,13 @@ func (w *world) record() inventory.Workflow {
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, ws)
 	return ws[0]
+}
+
+func (w *world) Operations(ctx context.Context, f inventory.OperationFilter) ([]inventory.Operation, error) {
+	if w.parent != nil {
+		w.parent()
+	}
+	return w.Store.Operations.Operations(ctx, f)
 }
 
 // PendingSignals counts the waiting events; the pump sends them before the second call.
