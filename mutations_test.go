@@ -699,7 +699,9 @@ var mutations = []mutation{
 		"if plan.Actions[i].SharesFolder(plan.Actions[len(plan.Actions)-1]) {",
 	},
 	{
-		"S68", "TestGrantsAreTakenTogether", "inventory/sqlite/grants.go",
+		"S68",
+		"TestGrantsAreTakenTogether",
+		"inventory/sqlite/grants.go",
 		"\treturn s.write(ctx, \"taking the grants of several machines\", func",
 		"\tfor _, c := range claimants {\n\t\tif _, err := s.TakeGrant(ctx, c.Machine, c.Run, c.Workflow, false); err != nil {\n\t\t\treturn err\n" +
 			"\t\t}\n\t}\n\treturn s.write(ctx, \"taking the grants of several machines\", func",

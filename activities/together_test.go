@@ -154,6 +154,7 @@ func (p *pairOf) grant(machine string) inventory.Grant {
 	return g
 }
 
+// TestTogetherMachines: a retry repeats nothing that an earlier operation has done (security S68).
 func TestTogetherMachines(t *testing.T) {
 	const failed, success = inventory.StateFailed, inventory.StateSuccess
 	untouched := TogetherMachine{Machine: "client"}
@@ -263,7 +264,8 @@ func TestTogetherMachines(t *testing.T) {
 	}
 
 	p := newPair(t)
-	_, err := p.a.TogetherMachines(t.Context(), TogetherRequest{ID: "together/pair", HardwareMap: map[string]string{"device_1": "x", "device_2": "y"}})
+	unknown := map[string]string{"device_1": "x", "device_2": "y"}
+	_, err := p.a.TogetherMachines(t.Context(), TogetherRequest{ID: "together/pair", HardwareMap: unknown})
 	p.refused(fail(err), TypeInvalid, `hardwareMap.device_2: "y" is neither`)
 }
 
@@ -333,7 +335,8 @@ func TestAwaitPlanned(t *testing.T) {
 func TestAwaitGrant(t *testing.T) {
 	own := inventory.Owner{Machine: "client", Run: "c1"}
 	take := func(p *pairOf, run string) {
-		require.NoError(p, p.store.Grants.TakeGrants(p.Context(), []inventory.Claimant{{Machine: "client", Run: run, Workflow: "machine/client"}}))
+		claimant := inventory.Claimant{Machine: "client", Run: run, Workflow: "machine/client"}
+		require.NoError(p, p.store.Grants.TakeGrants(p.Context(), []inventory.Claimant{claimant}))
 	}
 	arm := func(p *pairOf, run string) {
 		p.operation(run, inventory.StateRunning, inventory.PhaseArm, "", "client", "c1", "server", "s1")
@@ -394,6 +397,7 @@ func TestAwaitGrant(t *testing.T) {
 	}
 }
 
+// TestAwaitTurn: a task is done when all its actions have succeeded, the last of a machine when its run has (security S68).
 func TestAwaitTurn(t *testing.T) {
 	of := func(task string, state action.State) inventory.ActionRecord {
 		return inventory.ActionRecord{Task: task, State: state}
@@ -521,6 +525,7 @@ func TestAwaitTurn(t *testing.T) {
 	}
 }
 
+// TestArmTogether: all grants are taken, or none (security S68).
 func TestArmTogether(t *testing.T) {
 	q := ArmTogetherRequest{Runs: []TogetherRun{{"client", "c1"}, {"server", "s1"}}}
 	off := errors.New("no interface is configured")
@@ -596,7 +601,7 @@ func TestArmTogetherAgain(t *testing.T) {
 
 	// The client's run was armed, failed and ended.
 	require.NoError(t, p.store.Grants.EndGrant(t.Context(), client.Owner))
-	p.run(inventory.Workflow{Run: "c1", Machine: "client", State: inventory.StateFailed, Phase: inventory.PhaseFailed, Epoch: client.Epoch, Seq: 2})
+	p.run(inventory.Workflow{Run: "c1", Machine: "client", State: inventory.StateFailed, Epoch: client.Epoch, Seq: 2})
 	require.NoError(t, p.a.ArmTogether(t.Context(), q))
 	require.Empty(t, p.grant("client").Run)
 	require.Equal(t, server, p.grant("server"))
@@ -606,7 +611,8 @@ func TestArmTogetherAgain(t *testing.T) {
 	for machine, run := range map[string]string{"client": "c1", "server": "s1"} {
 		p.run(inventory.Workflow{Run: run, Machine: machine, State: inventory.StatePreparing, Phase: inventory.PhaseArm, Seq: 1})
 	}
-	require.NoError(t, p.store.Events.AppendEvents(t.Context(), []inventory.Event{{Machine: "server", Kind: inventory.EventDHCP, At: p.now.Add(time.Hour)}}))
+	ahead := inventory.Event{Machine: "server", Kind: inventory.EventDHCP, At: p.now.Add(time.Hour)}
+	require.NoError(t, p.store.Events.AppendEvents(t.Context(), []inventory.Event{ahead}))
 	p.refused(fail(p.a.ArmTogether(t.Context(), q)), TypeClock, "behind")
 	require.Empty(t, p.grant("client").Run+p.grant("server").Run)
 	q.ClockRight = true

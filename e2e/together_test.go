@@ -64,8 +64,9 @@ func (s *Site) togetherByTemporal(ctx context.Context, t *testing.T, in contract
 	require.NoError(t, err)
 }
 
-// TestTogether carries out one template on two machines: the tasks alternate between them. The second machine's task fails, and the operation
-// is retried from it. The server is killed while one machine waits for the other. After every kind of end, no window is open.
+// TestTogether carries out one template on two machines: the tasks alternate between them. The second machine's task fails, and the
+// operation is retried from it. The server is killed while one machine waits for the other. After every kind of end, no window is open
+// (security S68).
 func TestTogether(t *testing.T) {
 	runInTurn(t, 60, 4)
 	ctx := needLab(t)

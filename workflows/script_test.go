@@ -32,7 +32,7 @@ type script struct {
 	noDisk       bool     // the first bind finds no disk
 	installFails bool     // the installer reports a failure
 	stays        bool     // the hand-over does not happen
-	waits        string   // a machine of an operation whose first task waits for that of machine m1
+	waits        string   // a machine of an operation whose first task waits for the task of machine m1
 	says         string   // an event after the first agent's hello
 	cancelAt     string   // activity at which the recorded run is cancelled
 	answers      []string // to the questions, in order

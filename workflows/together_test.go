@@ -185,7 +185,10 @@ type occupied struct {
 	p *pair
 }
 
-func (o *occupied) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
+func (o *occupied) InterceptWorkflow(
+	_ workflow.Context,
+	next interceptor.WorkflowInboundInterceptor,
+) interceptor.WorkflowInboundInterceptor {
 	return &occupiedInbound{interceptor.WorkflowInboundInterceptorBase{Next: next}, o.p}
 }
 
@@ -240,16 +243,6 @@ func (p *pair) run(in contract.TogetherInput) error {
 		require.Zero(p, s.Asked)
 	}
 	return p.env.GetWorkflowError()
-}
-
-// grants returns what was done about grants.
-func (p *pair) grants() (out []string) {
-	for _, d := range p.did {
-		if strings.HasPrefix(d, "arm ") {
-			out = append(out, d)
-		}
-	}
-	return out
 }
 
 func TestTogetherPlansAllBeforeItTakesAny(t *testing.T) {
@@ -339,6 +332,7 @@ func messages(err error) error {
 	return fmt.Errorf("%s", messageOf(err))
 }
 
+// TestTogetherIsCancelled in each phase: no run stays open, and none keeps its machine (security S68).
 func TestTogetherIsCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
 		at    string

@@ -96,8 +96,11 @@ func (p *turns) operation(state, step string) {
 func (p *turns) other(state string, t1 action.State) {
 	p.t.Helper()
 	require.NoError(p.t, p.Store.Workflows.PutWorkflow(p.t.Context(), inventory.Workflow{
-		Run: "other-1", ID: "machine/other", Type: inventory.TypeProvision, Machine: "other", State: state, Epoch: 1, Updated: p.env.Now(),
-		Message: "disk on fire", Actions: []inventory.ActionRecord{{Name: "b", Task: "t1", State: t1}, {Name: "e", Task: "t3", State: action.Pending}},
+		Run: "other-1", ID: "machine/other", Type: inventory.TypeProvision, Machine: "other", State: state, Epoch: 1,
+		Updated: p.env.Now(), Message: "disk on fire", Actions: []inventory.ActionRecord{
+			{Name: "b", Task: "t1", State: t1},
+			{Name: "e", Task: "t3", State: action.Pending},
+		},
 	}))
 }
 
@@ -126,7 +129,7 @@ func (p *turns) messagesHave(text string) {
 	require.Contains(p.t, p.messages, text)
 }
 
-// TestTogetherTaskWaitsForItsTurn uses the real activities. The run waits first for its grant and then for its turn.
+// TestTogetherTaskWaitsForItsTurn uses the real activities. The run waits first for its grant and then for its turn (security S68).
 func TestTogetherTaskWaitsForItsTurn(t *testing.T) {
 	p := newTurns(t, newWorld(t, nil), "default-test-run-id")
 	p.asked = []activities.TurnRequest{{}} // assigns checks the other machine instead

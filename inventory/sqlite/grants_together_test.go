@@ -9,7 +9,8 @@ import (
 	"github.com/ingotmetal/ingot/inventory"
 )
 
-// TestGrantsAreTakenTogether: if one machine cannot be taken, no grant changes, no event is stored, and no agent loses its token.
+// TestGrantsAreTakenTogether: if one machine cannot be taken, no grant changes, no event is stored, and no agent loses its
+// token (security S68).
 func TestGrantsAreTakenTogether(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
