@@ -76,30 +76,45 @@ type outcomeReader = func(ctx context.Context, run string) (Outcome, error)
 
 // outcome reads a record, by the function look, until the record shows what q asks for. kind names the kind of
 // record in errors.
-func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (Outcome, error) {
+func (a *operations) outcome(ctx context.Context, q OutcomeRequest, kind string, look outcomeReader) (o Outcome, err error) {
 	began := time.Now()
 	every := outcomeEvery
 	if q.Known != "" {
 		every = answerEvery
 	}
+	err = a.look(ctx, every, func() (bool, error) {
+		o, err = look(ctx, q.Run)
+		switch {
+		case err == nil:
+			return inventory.Final(o.State) || q.hasOutcome(o.Asks, o.Message), nil
+		case !errors.Is(err, inventory.ErrNotFound):
+			return false, err
+		case time.Since(began) > noRecord:
+			return false, nothingRecorded(kind, q.Run)
+		}
+		return false, nil
+	})
+	if err != nil {
+		return Outcome{}, err
+	}
+	return o, nil
+}
 
+func nothingRecorded(kind, run string) error {
+	return fmt.Errorf("reading the record of %s %q: nothing was recorded: %w", kind, run, inventory.ErrNotFound)
+}
+
+// look calls done at once and then at this interval, until it returns true or an error. It sends heartbeats.
+func (a *operations) look(ctx context.Context, every time.Duration, done func() (bool, error)) error {
 	tick := time.NewTicker(a.lookEvery(every))
 	defer tick.Stop()
 	for {
-		o, err := look(ctx, q.Run)
-		switch {
-		case err == nil:
-			if inventory.Final(o.State) || q.hasOutcome(o.Asks, o.Message) {
-				return o, nil
-			}
-		case !errors.Is(err, inventory.ErrNotFound):
-			return Outcome{}, err
-		case time.Since(began) > noRecord:
-			return Outcome{}, fmt.Errorf("reading the record of %s %q: nothing was recorded: %w", kind, q.Run, inventory.ErrNotFound)
+		if ok, err := done(); ok || err != nil {
+			return err
 		}
 		activity.RecordHeartbeat(ctx)
 		if err := pause(ctx, tick.C); err != nil {
-			return Outcome{}, err
+			return err
 		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"go.temporal.io/sdk/activity"
-
 	"github.com/ingotmetal/ingot/action"
 	"github.com/ingotmetal/ingot/inventory"
 )
@@ -174,7 +172,8 @@ type TogetherRun struct {
 // AwaitPlanned returns when each run has stored its plan, or has ended without one. Then the error has the type Conflict, and names all
 // runs that have ended.
 func (a *operations) AwaitPlanned(ctx context.Context, runs []TogetherRun) error {
-	return a.look(ctx, func() (bool, error) {
+	began := time.Now()
+	return a.look(ctx, outcomeEvery, func() (bool, error) {
 		planned := 0
 		var ended []error
 		for _, r := range runs {
@@ -184,6 +183,8 @@ func (a *operations) AwaitPlanned(ctx context.Context, runs []TogetherRun) error
 				return false, err
 			case w.Epoch > 0 || w.Phase == inventory.PhaseArm:
 				planned++
+			case err != nil && time.Since(began) > noRecord: // it was ended from outside before its first task
+				ended = append(ended, nothingRecorded("run", r.Run))
 			case err == nil && inventory.Final(w.State):
 				ended = append(ended, fmt.Errorf("machine %q: %s: %w", r.Machine, w.Message, inventory.ErrConflict))
 			}
@@ -193,21 +194,6 @@ func (a *operations) AwaitPlanned(ctx context.Context, runs []TogetherRun) error
 		}
 		return true, errors.Join(ended...)
 	})
-}
-
-// look calls done every second until it returns true or an error.
-func (a *operations) look(ctx context.Context, done func() (bool, error)) error {
-	tick := time.NewTicker(a.lookEvery(outcomeEvery))
-	defer tick.Stop()
-	for {
-		if ok, err := done(); ok || err != nil {
-			return err
-		}
-		activity.RecordHeartbeat(ctx)
-		if err := pause(ctx, tick.C); err != nil {
-			return err
-		}
-	}
 }
 
 // GrantRequest is the request of a run whose grant an operation takes.
@@ -220,7 +206,7 @@ type GrantRequest struct {
 // its own since, the error has the type Conflict.
 func (a *operations) AwaitGrant(ctx context.Context, q GrantRequest) error {
 	var alone absence
-	return a.look(ctx, func() (bool, error) {
+	return a.look(ctx, outcomeEvery, func() (bool, error) {
 		o, err := a.openParent(ctx, q.Parent, q.Owner, &alone) // read it first: it ends after it has taken the grants
 		if errors.Is(err, inventory.ErrNotFound) {
 			return false, nil
@@ -253,7 +239,7 @@ type TurnRequest struct {
 // activity of it is open.
 func (a *operations) AwaitTurn(ctx context.Context, q TurnRequest) error {
 	var alone absence
-	return a.look(ctx, func() (bool, error) {
+	return a.look(ctx, outcomeEvery, func() (bool, error) {
 		if err := a.fence(ctx, q.Owner); err != nil {
 			return false, err
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 
 	"github.com/ingotmetal/ingot/internal/apitypes"
@@ -171,9 +170,6 @@ func (s *starter) decommission(ctx context.Context, in contract.DecommissionInpu
 	})
 }
 
-// operationName is the pattern for names that are valid in URL paths and workflow ids.
-var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
-
 type provisionMachines struct {
 	DryRun bool `query:"dryRun" json:"-"`
 	contract.RecoverInput
@@ -237,7 +233,7 @@ func (s *starter) startRecover(ctx context.Context, in contract.RecoverInput) (a
 // checkRecover validates the input of a Recover workflow. For a first installation, it names the machines that are selected now.
 func (s *starter) checkRecover(ctx context.Context, in contract.RecoverInput) (contract.RecoverInput, error) {
 	var problems inventory.Problems
-	if !operationName.MatchString(in.Name) {
+	if !inventory.OperationName.MatchString(in.Name) {
 		problems.Add("name", "use letters, digits, - and _", "invalid name of a recovery %q", in.Name)
 	}
 	problems = append(problems, in.Validate()...)

@@ -33,7 +33,7 @@ func (s *starter) checkTogether(ctx context.Context, in contract.TogetherInput) 
 	}
 
 	var problems inventory.Problems
-	if !operationName.MatchString(in.Name) {
+	if !inventory.OperationName.MatchString(in.Name) {
 		problems.Add("name", "use letters, digits, - and _", "invalid name of an operation %q", in.Name)
 	}
 	if in.Resume != "" {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// deviceKey matches the keys of a hardware map that name machines.
-var deviceKey = regexp.MustCompile(`^device_[1-9][0-9]*$`)
+// DeviceKey matches the keys of a hardware map that name machines.
+var DeviceKey = regexp.MustCompile(`^device_[1-9][0-9]*$`)
 
 // MachinesOfMap returns the machines that the keys device_N of a hardware map name, sorted by name. Each value must be the name of
 // one of the machines in all, or the MAC address of one of its interfaces. At least two machines are needed, and each may be named
@@ -18,7 +18,7 @@ func MachinesOfMap(all []Machine, hardwareMap map[string]string) ([]Machine, err
 	var out []Machine
 	named := map[string]string{} // key: name of a machine; value: its key in the map
 	for _, k := range slices.Sorted(maps.Keys(hardwareMap)) {
-		if !deviceKey.MatchString(k) {
+		if !DeviceKey.MatchString(k) {
 			continue
 		}
 		n := slices.IndexFunc(all, func(m Machine) bool { return m.IsWorker(hardwareMap[k]) })

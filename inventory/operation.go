@@ -2,8 +2,12 @@ package inventory
 
 import (
 	"encoding/json"
+	"regexp"
 	"time"
 )
+
+// OperationName is the pattern for names of operations: they are valid in URL paths and workflow ids.
+var OperationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
 // States of an operation's step.
 const (

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -58,12 +57,6 @@ func (r *starts) readWorkflow(o object) {
 	r.workflows = append(r.workflows, workflow{o, d.Spec.TemplateRef, d.Spec.HardwareRef, d.Spec.HardwareMap})
 }
 
-// deviceKey matches the keys of a hardware map that hold MAC addresses of machines. A run for one machine sets these keys itself.
-var deviceKey = regexp.MustCompile(`^device_[1-9][0-9]*$`)
-
-// operationName matches names of operations that ingot accepts.
-var operationName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
-
 // startWorkflow adds the command that does the same as w. If the hardware map names several machines, they carry out the template
 // together. Otherwise the machine is hardwareRef, or if that is empty, the machine whose MAC is device_1 in the hardware map.
 func (r *starts) startWorkflow(w workflow) {
@@ -71,7 +64,7 @@ func (r *starts) startWorkflow(w workflow) {
 	owners, devices := map[string]string{}, []string{} // key of owners: a machine; value: the key that names it
 	for _, k := range slices.Sorted(maps.Keys(w.hardwareMap)) {
 		switch {
-		case deviceKey.MatchString(k):
+		case inventory.DeviceKey.MatchString(k):
 			devices = append(devices, k)
 			if owner := r.machines.byMAC(w.hardwareMap[k]); owner != "" && owners[owner] == "" {
 				owners[owner] = k
@@ -133,7 +126,7 @@ func (r *starts) nameMachine(w workflow, name string, devices []string) string {
 
 // nameMachines adds the machines of a Workflow for several machines to the words of its command. name is the machine of hardwareRef.
 func (r *starts) nameMachines(w workflow, name string, owners map[string]string, devices, words []string) []string {
-	if !operationName.MatchString(w.name) {
+	if !inventory.OperationName.MatchString(w.name) {
 		r.found.add(w.doc, "metadata.name", "use up to 63 letters, digits, - and _", "%q cannot be the name of an operation", clip(w.name))
 	}
 	if name != "" && owners[name] == "" {
